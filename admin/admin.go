@@ -1,0 +1,137 @@
+// Package admin is the contract between a database and those who look after
+// it: the command line and dashboards read and repair through it.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// A Database is what an operator sees of one. Its methods may be called
+// concurrently, also while relays and workers run. Counts are exact.
+type Database interface {
+	// SchemaUp creates or upgrades the tables; it may be repeated.
+	SchemaUp(ctx context.Context) (SchemaStatus, error)
+	// SchemaStatus compares the tables with what this version wants.
+	SchemaStatus(ctx context.Context) (SchemaStatus, error)
+	// SchemaSQL returns what SchemaUp runs on an empty database.
+	SchemaSQL() (string, error)
+
+	// Outbox lists messages that are not published yet, oldest first.
+	Outbox(ctx context.Context, q OutboxQuery) ([]OutboxMessage, error)
+	// Blocked lists the keys whose head is being refused, longest first.
+	Blocked(ctx context.Context, transport string, limit int) ([]BlockedKey, error)
+	// OutboxStats counts by transport.
+	OutboxStats(ctx context.Context) ([]OutboxStats, error)
+	// QueueStats counts by queue.
+	QueueStats(ctx context.Context) ([]QueueStats, error)
+
+	// InboxStats counts by handler.
+	InboxStats(ctx context.Context) ([]InboxStats, error)
+	// InboxLookup returns the entries of a message id or an idempotency key.
+	InboxLookup(ctx context.Context, idOrKey string) ([]InboxEntry, error)
+	// InboxOlder counts the entries older than age.
+	InboxOlder(ctx context.Context, age time.Duration) (int, error)
+	// InboxPrune removes them in batches and reports each batch's size, until
+	// none is left or ctx ends.
+	InboxPrune(ctx context.Context, age time.Duration, progress func(removed int)) (int, error)
+}
+
+// SchemaStatus says which tables there are and which are wanted.
+type SchemaStatus struct {
+	Database string   `json:"database"`
+	Prefix   string   `json:"prefix"`
+	Version  int      `json:"version"` // 0 means no tables
+	Wanted   int      `json:"wanted"`
+	Pending  []string `json:"pending,omitempty"` // migrations that are missing
+	Applied  []string `json:"applied,omitempty"` // by this SchemaUp
+}
+
+// ErrSchema is wrapped by the errors of SchemaStatus.Err.
+var ErrSchema = errors.New("the schema does not fit")
+
+// Err returns an error that says what to do, unless this version can work with
+// the tables: they are as wanted, or one version ahead.
+func (s SchemaStatus) Err() error {
+	switch {
+	case s.Version == 0:
+		return fmt.Errorf("%w: %s has no waybill tables (prefix %s): run `waybill schema up`", ErrSchema, s.Database, s.Prefix)
+	case s.Version < s.Wanted:
+		return fmt.Errorf("%w: the tables of %s have version %d, this waybill needs %d: run `waybill schema up`", ErrSchema, s.Database, s.Version, s.Wanted)
+	case s.Version > s.Wanted+1:
+		return fmt.Errorf("%w: the tables of %s have version %d, this waybill knows %d: use a newer waybill", ErrSchema, s.Database, s.Version, s.Wanted)
+	}
+	return nil
+}
+
+// OutboxQuery selects messages; zero fields select all.
+type OutboxQuery struct {
+	Transport, Key, Name string
+	After                int64 // only rows with a greater id
+	Limit                int
+}
+
+// OutboxMessage is one message that is not published yet.
+type OutboxMessage struct {
+	Row       int64             `json:"row"`
+	Transport string            `json:"transport"`
+	Name      string            `json:"name"`
+	Key       string            `json:"key"`
+	ID        waybill.MessageID `json:"id"`
+	CreatedAt time.Time         `json:"created_at"`
+	DueAt     *time.Time        `json:"due_at,omitempty"` // set while it is delayed
+	Bytes     int               `json:"bytes"`
+	Blocked   bool              `json:"blocked"`
+}
+
+// BlockedKey is a key, or a single message without one, that a broker refuses.
+type BlockedKey struct {
+	Transport     string            `json:"transport"`
+	Key           string            `json:"key"`
+	Row           int64             `json:"row,omitempty"` // of a message without key
+	HeadID        waybill.MessageID `json:"head_id"`
+	HeadName      string            `json:"head_name"`
+	Failures      int               `json:"failures"`
+	FirstFailedAt time.Time         `json:"first_failed_at"`
+	NextAttemptAt time.Time         `json:"next_attempt_at"`
+	LastError     string            `json:"last_error"`
+	Waiting       int               `json:"waiting"` // rows, the head included
+}
+
+// OutboxStats counts one transport's messages.
+type OutboxStats struct {
+	Transport        string  `json:"transport"`
+	Pending          int     `json:"pending"`
+	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
+	BlockedKeys      int     `json:"blocked_keys"`
+	Delayed          int     `json:"delayed"`
+}
+
+// QueueStats counts one queue's messages.
+type QueueStats struct {
+	Queue            string  `json:"queue"`
+	Pending          int     `json:"pending"` // all of them
+	InHand           int     `json:"in_hand"` // lent to a worker
+	Retrying         int     `json:"retrying"`
+	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
+}
+
+// InboxStats counts one handler's entries.
+type InboxStats struct {
+	Handler string    `json:"handler"`
+	Entries int       `json:"entries"`
+	Oldest  time.Time `json:"oldest"`
+	Newest  time.Time `json:"newest"`
+}
+
+// InboxEntry says that a handler's effect has happened.
+type InboxEntry struct {
+	Handler     string            `json:"handler"`
+	DedupKey    string            `json:"dedup_key"`
+	MessageID   waybill.MessageID `json:"message_id"`
+	ProcessedAt time.Time         `json:"processed_at"`
+}

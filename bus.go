@@ -1,0 +1,319 @@
+package waybill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// HandlerFunc handles one envelope, or passes it on.
+type HandlerFunc func(ctx context.Context, env *Envelope) error
+
+// Middleware surrounds the handling and the sending of messages. An envelope
+// with a Received stamp is being handled, any other dispatched.
+type Middleware struct {
+	Name string // shown by Bus.Middleware
+	Wrap func(next HandlerFunc) HandlerFunc
+}
+
+// A Bus is a chain of middleware that ends in handlers or in transports.
+//
+// Set a bus up (handlers, routes, senders, types) before its first message;
+// then it is safe for concurrent use.
+type Bus struct {
+	name       string
+	middleware []Middleware
+	chain      HandlerFunc
+	serializer Serializer
+	handlers   map[string][]handler // by message name, in order of registration
+	senders    map[string]Sender
+	routes     Routes
+	observer   Observer
+}
+
+type handler struct {
+	name string
+	run  HandlerFunc
+}
+
+// NewBus returns a bus whose middleware runs in the given order, the first
+// outermost.
+func NewBus(name string, middleware ...Middleware) *Bus {
+	b := &Bus{name: name, middleware: middleware, handlers: map[string][]handler{}, senders: map[string]Sender{}, routes: Routes{}, observer: Observers{}}
+	b.serializer.Types = NewTypes()
+	b.chain = b.end
+	for _, m := range slices.Backward(middleware) {
+		b.chain = m.Wrap(b.chain)
+	}
+	return b
+}
+
+// Name returns the name given to NewBus.
+func (b *Bus) Name() string { return b.name }
+
+// Middleware returns the names of the middleware, outermost first.
+func (b *Bus) Middleware() []string {
+	names := make([]string, len(b.middleware))
+	for i, m := range b.middleware {
+		names[i] = m.Name
+	}
+	return names
+}
+
+// Serializer returns how the bus encodes and decodes, to be set up before use.
+func (b *Bus) Serializer() *Serializer { return &b.serializer }
+
+// Types returns the bus's registry. Handle registers the types it is given.
+func (b *Bus) Types() *Types { return b.serializer.Types }
+
+// SetObserver makes o hear of what the bus sends; the zero value is nobody.
+func (b *Bus) SetObserver(o Observer) { b.observer = o }
+
+// AddSender makes a transport known under name. It panics on a duplicate.
+func (b *Bus) AddSender(name string, s Sender) {
+	if _, ok := b.senders[name]; ok || name == "" {
+		panic(fmt.Sprintf("waybill: bus %s: transport name %q is empty or taken", b.name, name))
+	}
+	b.senders[name] = s
+}
+
+// Route sends messages whose name matches pattern (see Routes) to transports.
+// It panics on a malformed or duplicate pattern.
+func (b *Bus) Route(pattern string, transports ...string) {
+	if _, ok := b.routes[pattern]; ok {
+		panic(fmt.Sprintf("waybill: bus %s: route %q is registered twice", b.name, pattern))
+	}
+	if err := (Routes{pattern: transports}).Validate(); err != nil {
+		panic(err)
+	}
+	b.routes[pattern] = transports
+}
+
+// Dispatch sends msg to the transports of its route, or handles it at once
+// when nothing routes it. It returns the message's id, also with an error that
+// says it may have been sent.
+//
+// Dispatch knows no transaction: a message that must leave if and only if a
+// transaction commits belongs into an outbox.
+func (b *Bus) Dispatch(ctx context.Context, msg any, stamps ...Stamp) (MessageID, error) {
+	env, err := Prepare(ctx, NewEnvelope(msg, stamps...))
+	if err != nil {
+		return MessageID{}, err
+	}
+	id, _ := Last[MessageID](env)
+	env = env.With(BusName(b.name))
+	if _, later := Last[DispatchAfterCurrentBus](env); later {
+		if run := currentRun(ctx); run != nil {
+			run.later = append(run.later, func(ctx context.Context) error { return b.chain(ctx, env) })
+			return id, nil
+		}
+	}
+	return id, b.chain(ctx, env)
+}
+
+// Prepare gives a message about to be dispatched its id, if it has none.
+func Prepare(ctx context.Context, env *Envelope) (*Envelope, error) {
+	if id, ok := Last[MessageID](env); ok {
+		if id.IsZero() {
+			return nil, &InvalidError{"message id", id.String(), "the nil id identifies nothing"}
+		}
+		return env, nil
+	}
+	if label, ok := Last[DerivedID](env); ok {
+		run := currentRun(ctx)
+		if run == nil || run.handler == "" {
+			return nil, errors.New("waybill: DerivedID needs the context given to a handler")
+		}
+		parent, _ := Last[MessageID](run.env)
+		return env.With(derivedFrom(parent, run.handler, string(label))), nil
+	}
+	id, err := NewMessageID()
+	if err != nil {
+		return nil, err
+	}
+	return env.With(id), nil
+}
+
+// Handle runs the handlers of a received envelope, which has a Received stamp.
+// Handlers named in a HandledBy stamp are left out. The error is a
+// *HandlersError when handlers failed.
+func (b *Bus) Handle(ctx context.Context, env *Envelope) error {
+	run := &run{env: env}
+	err := b.chain(context.WithValue(ctx, runKey{}, run), env)
+	if err != nil {
+		return err
+	}
+	for _, send := range run.later {
+		if err := send(ctx); err != nil {
+			return fmt.Errorf("dispatch after current bus: %w", err)
+		}
+	}
+	return nil
+}
+
+// HandleRecord decodes a record that came from the named transport and handles it.
+func (b *Bus) HandleRecord(ctx context.Context, rec *Record, transport string, failures int) error {
+	env, err := b.serializer.Decode(rec)
+	if err != nil {
+		return err
+	}
+	return b.Handle(ctx, env.With(BusName(b.name), Received{transport}, Redelivery{failures}))
+}
+
+// end is the innermost link of the chain.
+func (b *Bus) end(ctx context.Context, env *Envelope) error {
+	if _, ok := Last[Received](env); ok {
+		return b.runHandlers(ctx, env)
+	}
+	name, err := b.Types().NameOf(env.Message())
+	if err != nil {
+		return err
+	}
+	to := b.routes.For(name)
+	if override, ok := Last[TransportNames](env); ok {
+		to = override
+	}
+	if len(to) == 0 {
+		return b.handleNow(ctx, env, name)
+	}
+	return b.send(ctx, env, to)
+}
+
+func (b *Bus) send(ctx context.Context, env *Envelope, to []string) error {
+	for _, name := range to {
+		if _, ok := b.senders[name]; !ok {
+			return fmt.Errorf("waybill: bus %s: unknown transport %q", b.name, name)
+		}
+	}
+	rec, err := b.serializer.Encode(env)
+	if err != nil {
+		return err
+	}
+	for _, name := range to {
+		if err := b.senders[name].Send(ctx, rec); err != nil {
+			return fmt.Errorf("waybill: send %s to %s: %w", rec.Name, name, err)
+		}
+		b.observer.Observe(ctx, Event{Kind: Dispatched, ID: rec.ID, Name: rec.Name, Key: rec.Key, Transport: name})
+	}
+	return nil
+}
+
+// handleNow handles a dispatched message in place. The envelope is the
+// handlers' current one, so that what they dispatch has the right parent.
+func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
+	run := &run{env: env.With(MessageName(name))}
+	ctx = context.WithValue(ctx, runKey{}, run)
+	if err := b.runHandlers(ctx, run.env); err != nil {
+		return err
+	}
+	for _, send := range run.later {
+		if err := send(ctx); err != nil {
+			return fmt.Errorf("dispatch after current bus: %w", err)
+		}
+	}
+	return nil
+}
+
+func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
+	name, _ := Last[MessageName](env)
+	handlers := b.handlers[string(name)]
+	if len(handlers) == 0 {
+		return &NoHandlerError{b.name, string(name)}
+	}
+	run := currentRun(ctx)
+	var failed []HandlerError
+	var succeeded []string
+	for _, h := range handlers {
+		if slices.Contains(All[HandledBy](env), HandledBy(h.name)) {
+			continue
+		}
+		run.handler = h.name
+		if err := h.runGuarded(ctx, env); err != nil {
+			failed = append(failed, HandlerError{h.name, err})
+			continue
+		}
+		succeeded = append(succeeded, h.name)
+	}
+	if len(failed) > 0 {
+		return &HandlersError{failed, succeeded}
+	}
+	return nil
+}
+
+// runGuarded makes a panic the failure of this handler alone: those that
+// succeeded before it are not run again.
+func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return h.run(ctx, env)
+}
+
+// run is one message being handled. Only its own goroutine touches it.
+type run struct {
+	env     *Envelope
+	handler string
+	later   []func(context.Context) error
+}
+
+type runKey struct{}
+
+func currentRun(ctx context.Context) *run {
+	r, _ := ctx.Value(runKey{}).(*run)
+	return r
+}
+
+// EnvelopeFrom returns the envelope whose handler was given ctx, or nil.
+func EnvelopeFrom(ctx context.Context) *Envelope {
+	if run := currentRun(ctx); run != nil {
+		return run.env
+	}
+	return nil
+}
+
+// Handle registers fn under a name that is unique among the handlers of M and
+// never changes: inboxes and retries remember it. It panics on a duplicate
+// name, and on a type that cannot be a message.
+func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) {
+	Register[M](b.Types(), "")
+	var zero M
+	message, err := b.Types().NameOf(zero)
+	if err != nil {
+		panic(err)
+	}
+	b.add(message, name, func(ctx context.Context, env *Envelope) error {
+		m, ok := env.Message().(M)
+		if !ok {
+			return &TypeError{fmt.Sprintf("%T", env.Message()), fmt.Sprintf("handler %s wants %T", name, zero)}
+		}
+		return fn(ctx, m)
+	})
+}
+
+// HandleRaw registers fn for messages of a name that has no Go type here; it
+// gets the bytes as they were dispatched.
+func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
+	b.Types().AllowRaw(message)
+	b.add(message, name, func(ctx context.Context, env *Envelope) error {
+		m, ok := env.Message().(RawMessage)
+		if !ok {
+			return &TypeError{fmt.Sprintf("%T", env.Message()), "the name is registered with a Go type, so it has no raw handler"}
+		}
+		return fn(ctx, m)
+	})
+}
+
+func (b *Bus) add(message, name string, run HandlerFunc) {
+	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
+		panic(fmt.Sprintf("waybill: bus %s: %q is no handler name", b.name, name))
+	}
+	if slices.ContainsFunc(b.handlers[message], func(h handler) bool { return h.name == name }) {
+		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s is registered twice", b.name, name, message))
+	}
+	b.handlers[message] = append(b.handlers[message], handler{name, run})
+}

@@ -1,0 +1,121 @@
+package config
+
+import (
+	"maps"
+	"time"
+)
+
+// A Config is the content of waybill.yaml, complete with defaults. Load and
+// Parse return valid ones only; who builds one in code calls Validate.
+type Config struct {
+	// Database holds the outbox, the inbox, queues and failures.
+	Database DSN
+	// Transports are the places to send to and receive from, by name.
+	Transports map[string]Transport
+	Outbox     Outbox
+	// Routing maps a message name, "prefix.*" or "*" to the names of the
+	// transports that take the message.
+	Routing map[string][]string
+	// Messages are the message names that the stock binary accepts.
+	Messages map[string]Message
+	Inbox    Inbox
+
+	file    string
+	lines   map[string]int
+	origins map[string]string
+}
+
+// A Transport is a named place to send to and receive from.
+type Transport struct {
+	DSN   DSN
+	Retry Retry
+	// FailureTransport is not available in this version: Validate refuses it.
+	FailureTransport string
+}
+
+// A Retry says when a failed message is tried again: after
+// min(MaxDelay, Delay * Multiplier^n), give or take the share Jitter of it, up
+// to MaxRetries (at most 10000) times. Zero MaxRetries means never.
+type Retry struct {
+	MaxRetries int
+	Delay      time.Duration
+	Multiplier float64
+	MaxDelay   time.Duration
+	Jitter     float64
+}
+
+// An Outbox says how the relay works.
+type Outbox struct {
+	// To is the transport of messages without a route. Empty means the only
+	// one: see OutboxTransport.
+	To          string
+	Ordering    Ordering
+	OnExhausted OnExhausted
+	Retry       OutboxRetry
+	// Routes is not available in this version: Validate refuses any.
+	Routes map[string]Route
+}
+
+// OutboxRetry limits how often the relay tries to publish one message.
+type OutboxRetry struct {
+	MaxAttempts int
+}
+
+// A Route overrides where a broker takes a message.
+type Route struct {
+	Exchange   string
+	RoutingKey string
+}
+
+// Ordering says how many messages of one key may be unconfirmed at a time.
+type Ordering string
+
+// Only Strict is available in this version.
+const (
+	Strict    Ordering = "strict"
+	Pipelined Ordering = "pipelined"
+)
+
+// OnExhausted says what becomes of a key whose head was tried MaxAttempts
+// times.
+type OnExhausted string
+
+// Only Halt is available in this version.
+const (
+	Halt OnExhausted = "halt"
+	Park OnExhausted = "park"
+	Skip OnExhausted = "skip"
+)
+
+// A Message has no settings yet.
+type Message struct{}
+
+// An Inbox says how long handled messages are remembered.
+type Inbox struct {
+	Retention time.Duration
+}
+
+// DefaultRetry covers an outage of 16 minutes.
+func DefaultRetry() Retry {
+	return Retry{MaxRetries: 8, Delay: time.Second, Multiplier: 3, MaxDelay: 5 * time.Minute, Jitter: 0.1}
+}
+
+// defaultDatabase is expanded as a value of a file would be.
+const defaultDatabase = "${WAYBILL_DATABASE_URL:-sqlite://./waybill.db}"
+
+func defaults() *Config {
+	return &Config{
+		Transports: map[string]Transport{},
+		Outbox:     Outbox{Ordering: Strict, OnExhausted: Halt, Retry: OutboxRetry{MaxAttempts: 10}},
+		Routing:    map[string][]string{},
+		Messages:   map[string]Message{},
+		Inbox:      Inbox{Retention: 30 * day},
+		lines:      map[string]int{},
+		origins:    map[string]string{},
+	}
+}
+
+// Origins says where each single value came from, by dotted path: a line
+// ("waybill.yaml:7"), "default", "environment NAME" or "file PATH". A value
+// put together from several names them all, separated by commas.
+func (c *Config) Origins() map[string]string { return maps.Clone(c.origins) }

@@ -1,0 +1,149 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// DefaultFile is the file that Load looks for where none is named.
+const DefaultFile = "waybill.yaml"
+
+// Load reads the file at path. An empty path means the file that the
+// environment variable WAYBILL_CONFIG names; if it is unset or empty,
+// ./waybill.yaml; and if there is no such file, the defaults. A file that was
+// named has to exist. Nil for getenv means os.LookupEnv.
+func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
+	if getenv == nil {
+		getenv = os.LookupEnv
+	}
+	var hint string
+	if v, _ := getenv("WAYBILL_CONFIG"); path == "" && v != "" {
+		path, hint = v, "named by WAYBILL_CONFIG"
+	}
+	data, err := os.ReadFile(cmp.Or(path, DefaultFile))
+	switch {
+	case path == "" && errors.Is(err, fs.ErrNotExist):
+		return Parse("", nil, getenv)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &Error{File: path, Problem: "there is no such file", Hint: hint, cause: err}
+	case err != nil:
+		return nil, &Error{File: cmp.Or(path, DefaultFile), Problem: err.Error(), Hint: hint, cause: err}
+	}
+	return Parse(cmp.Or(path, DefaultFile), data, getenv)
+}
+
+// Parse reads the content of a file. Its name stands in errors and origins,
+// and ${file:...} starts from its directory. All that is wrong is reported at
+// once, unless it is not YAML at all. Nil for getenv means os.LookupEnv.
+func Parse(name string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
+	if getenv == nil {
+		getenv = os.LookupEnv
+	}
+	root, err := parseTree(data)
+	if err != nil {
+		err.File = name
+		return nil, err
+	}
+	c := defaults()
+	r := &reader{
+		file:    name,
+		expand:  expander{getenv: getenv, dir: filepath.Dir(name)}.expand,
+		lines:   c.lines,
+		origins: c.origins,
+	}
+	c.file = name
+	c.read(r)(root, nil)
+
+	// What could not be read has its default now, and no use in being wrong.
+	unread := map[string]bool{}
+	for _, e := range r.errs {
+		unread[e.Path] = true
+	}
+	for _, e := range c.problems() {
+		if !unread[e.Path] {
+			r.errs = append(r.errs, e)
+		}
+	}
+	if len(r.errs) > 0 {
+		return nil, joined(r.errs)
+	}
+	return c, nil
+}
+
+// read is the schema of the file.
+func (c *Config) read(r *reader) field {
+	return r.group(map[string]field{
+		"database": func(n *node, at keyPath) {
+			if n == nil {
+				n = &node{kind: scalar, text: defaultDatabase}
+			}
+			r.dsn(&c.Database)(n, at)
+		},
+		"transports": r.each(func(name string, n *node, at keyPath) {
+			t := Transport{Retry: DefaultRetry()}
+			t.read(r)(n, at)
+			c.Transports[name] = t
+		}),
+		"outbox": r.group(map[string]field{
+			"to":           r.text(&c.Outbox.To),
+			"ordering":     oneOf(r, &c.Outbox.Ordering, Strict, Pipelined),
+			"on_exhausted": oneOf(r, &c.Outbox.OnExhausted, Halt, Park, Skip),
+			"retry":        r.group(map[string]field{"max_attempts": r.int(&c.Outbox.Retry.MaxAttempts)}),
+			"routes": r.each(func(pattern string, n *node, at keyPath) {
+				var route Route
+				route.read(r)(n, at)
+				if c.Outbox.Routes == nil {
+					c.Outbox.Routes = map[string]Route{}
+				}
+				c.Outbox.Routes[pattern] = route
+			}),
+		}),
+		"routing": r.each(func(pattern string, n *node, at keyPath) {
+			var names []string
+			r.list(&names)(n, at)
+			c.Routing[pattern] = names
+		}),
+		"messages": r.each(func(name string, n *node, at keyPath) {
+			r.group(nil)(n, at)
+			c.Messages[name] = Message{}
+		}),
+		"inbox": r.group(map[string]field{"retention": r.duration(&c.Inbox.Retention)}),
+	})
+}
+
+func (t *Transport) read(r *reader) field {
+	return r.group(map[string]field{
+		"dsn": r.dsn(&t.DSN),
+		"retry": r.group(map[string]field{
+			"max_retries": r.int(&t.Retry.MaxRetries),
+			"delay":       r.duration(&t.Retry.Delay),
+			"multiplier":  r.float(&t.Retry.Multiplier),
+			"max_delay":   r.duration(&t.Retry.MaxDelay),
+			"jitter":      r.float(&t.Retry.Jitter),
+		}),
+		"failure_transport": r.text(&t.FailureTransport),
+	})
+}
+
+func (route *Route) read(r *reader) field {
+	return r.group(map[string]field{
+		"exchange":    r.text(&route.Exchange),
+		"routing_key": r.text(&route.RoutingKey),
+	})
+}
+
+// joined sorts errors by line. They are all of one file.
+func joined(errs []*Error) error {
+	slices.SortStableFunc(errs, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))
+	})
+	all := make([]error, len(errs))
+	for i, e := range errs {
+		all[i] = e
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,73 @@
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestLoadPrefersPathThenEnvironmentThenWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	write := func(name string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("database: sqlite://./"+name+".db"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	load := func(path, env string) string {
+		t.Helper()
+		c, err := Load(path, environment(map[string]string{"WAYBILL_CONFIG": env}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Database.Path
+	}
+	if got := load("", ""); got != "./waybill.db" {
+		t.Errorf("without any file: %s, want the default", got)
+	}
+	write("waybill.yaml")
+	if got := load("", ""); got != "./waybill.yaml.db" {
+		t.Errorf("in the working directory: %s", got)
+	}
+	fromEnv, named := write("env.yaml"), write("named.yaml")
+	if got := load("", fromEnv); got != "./env.yaml.db" {
+		t.Errorf("with WAYBILL_CONFIG: %s", got)
+	}
+	if got := load(named, fromEnv); got != "./named.yaml.db" {
+		t.Errorf("with a path: %s", got)
+	}
+}
+
+func TestLoadRefusesANamedFileThatIsMissing(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, c := range []struct{ path, env, want string }{
+		{"gone.yaml", "", "gone.yaml: there is no such file"},
+		{"", "gone.yaml", "gone.yaml: there is no such file (named by WAYBILL_CONFIG)"},
+		{"waybill.yaml", "", "waybill.yaml: there is no such file"},
+	} {
+		_, err := Load(c.path, environment(map[string]string{"WAYBILL_CONFIG": c.env}))
+		if !errors.Is(err, fs.ErrNotExist) || err.Error() != c.want {
+			t.Errorf("Load(%q) with %q = %v, want %s", c.path, c.env, err, c.want)
+		}
+	}
+	if err := os.Mkdir("waybill.yaml", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load("", environment(nil)); err == nil {
+		t.Error("a waybill.yaml that cannot be read is passed over")
+	}
+}
+
+func TestLoadReadsTheEnvironmentOfTheProcessByDefault(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("WAYBILL_CONFIG", "")
+	t.Setenv("WAYBILL_DATABASE_URL", "sqlite://./process.db")
+	c, err := Load("", nil)
+	if err != nil || c.Database.Path != "./process.db" {
+		t.Errorf("Load = %v, %v", c, err)
+	}
+}

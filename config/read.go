@@ -1,0 +1,210 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A reader fills a Config from a tree and collects everything that is wrong.
+type reader struct {
+	file    string
+	expand  func(string) (string, []string, *Error)
+	errs    []*Error
+	lines   map[string]int    // of every key, by path
+	origins map[string]string // of every single value, by path
+}
+
+// A field reads the value of one key. It is called with nil for a key that is
+// absent, which keeps the default.
+type field func(n *node, at keyPath)
+
+// group reads a mapping whose keys are known.
+func (r *reader) group(fields map[string]field) field {
+	known := slices.Sorted(maps.Keys(fields))
+	return func(n *node, at keyPath) {
+		present := map[string]*node{}
+		for _, e := range r.entries(n, at) {
+			if fields[e.key] == nil {
+				r.fail(e.line, at, "unknown key "+quote(e.key), didYouMean(e.key, known, "keys"))
+				continue
+			}
+			present[e.key] = e.value
+		}
+		for _, key := range known {
+			fields[key](present[key], at.child(key))
+		}
+	}
+}
+
+// each reads a mapping whose keys are names of the user's.
+func (r *reader) each(read func(name string, n *node, at keyPath)) field {
+	return func(n *node, at keyPath) {
+		for _, e := range r.entries(n, at) {
+			read(e.key, e.value, at.child(e.key))
+		}
+	}
+}
+
+// entries returns the entries of a mapping without the second and later ones
+// of one key. A key with nothing after it is an empty mapping.
+func (r *reader) entries(n *node, at keyPath) []entry {
+	if n == nil || n.kind == null {
+		return nil
+	}
+	if n.kind != mapping {
+		r.fail(n.line, at, fmt.Sprintf("%s where a mapping belongs", n.kind), "write key: value pairs")
+		return nil
+	}
+	var kept []entry
+	first := map[string]int{}
+	for _, e := range n.entries {
+		if line, ok := first[e.key]; ok {
+			r.fail(e.line, at.child(e.key), "duplicate key", fmt.Sprintf("it is also on line %d", line))
+			continue
+		}
+		first[e.key] = e.line
+		r.lines[at.child(e.key).String()] = e.line
+		kept = append(kept, e)
+	}
+	return kept
+}
+
+// scalar returns the expanded value of n, a hint that names what was put into
+// it, and false where there is no value.
+func (r *reader) scalar(n *node, at keyPath) (expanded, from string, ok bool) {
+	switch {
+	case n == nil:
+		r.origins[at.String()] = byDefault
+		return "", "", false
+	case n.kind == null:
+		r.fail(n.line, at, "no value", "remove the key to have the default")
+		return "", "", false
+	case n.kind != scalar:
+		r.fail(n.line, at, fmt.Sprintf("%s where a single value belongs", n.kind), "")
+		return "", "", false
+	}
+	expanded, origins, err := r.expand(n.text)
+	if err != nil {
+		r.fail(n.line, at, err.Problem, err.Hint).cause = err.cause
+		return "", "", false
+	}
+	elsewhere := strings.Join(origins, ", ")
+	r.origins[at.String()] = cmp.Or(join(", ", r.place(n.line), elsewhere), byDefault)
+	if elsewhere != "" {
+		from = "from " + elsewhere
+	}
+	return expanded, from, true
+}
+
+// byDefault is the origin of a value that nobody wrote.
+const byDefault = "default"
+
+func (r *reader) place(line int) string {
+	if line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", r.file, line)
+}
+
+// leaf reads a single value. Where parse refuses it, the error shows the value
+// as it was written: the expanded one may be a secret.
+func leaf[T any](r *reader, to *T, accepts string, parse func(string) (T, bool)) field {
+	return func(n *node, at keyPath) {
+		s, from, ok := r.scalar(n, at)
+		if !ok {
+			return
+		}
+		v, ok := parse(s)
+		if !ok {
+			r.fail(n.line, at, fmt.Sprintf("%s is not %s", quote(n.text), accepts), from).Value = safe(n.text)
+			return
+		}
+		*to = v
+	}
+}
+
+func (r *reader) dsn(to *DSN) field {
+	return func(n *node, at keyPath) {
+		s, from, ok := r.scalar(n, at)
+		if !ok {
+			return
+		}
+		d, err := ParseDSN(s)
+		for _, e := range unwrapAll(err) {
+			r.fail(n.line, at, e.Problem, join("; ", e.Hint, from)).Value = e.Value
+		}
+		*to = d
+	}
+}
+
+// list reads one value or a list of values.
+func (r *reader) list(to *[]string) field {
+	return func(n *node, at keyPath) {
+		items := []*node{n}
+		if n != nil && n.kind == sequence {
+			items = n.items
+		}
+		for _, item := range items {
+			if s, _, ok := r.scalar(item, at); ok {
+				*to = append(*to, s)
+			}
+		}
+	}
+}
+
+func (r *reader) text(to *string) field {
+	return leaf(r, to, "a text that is not empty", func(s string) (string, bool) { return s, s != "" })
+}
+
+func (r *reader) duration(to *time.Duration) field {
+	return leaf(r, to, "a duration (such as 15s, 1h30m or 30d)", func(s string) (time.Duration, bool) {
+		d, err := ParseDuration(s)
+		return d, err == nil
+	})
+}
+
+func (r *reader) int(to *int) field {
+	return leaf(r, to, "a whole number", func(s string) (int, bool) {
+		i, err := strconv.Atoi(s)
+		return i, err == nil
+	})
+}
+
+func (r *reader) float(to *float64) field {
+	return leaf(r, to, "a number", func(s string) (float64, bool) {
+		f, err := strconv.ParseFloat(s, 64)
+		return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+	})
+}
+
+// oneOf reads one of a few words.
+func oneOf[T ~string](r *reader, to *T, words ...T) field {
+	accepts := make([]string, len(words))
+	for i, w := range words {
+		accepts[i] = string(w)
+	}
+	return leaf(r, to, "one of "+strings.Join(accepts, ", "), func(s string) (T, bool) {
+		return T(s), slices.Contains(words, T(s))
+	})
+}
+
+func (r *reader) fail(line int, at keyPath, what, hint string) *Error {
+	e := &Error{Line: line, Path: at.String(), Problem: what, Hint: hint}
+	if line > 0 {
+		e.File = r.file
+	}
+	r.errs = append(r.errs, e)
+	return e
+}
+
+// join leaves out what is empty.
+func join(separator string, parts ...string) string {
+	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
+	return strings.Join(parts, separator)
+}

@@ -1,0 +1,36 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// Window is how long an outage the retries cover: the sum of all delays,
+// without jitter.
+func (r Retry) Window() time.Duration {
+	window := 0.0
+	delay := float64(r.Delay)
+	for n := range r.MaxRetries {
+		if delay >= float64(r.MaxDelay) || r.Multiplier <= 1 {
+			// From here on all delays are equal.
+			window += min(delay, float64(r.MaxDelay)) * float64(r.MaxRetries-n)
+			break
+		}
+		window += delay
+		delay *= r.Multiplier
+	}
+	return saturate(window)
+}
+
+// longest is the window if every delay is drawn out by jitter.
+func (r Retry) longest() time.Duration {
+	return saturate(float64(r.Window()) * (1 + r.Jitter))
+}
+
+// saturate is the nearest duration.
+func saturate(nanoseconds float64) time.Duration {
+	if nanoseconds >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(nanoseconds)
+}

@@ -1,0 +1,109 @@
+package config
+
+import (
+	"encoding/json"
+	"maps"
+)
+
+// Redacted returns a copy of c that holds no passwords: each is *** and cannot
+// be revealed. Hand it to whatever shows a configuration. (Printing and
+// marshalling c itself hides them too.)
+func (c *Config) Redacted() *Config {
+	copied := *c
+	copied.Routing, copied.Messages = maps.Clone(c.Routing), maps.Clone(c.Messages)
+	copied.Database = c.Database.Redacted()
+	copied.Transports = maps.Clone(c.Transports)
+	for name, t := range copied.Transports {
+		t.DSN = t.DSN.Redacted()
+		copied.Transports[name] = t
+	}
+	return &copied
+}
+
+// MarshalYAML writes c in the form of waybill.yaml, complete with defaults and
+// with *** for passwords.
+func (c Config) MarshalYAML() (any, error) { return c.view(), nil }
+
+// MarshalJSON writes the same as MarshalYAML.
+func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(c.view()) }
+
+// view is c as it is written in the file.
+func (c Config) view() configView {
+	v := configView{
+		Database:   c.Database.String(),
+		Transports: map[string]transportView{},
+		Outbox: outboxView{
+			To:          c.Outbox.To,
+			Ordering:    c.Outbox.Ordering,
+			OnExhausted: c.Outbox.OnExhausted,
+			Retry:       outboxRetryView(c.Outbox.Retry),
+		},
+		Routing:  c.Routing,
+		Messages: c.Messages,
+		Inbox:    inboxView{Retention: FormatDuration(c.Inbox.Retention)},
+	}
+	for name, t := range c.Transports {
+		v.Transports[name] = transportView{
+			DSN: t.DSN.String(),
+			Retry: retryView{
+				MaxRetries: t.Retry.MaxRetries,
+				Delay:      FormatDuration(t.Retry.Delay),
+				Multiplier: t.Retry.Multiplier,
+				MaxDelay:   FormatDuration(t.Retry.MaxDelay),
+				Jitter:     t.Retry.Jitter,
+			},
+			FailureTransport: t.FailureTransport,
+		}
+	}
+	for pattern, route := range c.Outbox.Routes {
+		if v.Outbox.Routes == nil {
+			v.Outbox.Routes = map[string]routeView{}
+		}
+		v.Outbox.Routes[pattern] = routeView(route)
+	}
+	return v
+}
+
+type configView struct {
+	Database   string                   `yaml:"database" json:"database"`
+	Transports map[string]transportView `yaml:"transports" json:"transports"`
+	Outbox     outboxView               `yaml:"outbox" json:"outbox"`
+	Routing    map[string][]string      `yaml:"routing" json:"routing"`
+	Messages   map[string]Message       `yaml:"messages" json:"messages"`
+	Inbox      inboxView                `yaml:"inbox" json:"inbox"`
+}
+
+type transportView struct {
+	DSN              string    `yaml:"dsn" json:"dsn"`
+	Retry            retryView `yaml:"retry" json:"retry"`
+	FailureTransport string    `yaml:"failure_transport,omitempty" json:"failure_transport,omitempty"`
+}
+
+type retryView struct {
+	MaxRetries int     `yaml:"max_retries" json:"max_retries"`
+	Delay      string  `yaml:"delay" json:"delay"`
+	Multiplier float64 `yaml:"multiplier" json:"multiplier"`
+	MaxDelay   string  `yaml:"max_delay" json:"max_delay"`
+	Jitter     float64 `yaml:"jitter" json:"jitter"`
+}
+
+type outboxView struct {
+	To          string               `yaml:"to,omitempty" json:"to,omitempty"`
+	Ordering    Ordering             `yaml:"ordering" json:"ordering"`
+	OnExhausted OnExhausted          `yaml:"on_exhausted" json:"on_exhausted"`
+	Retry       outboxRetryView      `yaml:"retry" json:"retry"`
+	Routes      map[string]routeView `yaml:"routes,omitempty" json:"routes,omitempty"`
+}
+
+type outboxRetryView struct {
+	MaxAttempts int `yaml:"max_attempts" json:"max_attempts"`
+}
+
+type routeView struct {
+	Exchange   string `yaml:"exchange" json:"exchange"`
+	RoutingKey string `yaml:"routing_key" json:"routing_key"`
+}
+
+type inboxView struct {
+	Retention string `yaml:"retention" json:"retention"`
+}

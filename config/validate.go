@@ -1,0 +1,180 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Validate reports everything that is wrong with c, as *Errors joined, or nil.
+// It refuses what this version does not do. Load and Parse have called it.
+func (c *Config) Validate() error {
+	if errs := c.problems(); len(errs) > 0 {
+		return joined(errs)
+	}
+	return nil
+}
+
+const (
+	maxNameBytes = 190
+	maxRetries   = 10_000
+)
+
+var messageName = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
+
+const (
+	nameRule    = "a name is a to z and 0 to 9, in parts joined by . _ or -, at most 190 bytes"
+	patternRule = `write a message name, "prefix.*" or "*"`
+)
+
+func (c *Config) problems() []*Error {
+	v := validation{c: c}
+	v.database()
+	for _, name := range slices.Sorted(maps.Keys(c.Transports)) {
+		v.transport(name, c.Transports[name])
+	}
+	v.outbox()
+	for _, pattern := range slices.Sorted(maps.Keys(c.Routing)) {
+		v.route(pattern, c.Routing[pattern])
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Messages)) {
+		v.check(validName(name), keyPath{"messages", name}, "not a message name", nameRule)
+	}
+	v.inbox()
+	return v.errs
+}
+
+type validation struct {
+	c    *Config
+	errs []*Error
+}
+
+func (v *validation) database() {
+	at := keyPath{"database"}
+	d := v.c.Database
+	if d.IsZero() {
+		v.fail(at, "no DSN", "")
+		return
+	}
+	v.check(schemes[d.Scheme].stores, at, fmt.Sprintf("scheme %q is not a database", d.Scheme), "use sqlite, postgres or mysql")
+}
+
+func (v *validation) transport(name string, t Transport) {
+	at := keyPath{"transports", name}
+	v.check(validName(name), at, "not a transport name", nameRule)
+	v.check(!t.DSN.IsZero(), at.child("dsn"), "no DSN", "such as queue://"+safe(name))
+	v.check(!schemes[t.DSN.Scheme].stores, at.child("dsn"), fmt.Sprintf("scheme %q is a database, not a transport", t.DSN.Scheme),
+		"for a queue in it write queue://NAME?database=DSN")
+	v.check(t.FailureTransport == "", at.child("failure_transport"), notAvailable, "remove it")
+	v.retry(at.child("retry"), t.Retry)
+}
+
+func (v *validation) retry(at keyPath, r Retry) {
+	v.check(r.MaxRetries >= 0 && r.MaxRetries <= maxRetries, at.child("max_retries"),
+		fmt.Sprintf("%d is not between 0 and %d", r.MaxRetries, maxRetries), "0 means no retries")
+	v.check(r.Delay > 0, at.child("delay"), fmt.Sprintf("%s is not above zero", FormatDuration(r.Delay)), "")
+	v.check(r.Multiplier >= 1, at.child("multiplier"), fmt.Sprintf("%v is less than 1", r.Multiplier), "1 means equal delays")
+	v.check(r.MaxDelay >= r.Delay, at.child("max_delay"),
+		fmt.Sprintf("%s is shorter than delay, %s", FormatDuration(r.MaxDelay), FormatDuration(r.Delay)), "")
+	v.check(r.Jitter >= 0 && r.Jitter <= 1, at.child("jitter"), fmt.Sprintf("%v is not between 0 and 1", r.Jitter), "")
+}
+
+func (v *validation) outbox() {
+	at, o := keyPath{"outbox"}, v.c.Outbox
+	if o.To != "" {
+		v.known(at.child("to"), o.To)
+	}
+	switch o.Ordering {
+	case Strict:
+	case Pipelined:
+		v.fail(at.child("ordering"), "pipelined is "+notAvailable, "write strict")
+	default:
+		v.fail(at.child("ordering"), quote(string(o.Ordering))+" is not an ordering", "write strict")
+	}
+	switch o.OnExhausted {
+	case Halt:
+	case Park, Skip:
+		v.fail(at.child("on_exhausted"), string(o.OnExhausted)+" is "+notAvailable, "write halt")
+	default:
+		v.fail(at.child("on_exhausted"), quote(string(o.OnExhausted))+" is not a policy", "write halt")
+	}
+	v.check(o.Retry.MaxAttempts >= 1, at.child("retry").child("max_attempts"), fmt.Sprintf("%d is less than 1", o.Retry.MaxAttempts), "")
+	v.check(len(o.Routes) == 0, at.child("routes"), notAvailable, "the routing key is the message name; remove it")
+}
+
+func (v *validation) route(pattern string, transports []string) {
+	at := keyPath{"routing", pattern}
+	prefix, open := strings.CutSuffix(pattern, ".*")
+	v.check(pattern == "*" || validName(pattern) || open && validName(prefix), at, "not a pattern", patternRule)
+	v.check(len(transports) > 0, at, "no transport", "")
+	for i, name := range transports {
+		v.known(at, name)
+		v.check(!slices.Contains(transports[:i], name), at, "transport "+quote(name)+" is named twice", "")
+	}
+}
+
+func (v *validation) inbox() {
+	at, retention := keyPath{"inbox", "retention"}, v.c.Inbox.Retention
+	if retention <= 0 {
+		v.fail(at, fmt.Sprintf("%s is not above zero", FormatDuration(retention)), "")
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.c.Transports)) {
+		retry := v.c.Transports[name].Retry
+		if retry.MaxRetries > maxRetries {
+			continue // refused, and its window would take long to add up
+		}
+		if longest := retry.longest(); retention <= longest {
+			v.fail(at, fmt.Sprintf("%s is not longer than the retries of transport %s, %s with jitter",
+				FormatDuration(retention), quote(name), FormatDuration(longest)), "a message would be forgotten while it is still retried")
+		}
+	}
+}
+
+const notAvailable = "not available in this version"
+
+// known demands that name is a transport.
+func (v *validation) known(at keyPath, name string) {
+	if _, ok := v.c.Transports[name]; !ok {
+		v.fail(at, "unknown transport "+quote(name), didYouMean(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
+	}
+}
+
+func (v *validation) check(holds bool, at keyPath, what, hint string) {
+	if !holds {
+		v.fail(at, what, hint)
+	}
+}
+
+// fail names the line of at, or of the nearest key around it.
+func (v *validation) fail(at keyPath, what, hint string) {
+	e := &Error{Path: at.String(), Problem: what, Hint: hint}
+	for ; len(at) > 0; at = at[:len(at)-1] {
+		if line := v.c.lines[at.String()]; line > 0 {
+			e.File, e.Line = v.c.file, line
+			break
+		}
+	}
+	v.errs = append(v.errs, e)
+}
+
+func validName(name string) bool {
+	return len(name) <= maxNameBytes && messageName.MatchString(name)
+}
+
+// OutboxTransport is the transport of messages without a route: outbox.to, or
+// the only transport there is. Where there are none or several it is an error.
+func (c *Config) OutboxTransport() (string, error) {
+	names := slices.Sorted(maps.Keys(c.Transports))
+	switch {
+	case c.Outbox.To != "":
+		return c.Outbox.To, nil
+	case len(names) == 1:
+		return names[0], nil
+	case len(names) == 0:
+		return "", &Error{Path: "outbox.to", Problem: "there is no transport to send to", Hint: "add one under transports"}
+	}
+	return "", &Error{Path: "outbox.to", Problem: "there are several transports", Hint: "name one of: " + strings.Join(names, ", ")}
+}

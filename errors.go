@@ -1,0 +1,209 @@
+package waybill
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+var (
+	// ErrNotFound says that what was asked for does not exist.
+	ErrNotFound = errors.New("not found")
+
+	// ErrUnavailable says that a database or broker cannot be reached. It never
+	// counts as a failure of the message at hand.
+	ErrUnavailable = errors.New("unavailable")
+
+	// ErrCommitUnknown says that the commit of a unit of work was sent and its
+	// result was lost: the messages were dispatched or they were not. The error
+	// is a *CommitUnknownError, which has their ids.
+	ErrCommitUnknown = errors.New("result of the commit is unknown")
+
+	// ErrNestedTransaction says that a unit of work was begun inside another one
+	// of the same database, where it would wait for itself.
+	ErrNestedTransaction = errors.New("a unit of work of this database is already open in this context: use its transaction")
+
+	// ErrLeaseLost says that a delivery was settled, or its handler stopped,
+	// after its lease had gone to somebody else.
+	ErrLeaseLost = errors.New("lease lost: the message was given to another worker")
+
+	// ErrRelayRunning says that another process already relays this database.
+	ErrRelayRunning = errors.New("another process relays this database")
+)
+
+// CommitUnknownError is the ErrCommitUnknown of one unit of work.
+type CommitUnknownError struct {
+	IDs []MessageID // what was dispatched in it
+	Err error       // what the commit returned
+}
+
+func (e *CommitUnknownError) Error() string {
+	ids := make([]string, len(e.IDs))
+	for i, id := range e.IDs {
+		ids[i] = id.String()
+	}
+	return fmt.Sprintf("waybill: %v (messages: %s): %v", ErrCommitUnknown, strings.Join(ids, ", "), e.Err)
+}
+
+// Unwrap makes errors.Is find ErrCommitUnknown and the cause.
+func (e *CommitUnknownError) Unwrap() []error { return []error{ErrCommitUnknown, e.Err} }
+
+// UnknownNameError says that a message name is not registered. Names are an
+// allow-list: nothing is instantiated by reflection on what a message says.
+type UnknownNameError struct {
+	Name  string
+	Known []string // sorted
+}
+
+func (e *UnknownNameError) Error() string {
+	if len(e.Known) == 0 {
+		return fmt.Sprintf("waybill: unknown message name %q: no names are registered", clip(e.Name, 190))
+	}
+	return fmt.Sprintf("waybill: unknown message name %q: known are %s", clip(e.Name, 190), clip(strings.Join(e.Known, ", "), 400))
+}
+
+// TypeError says that a Go type cannot be a message or is not known as one.
+type TypeError struct {
+	Type    string
+	Problem string
+}
+
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("waybill: message type %s: %s", e.Type, e.Problem)
+}
+
+// LimitError says that a part of a message is larger than allowed.
+type LimitError struct {
+	What     string // "body", "header count", ...
+	Got, Max int
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("waybill: %s is %d, the limit is %d", e.What, e.Got, e.Max)
+}
+
+// InvalidError says that a part of a message is malformed.
+type InvalidError struct {
+	What    string // "header", "partition key", ...
+	Value   string
+	Problem string
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("waybill: %s %q: %s", e.What, clip(e.Value, 80), e.Problem)
+}
+
+// DecodeError says that a received body is not what its name promises. No
+// retry can mend it.
+type DecodeError struct {
+	Name string
+	Err  error
+}
+
+func (e *DecodeError) Error() string { return fmt.Sprintf("waybill: decode %s: %v", e.Name, e.Err) }
+
+// Unwrap returns the codec's error.
+func (e *DecodeError) Unwrap() error { return e.Err }
+
+// NoHandlerError says that a message has neither a handler nor a route.
+type NoHandlerError struct{ Bus, Name string }
+
+func (e *NoHandlerError) Error() string {
+	return fmt.Sprintf("waybill: bus %s: no handler and no route for %s", e.Bus, e.Name)
+}
+
+// HandlersError is what a bus returns when handlers of a message failed.
+type HandlersError struct {
+	Failed    []HandlerError
+	Succeeded []string // handlers that need not run again
+}
+
+// HandlerError is the failure of one handler.
+type HandlerError struct {
+	Handler string
+	Err     error
+}
+
+func (e *HandlersError) Error() string {
+	parts := make([]string, len(e.Failed))
+	for i, f := range e.Failed {
+		parts[i] = f.Handler + ": " + f.Err.Error()
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Unwrap returns the handlers' errors.
+func (e *HandlersError) Unwrap() []error {
+	errs := make([]error, len(e.Failed))
+	for i, f := range e.Failed {
+		errs[i] = f.Err
+	}
+	return errs
+}
+
+// PanicError is a panic of a handler, or one caught by the recover middleware.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+type unrecoverable struct{ error }
+
+func (e unrecoverable) Unwrap() error { return e.error }
+
+// Unrecoverable marks err as one that no retry can mend.
+func Unrecoverable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return unrecoverable{err}
+}
+
+// IsUnrecoverable reports whether every failure in err is marked Unrecoverable
+// or cannot be mended by its kind (an undecodable body, no handler).
+func IsUnrecoverable(err error) bool {
+	var several *HandlersError
+	if errors.As(err, &several) {
+		for _, f := range several.Failed {
+			if !IsUnrecoverable(f.Err) {
+				return false
+			}
+		}
+		return len(several.Failed) > 0
+	}
+	var (
+		marked    unrecoverable
+		decode    *DecodeError
+		noHandler *NoHandlerError
+		unknown   *UnknownNameError
+	)
+	return errors.As(err, &marked) || errors.As(err, &decode) || errors.As(err, &noHandler) || errors.As(err, &unknown)
+}
+
+type retryAfter struct {
+	error
+	delay time.Duration
+}
+
+func (e retryAfter) Unwrap() error { return e.error }
+
+// RetryAfter marks err as one that may succeed after d, in place of the
+// transport's own delay. The worker caps d at its Backoff.MaxRetryAfter.
+func RetryAfter(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return retryAfter{err, d}
+}
+
+// RetryDelay returns the delay asked for by RetryAfter.
+func RetryDelay(err error) (time.Duration, bool) {
+	var e retryAfter
+	if errors.As(err, &e) {
+		return e.delay, true
+	}
+	return 0, false
+}

@@ -1,0 +1,138 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/mutant"
+)
+
+// An Entry is what an inbox remembers: that a handler's effect for a dedup key
+// has happened.
+type Entry struct {
+	Handler   string
+	DedupKey  string
+	MessageID waybill.MessageID
+}
+
+// A Store keeps the inbox of one database, in transactions of type TX. Its
+// methods may be called concurrently, but not for one transaction.
+type Store[TX any] interface {
+	// InTx runs fn in a transaction and commits it; outbox dispatches made with
+	// tx join it. An error of fn rolls back and is returned.
+	InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
+	// Remember adds e as part of tx. False means that e is there already.
+	Remember(ctx context.Context, tx TX, e Entry) (bool, error)
+	// Retention is how long entries are kept; zero means for ever.
+	Retention() time.Duration
+}
+
+// A Log is an inbox for effects outside its database. It cannot make them happen
+// once: an effect whose entry is not written before a crash happens again.
+type Log interface {
+	// Seen reports whether e is there.
+	Seen(ctx context.Context, e Entry) (bool, error)
+	// Mark adds e, if it is not there.
+	Mark(ctx context.Context, e Entry) error
+}
+
+// TooOldError says that a message is older than the inbox remembers, so that
+// nobody can tell whether it was handled. It is not retried.
+type TooOldError struct {
+	ID             waybill.MessageID
+	Age, Retention time.Duration
+}
+
+func (e *TooOldError) Error() string {
+	return fmt.Sprintf("inbox: message %s is %v old and the inbox remembers %v: too old to prove that it was not handled", e.ID, e.Age.Round(time.Second), e.Retention)
+}
+
+// Option tunes a handler.
+type Option struct {
+	// Observer hears of duplicates. Nil means nobody.
+	Observer waybill.Observer
+}
+
+// errDuplicate ends the transaction of a message that was handled before.
+var errDuplicate = errors.New("duplicate")
+
+// Handle registers fn under a name that never changes. fn runs inside a
+// transaction of store; its writes, what it dispatches to an outbox of the same
+// database with tx, and the memory of the message commit together. fn neither
+// commits nor rolls back. A duplicate is not an error. Handle panics where
+// waybill.Handle does.
+//
+// Messages with the same waybill.IdempotencyKey are duplicates of each other.
+func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx context.Context, tx TX, m M) error, opts ...Option) {
+	observer := waybill.Observers{}
+	for _, o := range opts {
+		if o.Observer != nil {
+			observer = append(observer, o.Observer)
+		}
+	}
+	waybill.Handle(b, name, func(ctx context.Context, m M) error {
+		env := waybill.EnvelopeFrom(ctx)
+		entry, err := EntryFor(name, env, store.Retention())
+		if err != nil {
+			return err
+		}
+		err = once(ctx, store, entry, func(ctx context.Context, tx TX) error { return fn(ctx, tx, m) })
+		if errors.Is(err, errDuplicate) {
+			message, _ := waybill.Last[waybill.MessageName](env)
+			key, _ := waybill.Last[waybill.PartitionKey](env)
+			observer.Observe(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: string(message), Key: string(key), Handler: name})
+			return nil
+		}
+		return err
+	})
+}
+
+// once claims first and handles second, in one transaction.
+func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx context.Context, tx TX) error) error {
+	claim := func(ctx context.Context, tx TX) error {
+		fresh, err := store.Remember(ctx, tx, e)
+		if err != nil {
+			return fmt.Errorf("inbox: %w", err)
+		}
+		if !fresh {
+			return errDuplicate
+		}
+		return nil
+	}
+	if mutant.Active(mutant.InboxOutsideTransaction) {
+		if err := store.InTx(ctx, claim); err != nil {
+			return err
+		}
+		return store.InTx(ctx, fn)
+	}
+	return store.InTx(ctx, func(ctx context.Context, tx TX) error {
+		if err := claim(ctx, tx); err != nil {
+			return err
+		}
+		return fn(ctx, tx)
+	})
+}
+
+// EntryFor returns the entry under which a handler's effect for env is
+// remembered, or a *TooOldError, marked unrecoverable, when env was dispatched
+// longer ago than retention.
+func EntryFor(handler string, env *waybill.Envelope, retention time.Duration) (Entry, error) {
+	id, ok := waybill.Last[waybill.MessageID](env)
+	if !ok {
+		return Entry{}, waybill.Unrecoverable(errors.New("inbox: the message has no id"))
+	}
+	if at, ok := waybill.Last[waybill.DispatchedAt](env); ok && retention > 0 {
+		if age := time.Since(time.Time(at)); age > retention {
+			return Entry{}, waybill.Unrecoverable(&TooOldError{id, age, retention})
+		}
+	}
+	// A UUID never begins with "k:", so the two kinds of key cannot meet.
+	dedup := id.String()
+	if key, ok := waybill.Last[waybill.IdempotencyKey](env); ok {
+		dedup = "k:" + string(key)
+	}
+	return Entry{handler, dedup, id}, nil
+}

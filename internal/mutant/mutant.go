@@ -1,0 +1,19 @@
+// Package mutant plants known bugs, so that the checks that must catch them can
+// be seen to catch them. A check that stays silent over a mutant proves nothing
+// about the real program either.
+//
+// The bugs exist only in binaries built with the tag chaos, and there only in
+// the process whose environment names one of them in WAYBILL_MUTANT. Without
+// the tag Active is false at compile time and the compiler leaves out the
+// branches it guards.
+package mutant
+
+const (
+	// DeleteBeforeConfirm lets the relay delete outbox rows before the broker
+	// confirmed them: a crash or a refused publish in between loses messages.
+	DeleteBeforeConfirm = "delete-before-confirm"
+
+	// InboxOutsideTransaction commits the inbox row apart from the writes of
+	// the handler: a crash in between loses the effect or repeats it.
+	InboxOutsideTransaction = "inbox-outside-transaction"
+)

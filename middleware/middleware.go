@@ -1,0 +1,160 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Recover turns a panic further in into a *waybill.PanicError. A panicking
+// handler needs no help, the bus sees to it; this guards middleware and senders.
+func Recover() waybill.Middleware {
+	return waybill.Middleware{Name: "recover", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) (err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = &waybill.PanicError{Value: v, Stack: debug.Stack()}
+				}
+			}()
+			return next(ctx, env)
+		}
+	}}
+}
+
+// Log writes one debug line a message: what was handled or dispatched, how long
+// it took and the error, which whoever decides about a retry logs louder. It
+// never logs bodies. A nil log discards.
+func Log(log *slog.Logger) waybill.Middleware {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return waybill.Middleware{Name: "log", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			if !log.Enabled(ctx, slog.LevelDebug) {
+				return next(ctx, env)
+			}
+			start := time.Now()
+			err := next(ctx, env)
+			log.LogAttrs(ctx, slog.LevelDebug, verb(env), attrs(env, time.Since(start), err)...)
+			return err
+		}
+	}}
+}
+
+func verb(env *waybill.Envelope) string {
+	if _, ok := waybill.Last[waybill.Received](env); ok {
+		return "handled"
+	}
+	return "dispatched"
+}
+
+func attrs(env *waybill.Envelope, took time.Duration, err error) []slog.Attr {
+	id, _ := waybill.Last[waybill.MessageID](env)
+	as := []slog.Attr{slog.String("id", id.String()), slog.Duration("took", took)}
+	if name, ok := waybill.Last[waybill.MessageName](env); ok {
+		as = append(as, slog.String("type", string(name)))
+	}
+	if from, ok := waybill.Last[waybill.Received](env); ok {
+		as = append(as, slog.String("queue", from.Transport))
+	}
+	if again, ok := waybill.Last[waybill.Redelivery](env); ok && again.Failures > 0 {
+		as = append(as, slog.Int("failures", again.Failures))
+	}
+	if err != nil {
+		as = append(as, slog.Any("err", err))
+	}
+	return as
+}
+
+// Timeout cancels the context of what is further in after d, with a cause that
+// says so. It panics when d is not positive: use no middleware for no timeout.
+func Timeout(d time.Duration) waybill.Middleware {
+	if d <= 0 {
+		panic(fmt.Sprintf("middleware: timeout %v is not positive", d))
+	}
+	cause := fmt.Errorf("handler ran longer than %v: %w", d, context.DeadlineExceeded)
+	return waybill.Middleware{Name: "timeout", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			if sooner, ok := ctx.Deadline(); ok && time.Until(sooner) <= d {
+				return next(ctx, env)
+			}
+			ctx, cancel := context.WithTimeoutCause(ctx, d, cause)
+			defer cancel()
+			err := next(ctx, env)
+			if err != nil && errors.Is(err, context.DeadlineExceeded) && context.Cause(ctx) == cause && !errors.Is(err, cause) {
+				return fmt.Errorf("%w: %w", cause, err)
+			}
+			return err
+		}
+	}}
+}
+
+// Validator is a message that can say what is wrong with it.
+type Validator interface{ Validate() error }
+
+// Validate refuses a message whose Validate method returns an error: a dispatch
+// has no effect, a received message is not retried.
+func Validate() waybill.Middleware {
+	return waybill.Middleware{Name: "validate", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			if v, ok := env.Message().(Validator); ok {
+				if err := v.Validate(); err != nil {
+					return waybill.Unrecoverable(fmt.Errorf("invalid %T: %w", env.Message(), err))
+				}
+			}
+			return next(ctx, env)
+		}
+	}}
+}
+
+// Ordered refuses to dispatch a message without a partition key.
+func Ordered() waybill.Middleware {
+	return waybill.Middleware{Name: "ordered", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			if _, received := waybill.Last[waybill.Received](env); !received && key(env) == "" {
+				return fmt.Errorf("%T has no partition key, and this bus orders every message", env.Message())
+			}
+			return next(ctx, env)
+		}
+	}}
+}
+
+func key(env *waybill.Envelope) string {
+	if k, ok := waybill.Last[waybill.PartitionKey](env); ok {
+		return string(k)
+	}
+	if keyed, ok := env.Message().(waybill.Keyed); ok {
+		return keyed.PartitionKey()
+	}
+	return ""
+}
+
+// Correlation gives a message dispatched by a handler the correlation id of the
+// message being handled, or its id, and that id as causation id.
+func Correlation() waybill.Middleware {
+	return waybill.Middleware{Name: "correlation", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			parent := waybill.EnvelopeFrom(ctx)
+			if _, received := waybill.Last[waybill.Received](env); received || parent == nil {
+				return next(ctx, env)
+			}
+			id, _ := waybill.Last[waybill.MessageID](parent)
+			if _, set := waybill.Last[waybill.CausationID](env); !set {
+				env = env.With(waybill.CausationID(id.String()))
+			}
+			if _, set := waybill.Last[waybill.CorrelationID](env); !set {
+				correlation, ok := waybill.Last[waybill.CorrelationID](parent)
+				if !ok {
+					correlation = waybill.CorrelationID(id.String())
+				}
+				env = env.With(correlation)
+			}
+			return next(ctx, env)
+		}
+	}}
+}

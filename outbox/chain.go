@@ -1,0 +1,113 @@
+package outbox
+
+import (
+	"errors"
+
+	"github.com/waybill-go/waybill"
+)
+
+// chains decides what of a batch may be published next: with strict order at
+// most one record of a key is unconfirmed, and all keys go in parallel. It is
+// pure: it neither waits nor sends. Seq is the index into the batch.
+type chains struct {
+	rows  []ClaimedRow
+	next  []int // the following row of the same key, or -1
+	ready []int // rows that may be published, oldest first
+	open  int   // rows handed out whose result is not in
+	out   bool  // the broker is out of reach: hand out nothing more
+	state []rowState
+	errs  []error
+}
+
+type rowState uint8
+
+const (
+	waiting rowState = iota
+	published
+	refused
+	unknown // the broker could not be reached, or did not answer
+)
+
+// newChains plans rows. With atomic set, the order inside one batch is kept by
+// the publisher, so all rows are ready at once.
+func newChains(rows []ClaimedRow, atomic bool) *chains {
+	c := &chains{rows: rows, next: make([]int, len(rows)), state: make([]rowState, len(rows)), errs: make([]error, len(rows)), ready: make([]int, 0, len(rows))}
+	last := make(map[string]int)
+	for i, row := range rows {
+		c.next[i] = -1
+		key := row.Record.Key
+		if before, ok := last[key]; ok && key != "" && !atomic {
+			c.next[before] = i
+		} else if row.Record.Problem != nil {
+			c.refuse(i)
+		} else {
+			c.ready = append(c.ready, i)
+		}
+		last[key] = i
+	}
+	return c
+}
+
+// take hands out up to max rows to publish now.
+func (c *chains) take(max int, into []Item) []Item {
+	if c.out {
+		return into
+	}
+	n := min(max, len(c.ready))
+	for _, i := range c.ready[:n] {
+		into = append(into, Item{i, c.rows[i].Record})
+	}
+	c.ready = c.ready[n:]
+	c.open += n
+	return into
+}
+
+// done takes a result in. A success makes the key's next row ready; after a
+// failure the rest of the key stays; after an outage everything else stays too.
+func (c *chains) done(r Result) {
+	c.open--
+	switch {
+	case r.Err == nil:
+		c.state[r.Seq] = published
+		switch next := c.next[r.Seq]; {
+		case next < 0:
+		case c.rows[next].Record.Problem != nil:
+			c.refuse(next)
+		default:
+			c.ready = append(c.ready, next)
+		}
+	case errors.Is(r.Err, waybill.ErrUnavailable):
+		c.state[r.Seq], c.errs[r.Seq] = unknown, r.Err
+		c.out = true
+	default:
+		c.state[r.Seq], c.errs[r.Seq] = refused, r.Err
+	}
+}
+
+// refuse fails a row that cannot be published as it is stored.
+func (c *chains) refuse(i int) {
+	c.state[i], c.errs[i] = refused, c.rows[i].Record.Problem
+}
+
+// outage returns the first error that says the broker is out of reach.
+func (c *chains) outage() error {
+	for i, s := range c.state {
+		if s == unknown {
+			return c.errs[i]
+		}
+	}
+	return nil
+}
+
+// finished returns the published and the refused rows.
+func (c *chains) finished() (done []ClaimedRow, failed []Failure) {
+	for i, s := range c.state {
+		switch s {
+		case published:
+			done = append(done, c.rows[i])
+		case refused:
+			failed = append(failed, Failure{Row: c.rows[i], Err: c.errs[i]})
+		}
+	}
+	return done, failed
+}

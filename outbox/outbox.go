@@ -1,0 +1,249 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/waybill-go/waybill"
+)
+
+// DefaultTransport is where messages go when neither Config nor RelayConfig
+// name a transport.
+const DefaultTransport = "default"
+
+// A Row is a record on its way into one transport.
+type Row struct {
+	Record    *waybill.Record
+	Transport string
+	// Queue is set when the transport is a queue of the same database: the row
+	// goes there at once and no relay is involved.
+	Queue string
+}
+
+// A Writer writes to the outbox of one database in transactions of type TX. Its
+// methods may be called concurrently, but not for one transaction.
+type Writer[TX any] interface {
+	// AddTransports makes names known to the outbox. It is called once, before
+	// any Write, outside a transaction.
+	AddTransports(ctx context.Context, names ...string) error
+	// InTx runs fn in a transaction, a unit of work: rows written to tx are kept
+	// and flushed as its last statements, then it commits. An error of fn rolls
+	// it back and is returned. A unit of work inside another one of the same
+	// database is refused with ErrNestedTransaction; a commit whose result was
+	// lost is a *CommitUnknownError.
+	InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
+	// Write adds rows to tx. In a unit of work they wait for its end, in any
+	// other transaction they are inserted at once.
+	Write(ctx context.Context, tx TX, rows ...Row) error
+	// Savepoint runs fn between a savepoint of tx and its release; an error of
+	// fn undoes what was done and written since, and is returned.
+	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context) error) error
+}
+
+// Config sets up an Outbox. The zero value sends every message to
+// DefaultTransport.
+type Config struct {
+	// To is the transport of messages that no route matches. Empty means
+	// DefaultTransport without Routes, and an error at dispatch with them.
+	To string
+	// Routes sends messages to transports by name.
+	Routes waybill.Routes
+	// Queues maps the transports that are queues of the outbox's own database to
+	// the queue's name.
+	Queues map[string]string
+	// Transports are further names that a TransportNames stamp may use.
+	Transports []string
+	// Serializer encodes; its Types need only hold types without a MessageName.
+	Serializer waybill.Serializer
+	// Middleware surrounds every dispatch, the first outermost.
+	Middleware []waybill.Middleware
+	// Observer hears of every message written. Nil means nobody.
+	Observer waybill.Observer
+}
+
+// An Outbox dispatches messages inside transactions of type TX. It is safe for
+// concurrent use.
+type Outbox[TX any] struct {
+	writer     Writer[TX]
+	to         []string
+	routes     waybill.Routes
+	queues     map[string]string
+	known      map[string]bool
+	serializer waybill.Serializer
+	chain      waybill.HandlerFunc // nil without middleware
+	observer   waybill.Observer
+}
+
+// New returns an outbox on w. It makes the transports of cfg known to the
+// database.
+func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
+	if err := cfg.Routes.Validate(); err != nil {
+		return nil, err
+	}
+	o := &Outbox[TX]{writer: w, routes: cfg.Routes, queues: cfg.Queues, known: map[string]bool{}, serializer: cfg.Serializer, observer: cfg.Observer}
+	if o.observer == nil {
+		o.observer = waybill.Observers{}
+	}
+	if len(cfg.Routes) == 0 {
+		cfg.To = cmp.Or(cfg.To, DefaultTransport)
+	}
+	if cfg.To != "" {
+		o.to = []string{cfg.To}
+	}
+	o.know(o.to)
+	o.know(cfg.Transports)
+	for _, to := range cfg.Routes {
+		o.know(to)
+	}
+	if len(cfg.Middleware) > 0 {
+		o.chain = keepEnvelope
+		for _, m := range slices.Backward(cfg.Middleware) {
+			o.chain = m.Wrap(o.chain)
+		}
+	}
+	if err := w.AddTransports(context.Background(), slices.Sorted(maps.Keys(o.known))...); err != nil {
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	return o, nil
+}
+
+func (o *Outbox[TX]) know(names []string) {
+	for _, name := range names {
+		if o.queues[name] == "" {
+			o.known[name] = true
+		}
+	}
+}
+
+// A Tx is a unit of work: a transaction and the messages dispatched in it. It
+// belongs to one goroutine and ends with the function it was given to.
+type Tx[TX any] struct {
+	outbox *Outbox[TX]
+	tx     TX
+}
+
+// SQL returns the database's transaction, for the application's own statements.
+func (t Tx[TX]) SQL() TX { return t.tx }
+
+// Dispatch adds msg to the unit of work: it is sent if and only if the unit
+// commits.
+func (t Tx[TX]) Dispatch(ctx context.Context, msg any, stamps ...waybill.Stamp) (waybill.MessageID, error) {
+	return t.outbox.Dispatch(ctx, t.tx, msg, stamps...)
+}
+
+// Savepoint runs fn so that its error undoes just its own statements and
+// messages. Statements of the application's own that set savepoints do not
+// undo messages.
+func (t Tx[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context) error) error {
+	return t.outbox.writer.Savepoint(ctx, t.tx, fn)
+}
+
+// InTx runs fn in a new transaction and commits it, with the messages
+// dispatched in it as the last statements. An error of fn rolls back and is
+// returned; nothing has happened then. InTx inside InTx, or inside an inbox
+// handler of the same database, is refused with waybill.ErrNestedTransaction.
+//
+// An error that wraps waybill.ErrCommitUnknown says that the answer to COMMIT
+// was lost; the *waybill.CommitUnknownError has the messages' ids.
+func (o *Outbox[TX]) InTx(ctx context.Context, fn func(ctx context.Context, tx Tx[TX]) error) error {
+	return o.writer.InTx(ctx, func(ctx context.Context, tx TX) error { return fn(ctx, Tx[TX]{o, tx}) })
+}
+
+// Savepoint is Tx.Savepoint for a transaction that is at hand as TX, such as an
+// inbox handler's.
+func (o *Outbox[TX]) Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context) error) error {
+	return o.writer.Savepoint(ctx, tx, fn)
+}
+
+// Dispatch sends msg if and only if tx commits, and returns its id. In a unit of
+// work (InTx, an inbox handler) it joins that; in any other transaction it is
+// written at once, so call it last there. An error means that msg was not
+// dispatched; outside a unit of work it must end the transaction.
+func (o *Outbox[TX]) Dispatch(ctx context.Context, tx TX, msg any, stamps ...waybill.Stamp) (waybill.MessageID, error) {
+	ids, err := o.DispatchAll(ctx, tx, waybill.NewEnvelope(msg, stamps...))
+	if err != nil {
+		return waybill.MessageID{}, err
+	}
+	return ids[0], nil
+}
+
+// DispatchAll is Dispatch for several messages at once, each a struct or an
+// *waybill.Envelope; they keep their order. On an error none was dispatched.
+func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]waybill.MessageID, error) {
+	ids := make([]waybill.MessageID, 0, len(msgs))
+	rows := make([]Row, 0, len(msgs))
+	for _, msg := range msgs {
+		env, err := o.prepare(ctx, waybill.NewEnvelope(msg))
+		if err != nil {
+			return nil, err
+		}
+		rec, err := o.serializer.Encode(env)
+		if err != nil {
+			return nil, err
+		}
+		to, err := o.transports(env, rec.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range to {
+			rows = append(rows, Row{rec, name, o.queues[name]})
+		}
+		ids = append(ids, rec.ID)
+	}
+	if err := o.writer.Write(ctx, tx, rows...); err != nil {
+		return nil, fmt.Errorf("outbox: dispatch: %w", err)
+	}
+	for _, row := range rows {
+		o.observer.Observe(ctx, waybill.Event{Kind: waybill.Dispatched, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: row.Transport})
+	}
+	return ids, nil
+}
+
+func (o *Outbox[TX]) transports(env *waybill.Envelope, name string) ([]string, error) {
+	to := o.routes.For(name)
+	if to == nil {
+		to = o.to
+	}
+	if override, ok := waybill.Last[waybill.TransportNames](env); ok {
+		to = override
+	}
+	if len(to) == 0 {
+		return nil, fmt.Errorf("outbox: no route for %s: add one, or set a default transport", name)
+	}
+	for _, t := range to {
+		if !o.known[t] && o.queues[t] == "" {
+			return nil, fmt.Errorf("outbox: unknown transport %q for %s", t, name)
+		}
+	}
+	return to, nil
+}
+
+// prepare runs the middleware; what reaches its inner end is dispatched.
+func (o *Outbox[TX]) prepare(ctx context.Context, env *waybill.Envelope) (*waybill.Envelope, error) {
+	env, err := waybill.Prepare(ctx, env)
+	if err != nil || o.chain == nil {
+		return env, err
+	}
+	var kept *waybill.Envelope
+	if err := o.chain(context.WithValue(ctx, keptKey{}, &kept), env); err != nil {
+		return nil, err
+	}
+	if kept == nil {
+		return nil, errDropped
+	}
+	return kept, nil
+}
+
+// keptKey finds the variable that takes the envelope at the inner end.
+type keptKey struct{}
+
+func keepEnvelope(ctx context.Context, env *waybill.Envelope) error {
+	*(ctx.Value(keptKey{}).(**waybill.Envelope)) = env
+	return nil
+}
+
+var errDropped = errors.New("outbox: a middleware swallowed the message without an error")

@@ -1,0 +1,275 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/mutant"
+)
+
+// RelayConfig tunes a Relay. The zero value is fit for production.
+type RelayConfig struct {
+	// Transport is the one whose rows are relayed. Empty means DefaultTransport.
+	Transport string
+	// Batch is how many rows are claimed at once; zero means 500.
+	Batch int
+	// BatchBytes bounds the bodies and headers of a batch, and so the relay's
+	// memory; zero means 2 MiB.
+	BatchBytes int
+	// Window is how many records may be unconfirmed at once; zero means 256.
+	Window int
+	// PublishDeadline bounds the wait for the broker's confirmations of one
+	// batch; zero means 10 s.
+	PublishDeadline time.Duration
+	// Retry says how long a key that the broker refuses waits. Zero means 1 s
+	// doubling to 5 min.
+	Retry waybill.Backoff
+	// MaxAttempts is how many refusals turn a blocked key into an alert; zero
+	// means 10. The key goes on being tried at the longest delay.
+	MaxAttempts int
+	// PollMin and PollMax bound the pause between looks at an idle outbox; zero
+	// means 5 ms and 250 ms. A commit in the same process ends the pause.
+	PollMin, PollMax time.Duration
+	// Standby makes Run wait while another process relays the database, instead
+	// of returning waybill.ErrRelayRunning.
+	Standby bool
+	// Drain makes Run return once nothing that is due is left.
+	Drain bool
+	// Log receives what the relay decides. Nil discards.
+	Log *slog.Logger
+	// Observer hears of every record. Nil means nobody.
+	Observer waybill.Observer
+}
+
+func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
+	for _, n := range []int{cfg.Batch, cfg.BatchBytes, cfg.Window, cfg.MaxAttempts, int(cfg.PublishDeadline), int(cfg.PollMin), int(cfg.PollMax)} {
+		if n < 0 {
+			return cfg, fmt.Errorf("outbox: relay config: %d is negative", n)
+		}
+	}
+	if err := cfg.Retry.Validate(); err != nil {
+		return cfg, err
+	}
+	cfg.Transport = cmp.Or(cfg.Transport, DefaultTransport)
+	cfg.Batch = cmp.Or(cfg.Batch, 500)
+	cfg.BatchBytes = cmp.Or(cfg.BatchBytes, 2<<20)
+	cfg.Window = cmp.Or(cfg.Window, 256)
+	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 10)
+	cfg.PublishDeadline = cmp.Or(cfg.PublishDeadline, 10*time.Second)
+	cfg.PollMin = cmp.Or(cfg.PollMin, 5*time.Millisecond)
+	cfg.PollMax = max(cmp.Or(cfg.PollMax, 250*time.Millisecond), cfg.PollMin)
+	cfg.Retry.Multiplier = cmp.Or(cfg.Retry.Multiplier, 2)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = waybill.Observers{}
+	}
+	return cfg, nil
+}
+
+// A Relay moves the rows of one transport from a database's outbox to its
+// broker: in commit order per key, at least once, all keys in parallel. It
+// deletes a row after the broker confirmed it. Any number of relays may run.
+type Relay struct {
+	store Store
+	to    Publisher
+	cfg   RelayConfig
+}
+
+// NewRelay returns a relay from store to the broker behind to.
+func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{store, to, cfg}, nil
+}
+
+// Run relays until ctx ends, and then returns nil after the batch in hand is
+// settled. It rides out a broker or database that cannot be reached. With
+// Drain it also returns when nothing due is left.
+func (r *Relay) Run(ctx context.Context) error {
+	release, err := r.lead(ctx)
+	if err != nil || release == nil {
+		return err
+	}
+	defer release()
+	wake := r.store.Wake(r.cfg.Transport)
+	// pause is the wait before the next look. It doubles to its bound while
+	// there is nothing to do or something is out of reach.
+	pause := r.cfg.PollMin
+	for ctx.Err() == nil {
+		n, err := r.pass(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("queue", r.cfg.Transport), slog.Duration("retry_in", 8*pause), slog.Any("err", err))
+			if r.cfg.Drain && !errors.Is(err, waybill.ErrUnavailable) {
+				return err
+			}
+			sleep(ctx, 8*pause, nil) // hints do not shorten an outage
+			pause = min(2*pause, r.cfg.PollMax)
+		case n > 0:
+			pause = r.cfg.PollMin
+		case r.cfg.Drain:
+			return nil
+		default:
+			if sleep(ctx, pause, wake) {
+				pause = r.cfg.PollMin
+			} else {
+				pause = min(2*pause, r.cfg.PollMax)
+			}
+		}
+	}
+	return nil
+}
+
+// lead returns nil, nil when ctx ended while it stood by.
+func (r *Relay) lead(ctx context.Context) (release func(), err error) {
+	said := false
+	for ctx.Err() == nil {
+		release, err := r.store.Lead(ctx)
+		if err == nil || !errors.Is(err, waybill.ErrRelayRunning) || !r.cfg.Standby {
+			return release, err
+		}
+		if !said {
+			r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another relay runs, standing by", slog.String("queue", r.cfg.Transport))
+			said = true
+		}
+		sleep(ctx, 10*r.cfg.PollMin, nil)
+	}
+	return nil, nil
+}
+
+// pass claims, publishes and settles one batch and returns how many rows it
+// claimed. An outage of the broker is an error after what was confirmed has
+// been settled.
+func (r *Relay) pass(ctx context.Context) (int, error) {
+	claim, err := r.store.Claim(ctx, r.cfg.Transport, Max{r.cfg.Batch, r.cfg.BatchBytes})
+	if err != nil {
+		return 0, fmt.Errorf("claim: %w", err)
+	}
+	rows := claim.Rows()
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	// The batch in hand outlives the stop signal: what the broker confirms must
+	// be deleted, or it is published again.
+	ctx = context.WithoutCancel(ctx)
+	if mutant.Active(mutant.DeleteBeforeConfirm) {
+		if err := claim.Settle(ctx, rows, nil); err != nil {
+			return 0, err
+		}
+		r.publish(ctx, rows)
+		return len(rows), nil
+	}
+	chains := r.publish(ctx, rows)
+	done, failed := chains.finished()
+	for i := range failed {
+		failed[i].RetryIn = r.retryIn(failed[i])
+	}
+	settling, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
+	defer cancel()
+	if err := claim.Settle(settling, done, failed); err != nil {
+		return 0, fmt.Errorf("settle: %w", err)
+	}
+	r.report(ctx, done, failed)
+	if err := chains.outage(); err != nil {
+		return 0, fmt.Errorf("publish: %w", err)
+	}
+	return len(rows), nil
+}
+
+func (r *Relay) retryIn(f Failure) time.Duration {
+	if f.Row.Failures+1 >= r.cfg.MaxAttempts {
+		return r.cfg.Retry.Longest()
+	}
+	return r.cfg.Retry.After(f.Row.Failures+1, f.Err)
+}
+
+// publish sends rows until each is confirmed, refused or held back behind one
+// that was, or the broker is out of reach.
+func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
+	defer cancel()
+	if _, atomic := r.to.(AtomicPublisher); atomic {
+		c := newChains(rows, true)
+		r.exchange(ctx, c, len(rows))
+		// All were refused for the sake of one: find out which.
+		if _, failed := c.finished(); len(failed) == 0 || len(rows) == 1 {
+			return c
+		}
+	}
+	c := newChains(rows, false)
+	r.exchange(ctx, c, r.cfg.Window)
+	return c
+}
+
+// exchange publishes what c has ready and feeds the results back, with at most
+// window records unconfirmed.
+func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
+	results := make(chan Result, window)
+	items := make([]Item, 0, window)
+	for {
+		if items = c.take(window-c.open, items[:0]); len(items) > 0 {
+			r.to.Publish(ctx, items, results)
+		}
+		if c.open == 0 {
+			return
+		}
+		c.done(<-results)
+		for more := true; more; { // what else is in, so that the next call carries more
+			select {
+			case result := <-results:
+				c.done(result)
+			default:
+				more = false
+			}
+		}
+	}
+}
+
+// report tells what was settled.
+func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure) {
+	for _, row := range done {
+		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: time.Since(row.Record.DispatchedAt)}
+		r.cfg.Observer.Observe(ctx, e)
+		if row.Failures > 0 {
+			e.Kind = waybill.KeyReleased
+			r.cfg.Observer.Observe(ctx, e)
+		}
+	}
+	for _, f := range failed {
+		failures := f.Row.Failures + 1
+		e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: failures, Delay: f.RetryIn, Err: f.Err}
+		r.cfg.Observer.Observe(ctx, e)
+		e.Kind = waybill.KeyBlocked
+		r.cfg.Observer.Observe(ctx, e)
+		level := slog.LevelWarn
+		if failures >= r.cfg.MaxAttempts {
+			level = slog.LevelError // somebody has to look: waybill outbox blocked
+		}
+		r.cfg.Log.LogAttrs(ctx, level, "publish refused, its key waits", slog.String("queue", r.cfg.Transport), slog.String("type", f.Row.Record.Name),
+			slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", failures), slog.Duration("retry_in", f.RetryIn), slog.Any("err", f.Err))
+	}
+}
+
+// sleep waits for d, ctx or wake, and reports whether wake ended it.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-wake:
+		return true
+	}
+	return false
+}

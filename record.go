@@ -1,0 +1,133 @@
+package waybill
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A Record is a message encoded for a table or a wire: what dispatch writes,
+// relays carry and workers decode. Its body is never re-encoded on the way.
+type Record struct {
+	ID           MessageID
+	Name         string
+	Key          string            // partition key; empty means unordered
+	ContentType  string            // of Body
+	Headers      map[string]string // the application's, and those of waybill that are named below
+	Body         []byte
+	DispatchedAt time.Time     // UTC
+	Delay        time.Duration // from dispatch; zero means at once
+	// Problem is set by a transport that could not read all of a stored message.
+	// Such a record is neither published nor decoded, and this is why.
+	Problem error
+}
+
+// The headers of waybill's own, see docs/wire.md.
+const (
+	HeaderCorrelationID  = "x-correlation-id"
+	HeaderCausationID    = "x-causation-id"
+	HeaderIdempotencyKey = "x-idempotency-key"
+	HeaderHandledBy      = "x-handled-by" // names of handlers that need not run again, comma separated
+)
+
+// reserved are the header names an application cannot set: waybill's own, those
+// that carry a record's fields, and those with which a message could make a
+// broker refuse or misroute it.
+var reserved = map[string]bool{
+	HeaderCorrelationID: true, HeaderCausationID: true, HeaderIdempotencyKey: true, HeaderHandledBy: true,
+	"x-message-id": true, "x-attempt": true, "x-partition-key": true, "type": true, "content-type": true,
+	"user_id": true, "expiration": true, "cc": true, "bcc": true,
+}
+
+// Limits bounds what a message may carry. The zero value means the defaults.
+type Limits struct {
+	Body        int // bytes; zero means 1 MiB
+	Depth       int // nesting of a JSON body; zero means 100
+	Headers     int // how many; zero means 64
+	HeaderBytes int // names and values together; zero means 32 KiB
+}
+
+const (
+	maxKey        = 255 // width of the partition_key column, in bytes
+	maxHeaderName = 255 // an AMQP short string
+)
+
+func (l Limits) orDefaults() Limits {
+	for _, d := range []struct {
+		field *int
+		value int
+	}{{&l.Body, 1 << 20}, {&l.Depth, 100}, {&l.Headers, 64}, {&l.HeaderBytes, 32 << 10}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	return l
+}
+
+// Check returns an error when rec goes beyond the limits or is malformed. What
+// a broker would refuse is refused here, before anything is written.
+func (l Limits) Check(rec *Record) error {
+	l = l.orDefaults()
+	if err := checkName(rec.Name); err != nil {
+		return err
+	}
+	if err := checkKey(rec.Key); err != nil {
+		return err
+	}
+	if len(rec.Body) > l.Body {
+		return &LimitError{"body size of " + rec.Name, len(rec.Body), l.Body}
+	}
+	if len(rec.Headers) > l.Headers {
+		return &LimitError{"header count of " + rec.Name, len(rec.Headers), l.Headers}
+	}
+	if rec.Delay < 0 {
+		return &InvalidError{"delay", rec.Delay.String(), "it is negative"}
+	}
+	total := 0
+	for name, value := range rec.Headers {
+		if err := checkHeader(name, value); err != nil {
+			return err
+		}
+		total += len(name) + len(value)
+	}
+	if total > l.HeaderBytes {
+		return &LimitError{"header size of " + rec.Name, total, l.HeaderBytes}
+	}
+	return nil
+}
+
+func checkKey(key string) error {
+	switch {
+	case len(key) > maxKey:
+		return &LimitError{"partition key length", len(key), maxKey}
+	case !utf8.ValidString(key):
+		return &InvalidError{"partition key", key, "it is not UTF-8"}
+	case strings.ContainsRune(key, 0):
+		return &InvalidError{"partition key", key, "it contains NUL"}
+	}
+	return nil
+}
+
+// checkHeader accepts the token characters of RFC 9110 in names and any
+// printable text in values.
+func checkHeader(name, value string) error {
+	if name == "" || len(name) > maxHeaderName {
+		return &InvalidError{"header name", name, fmt.Sprintf("it has %d bytes, allowed are 1 to %d", len(name), maxHeaderName)}
+	}
+	for i := range len(name) {
+		c := name[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
+			return &InvalidError{"header name", name, fmt.Sprintf("%q is not allowed in it: use letters, digits, '-' and '_'", c)}
+		}
+	}
+	if !utf8.ValidString(value) {
+		return &InvalidError{"header " + name, value, "its value is not UTF-8"}
+	}
+	for _, r := range value {
+		if r < ' ' && r != '\t' || r == 0x7f {
+			return &InvalidError{"header " + name, value, "its value contains a control character"}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package waybill
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Routes says to which transports a message name goes. A pattern is an exact
+// name, a prefix followed by ".*" (order.* matches order.placed and
+// order.line.added), or "*". The exact name wins, then the longest prefix.
+type Routes map[string][]string
+
+// For returns the transports of name, or nil when nothing matches.
+func (r Routes) For(name string) []string {
+	if to, ok := r[name]; ok {
+		return to
+	}
+	for prefix := name; ; {
+		dot := strings.LastIndexByte(prefix, '.')
+		if dot < 0 {
+			return r["*"]
+		}
+		prefix = prefix[:dot]
+		if to, ok := r[prefix+".*"]; ok {
+			return to
+		}
+	}
+}
+
+// Validate returns an error for a malformed pattern or one without transports.
+func (r Routes) Validate() error {
+	for _, pattern := range slices.Sorted(maps.Keys(r)) {
+		if pattern != "*" {
+			if err := checkName(strings.TrimSuffix(pattern, ".*")); err != nil {
+				return fmt.Errorf("waybill: route %q: a pattern is a name, a prefix with '.*', or '*'", pattern)
+			}
+		}
+		if len(r[pattern]) == 0 || slices.Contains(r[pattern], "") {
+			return fmt.Errorf("waybill: route %q names no transport", pattern)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package waybill
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Serializer turns envelopes into records and back. The zero value uses JSON,
+// the default limits and an empty registry. Set it up before use; then it is
+// safe for concurrent use.
+type Serializer struct {
+	Types  *Types
+	Codec  Codec  // nil means JSON
+	Limits Limits // zero means the defaults
+}
+
+func (s *Serializer) types() *Types {
+	if s.Types == nil {
+		return noTypes
+	}
+	return s.Types
+}
+
+var noTypes = NewTypes()
+
+func (s *Serializer) codec() Codec {
+	if s.Codec == nil {
+		return JSON{}
+	}
+	return s.Codec
+}
+
+// Encode returns env as a record. It needs a MessageID stamp, which dispatch
+// sets. A raw message's body is checked, not changed.
+func (s *Serializer) Encode(env *Envelope) (*Record, error) {
+	name, err := s.types().NameOf(env.message)
+	if err != nil {
+		return nil, err
+	}
+	rec := &Record{Name: name, DispatchedAt: time.Now().UTC()}
+	if keyed, ok := env.message.(Keyed); ok {
+		rec.Key = keyed.PartitionKey()
+	}
+	if err := rec.setStamps(env); err != nil {
+		return nil, err
+	}
+	if rec.Body, rec.ContentType, err = s.body(env.message); err != nil {
+		return nil, err
+	}
+	if err := s.Limits.Check(rec); err != nil {
+		return nil, err
+	}
+	return rec, nil
+}
+
+func (s *Serializer) body(msg any) (body []byte, contentType string, err error) {
+	raw, ok := msg.(RawMessage)
+	if !ok {
+		body, err = s.codec().Encode(msg)
+		if err != nil {
+			return nil, "", fmt.Errorf("waybill: encode %T: %w", msg, err)
+		}
+		return body, s.codec().ContentType(), nil
+	}
+	if raw.ContentType != "" && raw.ContentType != jsonType {
+		return raw.Body, raw.ContentType, nil
+	}
+	limits := s.Limits.orDefaults()
+	if len(raw.Body) > limits.Body {
+		return nil, "", &LimitError{"body size of " + raw.Name, len(raw.Body), limits.Body}
+	}
+	if err := checkJSON(raw.Body, limits.Depth); err != nil {
+		return nil, "", fmt.Errorf("waybill: body of %s: %w", raw.Name, err)
+	}
+	return raw.Body, jsonType, nil
+}
+
+// setStamps copies what travels: each stamp to its field or header.
+func (rec *Record) setStamps(env *Envelope) error {
+	for _, stamp := range env.stamps {
+		switch s := stamp.(type) {
+		case MessageID:
+			rec.ID = s
+		case PartitionKey:
+			rec.Key = string(s)
+		case Delay:
+			rec.Delay = time.Duration(s)
+		case IdempotencyKey:
+			rec.setHeader(HeaderIdempotencyKey, string(s))
+		case CorrelationID:
+			rec.setHeader(HeaderCorrelationID, string(s))
+		case CausationID:
+			rec.setHeader(HeaderCausationID, string(s))
+		case header:
+			if reserved[strings.ToLower(s.name)] {
+				return &InvalidError{"header name", s.name, "waybill or the broker uses it: choose another"}
+			}
+			rec.setHeader(s.name, s.value)
+		}
+	}
+	if rec.ID.IsZero() {
+		return &InvalidError{"message id", "", "it is missing"}
+	}
+	return nil
+}
+
+func (rec *Record) setHeader(name, value string) {
+	if rec.Headers == nil {
+		rec.Headers = make(map[string]string, 4)
+	}
+	rec.Headers[name] = value
+}
+
+// Decode returns rec as an envelope with the stamps it carried. An error means
+// that rec cannot be handled by this registry, however often it is tried.
+func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
+	if rec.Problem != nil {
+		return nil, &DecodeError{rec.Name, rec.Problem}
+	}
+	typ, name, err := s.types().lookup(rec.Name)
+	if err != nil {
+		return nil, err
+	}
+	limits := s.Limits.orDefaults()
+	if len(rec.Body) > limits.Body {
+		return nil, &DecodeError{name, &LimitError{"body size", len(rec.Body), limits.Body}}
+	}
+	env := &Envelope{stamps: rec.stamps(name)}
+	if typ == reflect.TypeFor[RawMessage]() {
+		env.message = RawMessage{name, rec.Key, rec.ContentType, rec.Body}
+		return env, nil
+	}
+	if s.codec().ContentType() == jsonType {
+		if err := checkJSON(rec.Body, limits.Depth); err != nil {
+			return nil, &DecodeError{name, err}
+		}
+	}
+	into := reflect.New(typ)
+	if err := s.codec().Decode(rec.Body, into.Interface()); err != nil {
+		return nil, &DecodeError{name, err}
+	}
+	env.message = into.Elem().Interface()
+	return env, nil
+}
+
+func (rec *Record) stamps(name string) []Stamp {
+	stamps := make([]Stamp, 0, 5+len(rec.Headers))
+	stamps = append(stamps, rec.ID, MessageName(name), DispatchedAt(rec.DispatchedAt))
+	if rec.Key != "" {
+		stamps = append(stamps, PartitionKey(rec.Key))
+	}
+	for header, value := range rec.Headers {
+		switch header {
+		case HeaderIdempotencyKey:
+			stamps = append(stamps, IdempotencyKey(value))
+		case HeaderCorrelationID:
+			stamps = append(stamps, CorrelationID(value))
+		case HeaderCausationID:
+			stamps = append(stamps, CausationID(value))
+		case HeaderHandledBy:
+			for handler := range strings.SplitSeq(value, ",") {
+				stamps = append(stamps, HandledBy(handler))
+			}
+		default:
+			stamps = append(stamps, Header(header, value))
+		}
+	}
+	return stamps
+}
+
+// MarkHandled records that handlers have succeeded, for the next attempt.
+func (rec *Record) MarkHandled(handlers ...string) {
+	var all []string
+	if known := rec.Headers[HeaderHandledBy]; known != "" {
+		all = strings.Split(known, ",")
+	}
+	for _, h := range handlers {
+		if !slices.Contains(all, h) {
+			all = append(all, h)
+		}
+	}
+	if len(all) > 0 {
+		rec.setHeader(HeaderHandledBy, strings.Join(all, ","))
+	}
+}

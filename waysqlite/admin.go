@@ -1,0 +1,165 @@
+package waysqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+)
+
+// query runs a statement of an operator's and scans each row.
+func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
+	if err := db.checkSchema(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := db.reader.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer func() { _ = rows.Close() }()
+	found := []T{} // [] and not null in JSON
+	for rows.Next() {
+		var one T
+		if err := scan(rows, &one); err != nil {
+			return nil, err
+		}
+		found = append(found, one)
+	}
+	return found, translate(rows.Err())
+}
+
+// Outbox implements admin.Database: first what is pending, then what is delayed.
+func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMessage, error) {
+	scan := func(rows *sql.Rows, m *admin.OutboxMessage) error {
+		var created int64
+		var due sql.NullInt64
+		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, &m.ID, &created, &due, &m.Bytes, &m.Blocked)
+		m.CreatedAt = micros(created)
+		if due.Valid {
+			at := micros(due.Int64)
+			m.DueAt = &at
+		}
+		return err
+	}
+	limit := cmp.Or(q.Limit, -1)
+	found, err := query(ctx, db, db.adminSQL.Query("outbox_list"), scan, q.Transport, q.Key, q.Name, q.After, limit)
+	if err != nil || q.After > 0 || limit > 0 && len(found) >= limit {
+		return found, err
+	}
+	if limit > 0 {
+		limit -= len(found)
+	}
+	delayed, err := query(ctx, db, db.adminSQL.Query("delayed_list"), scan, q.Transport, q.Key, q.Name, limit)
+	return append(found, delayed...), err
+}
+
+// Blocked implements admin.Database.
+func (db *DB) Blocked(ctx context.Context, transport string, limit int) ([]admin.BlockedKey, error) {
+	return query(ctx, db, db.adminSQL.Query("blocked"), func(rows *sql.Rows, b *admin.BlockedKey) error {
+		var first, next int64
+		err := rows.Scan(&b.Transport, &b.Key, &b.Row, &b.HeadID, &b.HeadName, &b.Failures, &first, &next, &b.LastError, &b.Waiting)
+		b.FirstFailedAt, b.NextAttemptAt = micros(first), micros(next)
+		return err
+	}, transport, cmp.Or(limit, -1))
+}
+
+// OutboxStats implements admin.Database.
+func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
+	return query(ctx, db, db.adminSQL.Query("outbox_stats"), func(rows *sql.Rows, s *admin.OutboxStats) error {
+		var oldest sql.NullInt64
+		err := rows.Scan(&s.Transport, &s.Pending, &oldest, &s.BlockedKeys, &s.Delayed)
+		s.OldestAgeSeconds = age(oldest)
+		return err
+	})
+}
+
+// QueueStats implements admin.Database.
+func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
+	return query(ctx, db, db.adminSQL.Query("queue_stats"), func(rows *sql.Rows, s *admin.QueueStats) error {
+		var oldest sql.NullInt64
+		err := rows.Scan(&s.Queue, &s.Pending, &oldest, &s.InHand, &s.Retrying)
+		s.OldestAgeSeconds = age(oldest)
+		return err
+	}, time.Now().UnixMicro())
+}
+
+// age is how long ago t was, in seconds; the file's clock is this machine's.
+func age(t sql.NullInt64) float64 {
+	if !t.Valid {
+		return 0
+	}
+	return max(0, time.Since(micros(t.Int64)).Round(time.Millisecond).Seconds())
+}
+
+// InboxStats implements admin.Database.
+func (db *DB) InboxStats(ctx context.Context) ([]admin.InboxStats, error) {
+	return query(ctx, db, db.inboxSQL.Query("stats"), func(rows *sql.Rows, s *admin.InboxStats) error {
+		var oldest, newest int64
+		err := rows.Scan(&s.Handler, &s.Entries, &oldest, &newest)
+		s.Oldest, s.Newest = micros(oldest), micros(newest)
+		return err
+	})
+}
+
+// InboxLookup implements admin.Database.
+func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEntry, error) {
+	id, err := waybill.ParseMessageID(idOrKey)
+	if err != nil {
+		id = waybill.MessageID{} // then it is an idempotency key
+	}
+	found, err := query(ctx, db, db.inboxSQL.Query("lookup"), func(rows *sql.Rows, e *admin.InboxEntry) error {
+		var at int64
+		err := rows.Scan(&e.Handler, &e.DedupKey, &e.MessageID, &at)
+		e.ProcessedAt = micros(at)
+		return err
+	}, id[:], "k:"+idOrKey)
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("inbox of %s: message %q: %w", db.path, idOrKey, waybill.ErrNotFound)
+	}
+	return found, err
+}
+
+// InboxOlder implements admin.Database.
+func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err error) {
+	if err := db.checkSchema(ctx); err != nil {
+		return 0, err
+	}
+	err = db.reader.QueryRowContext(ctx, db.inboxSQL.Query("count_older"), time.Now().Add(-age).UnixMicro()).Scan(&n)
+	return n, translate(err)
+}
+
+// pruneBatch is how many entries one transaction removes.
+const pruneBatch = 1000
+
+// InboxPrune implements admin.Database.
+func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(int)) (int, error) {
+	if err := db.checkSchema(ctx); err != nil {
+		return 0, err
+	}
+	before, total := time.Now().Add(-age).UnixMicro(), 0
+	for {
+		var removed int64
+		err := db.write(ctx, func(tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, db.inboxSQL.Query("prune"), before, pruneBatch)
+			if err != nil {
+				return err
+			}
+			removed, err = result.RowsAffected()
+			return err
+		})
+		if err != nil {
+			return total, fmt.Errorf("inbox prune: %w", err)
+		}
+		total += int(removed)
+		if progress != nil {
+			progress(int(removed))
+		}
+		if removed < pruneBatch {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package waysqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sqlfile"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Tx is a unit of work on SQLite.
+type Tx = outbox.Tx[*sql.Tx]
+
+var (
+	_ outbox.Writer[*sql.Tx] = (*DB)(nil)
+	_ outbox.Store           = (*DB)(nil)
+	_ inbox.Store[*sql.Tx]   = (*DB)(nil)
+	_ inbox.Log              = (*DB)(nil)
+	_ admin.Database         = (*DB)(nil)
+)
+
+// Config tunes a DB. The zero value is fit for production.
+type Config struct {
+	// Prefix begins the name of every table; empty means "waybill_".
+	Prefix string
+	// Normal sets synchronous=NORMAL: commits are two to three times as fast,
+	// and the last of them may be lost with the power, messages and all.
+	Normal bool
+	// BusyTimeout is how long a transaction waits for another process that
+	// writes; zero means 10 s.
+	BusyTimeout time.Duration
+	// Retention is how long the inbox remembers; zero means 30 days. A message
+	// older than that is not handled.
+	Retention time.Duration
+	// MustExist makes Open fail instead of creating the file.
+	MustExist bool
+}
+
+const (
+	defaultPrefix    = "waybill_"
+	defaultRetention = 30 * 24 * time.Hour
+)
+
+//go:embed sql
+var sqlFiles embed.FS
+
+// A DB is one SQLite file. It is safe for concurrent use.
+type DB struct {
+	writer, reader *sql.DB
+	path           string
+	prefix         string
+	retention      time.Duration
+	owned          bool // Close closes the pools
+
+	outboxSQL, inboxSQL, queueSQL, adminSQL sqlfile.Set
+
+	units sync.Map // *sql.Tx -> *unit
+
+	mu         sync.Mutex
+	ready      bool // the schema was checked
+	lanes      map[string]int64
+	wakes      map[string]chan struct{}
+	prepared   map[string]*sql.Stmt // on writer
+	leaders    int                  // relays of this process
+	leaderLock *fileLock
+	cursors    map[int64]cursor // by lane
+}
+
+// Open opens the file at path, creating it unless cfg says otherwise. It does
+// not create tables: see SchemaUp.
+func Open(path string, cfg Config) (*DB, error) {
+	path = filepath.Clean(path)
+	if strings.Contains(path, ":memory:") {
+		return nil, errors.New("waysqlite: an in-memory database is gone with its connection: use a file, or package memory")
+	}
+	if err := checkFile(path, cfg.MustExist); err != nil {
+		return nil, err
+	}
+	if cfg.BusyTimeout < 0 || cfg.Retention < 0 {
+		return nil, fmt.Errorf("waysqlite: negative duration in %+v", cfg)
+	}
+	writer, err := sql.Open("sqlite", dsn(path, cfg, false))
+	if err != nil {
+		return nil, fmt.Errorf("waysqlite: open %s: %w", path, err)
+	}
+	writer.SetMaxOpenConns(1)
+	reader, err := sql.Open("sqlite", dsn(path, cfg, true))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("waysqlite: open %s: %w", path, err), writer.Close())
+	}
+	reader.SetMaxOpenConns(4)
+	db, err := newDB(writer, reader, cfg)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("waysqlite: open %s: %w", path, err), writer.Close(), reader.Close())
+	}
+	db.owned = true
+	return db, nil
+}
+
+// New uses a pool of the caller's own, which Close leaves open. It must be
+// limited to one connection, and that must be in WAL mode and begin its
+// transactions immediately (_txlock=immediate): New refuses what it can see to
+// be otherwise.
+func New(pool *sql.DB, cfg Config) (*DB, error) {
+	if n := pool.Stats().MaxOpenConnections; n != 1 {
+		return nil, fmt.Errorf("waysqlite: the pool may open %d connections, call SetMaxOpenConns(1): SQLite has one writer", n)
+	}
+	return newDB(pool, pool, cfg)
+}
+
+func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
+	prefix := cmp.Or(cfg.Prefix, defaultPrefix)
+	if !sqlfile.ValidPrefix(prefix) {
+		return nil, fmt.Errorf("table prefix %q: use lower case letters, digits and '_'", prefix)
+	}
+	db := &DB{
+		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention),
+		lanes: map[string]int64{}, wakes: map[string]chan struct{}{}, prepared: map[string]*sql.Stmt{}, cursors: map[int64]cursor{},
+	}
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
+		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
+		if err != nil {
+			return nil, err
+		}
+		*set = sqlfile.MustParse(name+".sql", string(text)).Rewrite(prefix)
+	}
+	var mode string
+	if err := writer.QueryRow("PRAGMA journal_mode").Scan(&mode); err != nil {
+		return nil, translate(err)
+	}
+	if !strings.EqualFold(mode, "wal") {
+		return nil, fmt.Errorf("journal_mode is %s, waybill needs WAL", mode)
+	}
+	var seq int
+	var name string
+	if err := writer.QueryRow("PRAGMA database_list").Scan(&seq, &name, &db.path); err != nil {
+		return nil, translate(err)
+	}
+	return db, nil
+}
+
+// checkFile makes a wrong path an error that says which part of it is wrong,
+// and keeps SQLite from creating a file where none is wanted.
+func checkFile(path string, mustExist bool) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return fmt.Errorf("waysqlite: %s is a directory, want a file", path)
+	case err == nil:
+		return nil
+	case !errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("waysqlite: %w", err)
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("waysqlite: database %s: the directory %s does not exist", path, filepath.Dir(path))
+	}
+	if mustExist {
+		return fmt.Errorf("waysqlite: there is no database at %s: check the path, or create it with `waybill schema up`", path)
+	}
+	return nil
+}
+
+func dsn(path string, cfg Config, readOnly bool) string {
+	q := url.Values{"_txlock": {"immediate"}}
+	synchronous := "FULL"
+	if cfg.Normal {
+		synchronous = "NORMAL"
+	}
+	busy := cmp.Or(cfg.BusyTimeout, 10*time.Second)
+	q["_pragma"] = []string{
+		"busy_timeout(" + strconv.FormatInt(busy.Milliseconds(), 10) + ")",
+		"journal_mode(WAL)",
+		"synchronous(" + synchronous + ")",
+		"foreign_keys(1)",
+	}
+	if readOnly {
+		q["_pragma"] = append(q["_pragma"], "query_only(1)")
+	}
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
+}
+
+// SQL returns the pool that writes: one connection, so whoever holds a
+// transaction of it holds up every other writer of this process.
+func (db *DB) SQL() *sql.DB { return db.writer }
+
+// ReadSQL returns the pool for queries, which cannot write.
+func (db *DB) ReadSQL() *sql.DB { return db.reader }
+
+// Path returns the file's absolute path.
+func (db *DB) Path() string { return db.path }
+
+// Retention returns how long the inbox remembers.
+func (db *DB) Retention() time.Duration { return db.retention }
+
+// Close closes what Open opened. Relays and workers must have ended.
+func (db *DB) Close() error {
+	db.mu.Lock()
+	var errs []error
+	for _, stmt := range db.prepared {
+		errs = append(errs, stmt.Close())
+	}
+	clear(db.prepared)
+	db.mu.Unlock()
+	if db.owned {
+		errs = append(errs, db.reader.Close(), db.writer.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// stmt returns a prepared statement of the writer. Who holds the writer's
+// connection must not ask for a statement that is new.
+func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+	db.mu.Lock()
+	s, ok := db.prepared[query]
+	db.mu.Unlock()
+	if ok {
+		return s, nil
+	}
+	// Preparing waits for the connection, whose holder may want mu.
+	s, err := db.writer.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, translate(err)
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if first, ok := db.prepared[query]; ok {
+		return first, s.Close()
+	}
+	db.prepared[query] = s
+	return s, nil
+}
+
+// wake returns the channel that hints at rows for a lane or queue.
+func (db *DB) wake(name string) chan struct{} {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	c, ok := db.wakes[name]
+	if !ok {
+		c = make(chan struct{}, 1)
+		db.wakes[name] = c
+	}
+	return c
+}
+
+// hint tells who waits on wake that there may be rows. It never blocks.
+func (db *DB) hint(name string) {
+	select {
+	case db.wake(name) <- struct{}{}:
+	default:
+	}
+}
+
+func micros(t int64) time.Time { return time.UnixMicro(t).UTC() }

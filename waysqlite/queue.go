@@ -1,0 +1,279 @@
+package waysqlite
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// QueueConfig tunes a Queue. The zero value is fit for production.
+type QueueConfig struct {
+	// Lease is how long a delivery is lent before it must be renewed; zero means
+	// 15 s. The messages of a receiver that died come again after that.
+	Lease time.Duration
+}
+
+// A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
+// a relay and receives; any number of processes may. A key's messages are lent
+// to one receiver at a time, in order.
+type Queue struct {
+	db     *DB
+	name   string
+	lease  time.Duration
+	holder []byte // this receiver, in the table
+}
+
+var (
+	_ waybill.Sender         = (*Queue)(nil)
+	_ waybill.Receiver       = (*Queue)(nil)
+	_ waybill.Leaser         = (*Queue)(nil)
+	_ outbox.AtomicPublisher = (*Queue)(nil)
+)
+
+// Queue returns the queue of that name. Each call returns a receiver of its own.
+func (db *DB) Queue(name string, cfg QueueConfig) (*Queue, error) {
+	if name == "" || len(name) > 190 {
+		return nil, fmt.Errorf("waysqlite: queue name %q: want 1 to 190 bytes", name)
+	}
+	if cfg.Lease < 0 {
+		return nil, fmt.Errorf("waysqlite: queue %s: negative Lease %v", name, cfg.Lease)
+	}
+	q := &Queue{db: db, name: name, lease: cmp.Or(cfg.Lease, 15*time.Second), holder: make([]byte, 16)}
+	_, _ = rand.Read(q.holder) // never fails
+	return q, nil
+}
+
+// Send implements waybill.Sender.
+func (q *Queue) Send(ctx context.Context, rec *waybill.Record) error {
+	return q.store(ctx, []outbox.Item{{Record: rec}})
+}
+
+// PublishesAtomically implements outbox.AtomicPublisher: a call is one
+// transaction.
+func (q *Queue) PublishesAtomically() {}
+
+// Publish implements outbox.Publisher.
+func (q *Queue) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
+	err := q.store(ctx, items)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
+	}
+	for _, item := range items {
+		results <- outbox.Result{Seq: item.Seq, Err: err}
+	}
+}
+
+func (q *Queue) store(ctx context.Context, items []outbox.Item) error {
+	if err := q.db.checkSchema(ctx); err != nil {
+		return fmt.Errorf("%w: %w", waybill.ErrUnavailable, err) // no message's fault
+	}
+	insert, err := q.db.stmt(ctx, q.db.queueSQL.Query("insert"))
+	if err != nil {
+		return err
+	}
+	err = q.db.write(ctx, func(tx *sql.Tx) error {
+		insert := tx.StmtContext(ctx, insert)
+		for _, item := range items {
+			rec := item.Record
+			if rec.Delay > 0 {
+				if err := q.db.insert(ctx, tx, nil, []outbox.Row{{Record: rec, Queue: q.name}}); err != nil {
+					return err
+				}
+				continue
+			}
+			headers, err := encodeHeaders(rec)
+			if err != nil {
+				return err
+			}
+			if _, err := insert.ExecContext(ctx, q.name, rec.ID[:], rec.Name, rec.Key, headers, bodyOf(rec), rec.DispatchedAt.UnixMicro()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("queue %s: %w", q.name, err)
+	}
+	q.db.hint("queue " + q.name)
+	return nil
+}
+
+// pollMin and pollMax bound the pause between looks at an empty queue.
+const pollMin, pollMax = 5 * time.Millisecond, 250 * time.Millisecond
+
+// tag is what a Delivery carries for this transport.
+type tag struct{ id, lease int64 }
+
+// Receive implements waybill.Receiver. Between looks at an empty queue it waits
+// from 5 to 250 ms; a commit in this process ends the wait.
+func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, error) {
+	if err := q.db.checkSchema(ctx); err != nil {
+		return nil, err
+	}
+	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+		ds, err := q.claim(ctx, max)
+		if err != nil && ctx.Err() == nil {
+			return nil, fmt.Errorf("queue %s: %w", q.name, err)
+		}
+		if len(ds) > 0 {
+			return ds, nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-q.db.wake("queue " + q.name):
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (q *Queue) claim(ctx context.Context, max int) ([]*waybill.Delivery, error) {
+	if err := q.db.moveDue(ctx); err != nil {
+		return nil, err
+	}
+	var now int64
+	if err := q.db.reader.QueryRowContext(ctx, q.db.outboxSQL.Query("now")).Scan(&now); err != nil {
+		return nil, translate(err)
+	}
+	var any bool
+	if err := q.db.reader.QueryRowContext(ctx, q.db.queueSQL.Query("any"), q.name, now, q.holder).Scan(&any); err != nil || !any {
+		return nil, translate(err)
+	}
+	// A claim that began is not cut off: what it lent would be nobody's until
+	// the lease ends.
+	ctx = context.WithoutCancel(ctx)
+	var lent []*waybill.Delivery
+	err := q.db.write(ctx, func(tx *sql.Tx) (err error) {
+		lent, err = q.lend(ctx, tx, now, max)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(lent, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(tag).id, b.Tag.(tag).id) })
+	return lent, nil
+}
+
+func (q *Queue) lend(ctx context.Context, tx *sql.Tx, now int64, max int) ([]*waybill.Delivery, error) {
+	rows, err := tx.QueryContext(ctx, q.db.queueSQL.Query("claim"), q.name, now, q.holder, now+q.lease.Microseconds(), max)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var lent []*waybill.Delivery
+	for rows.Next() {
+		d := &waybill.Delivery{Record: &waybill.Record{}}
+		rec := d.Record
+		var t tag
+		var headers string
+		var created int64
+		if err := rows.Scan(&t.id, &rec.ID, &rec.Name, &rec.Key, &headers, &rec.Body, &created, &d.Failures, &t.lease); err != nil {
+			return nil, err
+		}
+		rec.DispatchedAt = micros(created)
+		rec.Problem = decodeHeaders(rec, headers)
+		d.Tag = t
+		lent = append(lent, d)
+	}
+	return lent, rows.Err()
+}
+
+// Ack implements waybill.Receiver.
+func (q *Queue) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
+	return q.settle(ctx, "ack", ds)
+}
+
+// Release implements waybill.Receiver.
+func (q *Queue) Release(ctx context.Context, ds ...*waybill.Delivery) error {
+	err := q.settle(ctx, "release", ds)
+	q.db.hint("queue " + q.name)
+	return err
+}
+
+// Retry implements waybill.Receiver.
+func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Duration) error {
+	headers, err := encodeHeaders(d.Record)
+	if err != nil {
+		return err
+	}
+	now, err := q.now(ctx)
+	if err != nil {
+		return err
+	}
+	return q.settle(ctx, "retry", []*waybill.Delivery{d}, now+delay.Microseconds(), headers)
+}
+
+// LeaseTime implements waybill.Leaser.
+func (q *Queue) LeaseTime() time.Duration { return q.lease }
+
+// Renew implements waybill.Leaser.
+func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
+	now, err := q.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lost, err := q.each(ctx, "renew", ds, now+q.lease.Microseconds())
+	if err != nil {
+		return nil, fmt.Errorf("queue %s: renew: %w", q.name, err)
+	}
+	return lost, nil
+}
+
+func (q *Queue) now(ctx context.Context) (now int64, err error) {
+	err = q.db.reader.QueryRowContext(ctx, q.db.outboxSQL.Query("now")).Scan(&now)
+	return now, translate(err)
+}
+
+func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery, args ...any) error {
+	lost, err := q.each(ctx, verb, ds, args...)
+	if err == nil && len(lost) > 0 {
+		err = fmt.Errorf("%d of %d messages, the first %s: %w", len(lost), len(ds), lost[0].Record.ID, waybill.ErrLeaseLost)
+	}
+	if err != nil {
+		return fmt.Errorf("queue %s: %s: %w", q.name, verb, err)
+	}
+	return nil
+}
+
+// each runs a statement for every delivery in one transaction and returns those
+// whose lease is lost.
+func (q *Queue) each(ctx context.Context, verb string, ds []*waybill.Delivery, args ...any) ([]*waybill.Delivery, error) {
+	statement, err := q.db.stmt(ctx, q.db.queueSQL.Query(verb))
+	if err != nil {
+		return nil, err
+	}
+	var lost []*waybill.Delivery
+	err = q.db.write(ctx, func(tx *sql.Tx) error {
+		lost = lost[:0]
+		statement := tx.StmtContext(ctx, statement)
+		for _, d := range ds {
+			t, ok := d.Tag.(tag)
+			if !ok {
+				return errors.New("the delivery is not of this transport")
+			}
+			result, err := statement.ExecContext(ctx, append([]any{t.id, q.holder, t.lease}, args...)...)
+			if err != nil {
+				return err
+			}
+			if n, err := result.RowsAffected(); err != nil {
+				return err
+			} else if n == 0 {
+				lost = append(lost, d)
+			}
+		}
+		return nil
+	})
+	return lost, err
+}

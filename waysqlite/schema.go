@@ -1,0 +1,181 @@
+package waysqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlfile"
+)
+
+// A migration takes the tables from version-1 to version. It is never edited
+// after its release.
+type migration struct {
+	version int
+	name    string
+	sql     string
+}
+
+// migrations returns all of them in order, with this DB's prefix.
+func (db *DB) migrations() ([]migration, error) {
+	files, err := fs.Glob(sqlFiles, "sql/schema/*.sql")
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(files)
+	all := make([]migration, 0, len(files))
+	for _, file := range files {
+		text, err := sqlFiles.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(file[strings.LastIndexByte(file, '/')+1:], ".sql")
+		version, err := strconv.Atoi(name[:4])
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", name, err)
+		}
+		all = append(all, migration{version, name, sqlfile.Rewrite(string(text), db.prefix)})
+	}
+	return all, nil
+}
+
+// SchemaUp creates or upgrades the tables in one transaction. It may be run at
+// any time and does nothing when they are up to date.
+func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
+	all, err := db.migrations()
+	if err != nil {
+		return admin.SchemaStatus{}, err
+	}
+	tx, err := db.writer.BeginTx(ctx, nil)
+	if err != nil {
+		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", translate(err))
+	}
+	defer func() { _ = tx.Rollback() }()
+	current, err := db.schemaVersion(ctx, tx)
+	if err != nil {
+		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", err)
+	}
+	var applied []string
+	for _, m := range all {
+		if m.version <= current {
+			continue
+		}
+		if err := db.migrate(ctx, tx, m); err != nil {
+			return admin.SchemaStatus{}, fmt.Errorf("schema up: migration %s: %w", m.name, translate(err))
+		}
+		applied = append(applied, m.name)
+	}
+	if err := tx.Commit(); err != nil {
+		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", translate(err))
+	}
+	status, err := db.SchemaStatus(ctx)
+	status.Applied = applied
+	return status, err
+}
+
+func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m migration) error {
+	statements, err := sqlfile.Statements(m.sql)
+	if err != nil {
+		return err
+	}
+	for _, s := range statements {
+		if _, err := tx.ExecContext(ctx, s); err != nil {
+			return err
+		}
+	}
+	_, err = tx.ExecContext(ctx, sqlfile.Rewrite(setVersion, db.prefix), strconv.Itoa(m.version))
+	return err
+}
+
+const setVersion = `INSERT INTO waybill_meta (name, value) VALUES ('schema_version', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
+
+// SchemaStatus compares the tables with what this version of waybill wants.
+func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
+	all, err := db.migrations()
+	if err != nil {
+		return admin.SchemaStatus{}, err
+	}
+	current, err := db.schemaVersion(ctx, db.reader)
+	if err != nil {
+		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
+	}
+	status := admin.SchemaStatus{Database: db.path, Prefix: db.prefix, Version: current, Wanted: all[len(all)-1].version}
+	for _, m := range all {
+		if m.version > current {
+			status.Pending = append(status.Pending, m.name)
+		}
+	}
+	return status, nil
+}
+
+// SchemaSQL returns the statements that SchemaUp runs on an empty database, for
+// a migration tool of the user's own.
+func (db *DB) SchemaSQL() (string, error) {
+	all, err := db.migrations()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, m := range all {
+		fmt.Fprintf(&b, "-- %s\n%s\n", m.name, strings.TrimSpace(m.sql))
+		version := strings.Replace(sqlfile.Rewrite(setVersion, db.prefix), "?", "'"+strconv.Itoa(m.version)+"'", 1)
+		fmt.Fprintf(&b, "\n%s;\n", version)
+	}
+	return b.String(), nil
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// schemaVersion returns 0 when there are no tables.
+func (db *DB) schemaVersion(ctx context.Context, q querier) (int, error) {
+	var tables int
+	if err := q.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", db.prefix+"meta").Scan(&tables); err != nil {
+		return 0, translate(err)
+	}
+	if tables == 0 {
+		return 0, nil
+	}
+	var value string
+	err := q.QueryRowContext(ctx, sqlfile.Rewrite("SELECT value FROM waybill_meta WHERE name = 'schema_version'", db.prefix)).Scan(&value)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, translate(err)
+	}
+	version, err := strconv.Atoi(value)
+	if err != nil {
+		return 0, fmt.Errorf("%smeta: schema_version %q is not a number", db.prefix, value)
+	}
+	return version, nil
+}
+
+// checkSchema refuses tables that are missing, older than this version knows,
+// or more than one version ahead of it. It asks until the answer is good.
+func (db *DB) checkSchema(ctx context.Context) error {
+	db.mu.Lock()
+	ready := db.ready
+	db.mu.Unlock()
+	if ready {
+		return nil
+	}
+	status, err := db.SchemaStatus(ctx)
+	if err != nil {
+		return err
+	}
+	if err := status.Err(); err != nil {
+		return err
+	}
+	db.mu.Lock()
+	db.ready = true
+	db.mu.Unlock()
+	return nil
+}

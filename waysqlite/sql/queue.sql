@@ -1,0 +1,39 @@
+-- name: insert
+INSERT INTO waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: any
+-- Whether claim would find something, without taking the write lock.
+SELECT EXISTS (
+    SELECT 1 FROM waybill_queue
+    WHERE  queue = ?1 AND held_until <= ?2 AND (partition_key = '' OR partition_key NOT IN (
+           SELECT partition_key FROM waybill_queue
+           WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> '' AND holder IS NOT ?3)));
+
+-- name: claim
+-- Lends up to ?5 rows to holder ?3 until ?4, oldest first. A key of which
+-- another holder has a row, or whose head waits for a retry, is left alone, so
+-- that it keeps its order. RETURNING promises no order: the caller sorts by id.
+UPDATE waybill_queue SET held_until = ?4, holder = ?3, lease = lease + 1
+WHERE  id IN (
+    SELECT id FROM waybill_queue
+    WHERE  queue = ?1 AND held_until <= ?2 AND (partition_key = '' OR partition_key NOT IN (
+           SELECT partition_key FROM waybill_queue
+           WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> '' AND holder IS NOT ?3))
+    ORDER  BY id LIMIT ?5)
+RETURNING id, message_id, message_name, partition_key, headers, body, created_at, failures, lease;
+
+-- name: ack
+-- Ends a delivery, unless its lease has gone to somebody else.
+DELETE FROM waybill_queue WHERE id = ?1 AND holder = ?2 AND lease = ?3;
+
+-- name: retry
+-- Counts a failure and lets the row, and its key behind it, wait.
+UPDATE waybill_queue SET failures = failures + 1, headers = ?5, held_until = ?4, holder = NULL
+WHERE  id = ?1 AND holder = ?2 AND lease = ?3;
+
+-- name: release
+UPDATE waybill_queue SET held_until = 0, holder = NULL WHERE id = ?1 AND holder = ?2 AND lease = ?3;
+
+-- name: renew
+UPDATE waybill_queue SET held_until = ?4 WHERE id = ?1 AND holder = ?2 AND lease = ?3;

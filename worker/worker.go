@@ -1,0 +1,332 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Config tunes a Worker. The zero value is fit for production.
+type Config struct {
+	// Transport is the name of what is received from, for handlers and logs.
+	Transport string
+	// Concurrency is how many handlers run at once; zero means 10. Messages with
+	// one partition key run one after another.
+	Concurrency int
+	// Prefetch is how many messages may be in hand; zero means 4 x Concurrency.
+	Prefetch int
+	// Retry says how long a failed message and its key wait. What cannot be
+	// mended by a retry waits the longest.
+	Retry waybill.Backoff
+	// MaxRetries is how many failures turn a message into an alert; zero means 8.
+	// It goes on being tried at the longest delay.
+	MaxRetries int
+	// Drain is how long handlers may go on after Run's context ended; zero means
+	// 25 s. Then their contexts end, with ErrDrained as the cause.
+	Drain time.Duration
+	// Limit makes Run return after so many messages were handled; zero means none.
+	Limit int
+	// Idle makes Run return when nothing arrived for so long; zero means never.
+	Idle time.Duration
+	// Log receives what the worker decides. Nil discards.
+	Log *slog.Logger
+	// Observer hears of every message. Nil means nobody.
+	Observer waybill.Observer
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	for _, n := range []int{cfg.Concurrency, cfg.Prefetch, cfg.MaxRetries, cfg.Limit, int(cfg.Drain), int(cfg.Idle)} {
+		if n < 0 {
+			return cfg, fmt.Errorf("worker: config: %d is negative", n)
+		}
+	}
+	if err := cfg.Retry.Validate(); err != nil {
+		return cfg, err
+	}
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, 10)
+	cfg.Prefetch = max(cmp.Or(cfg.Prefetch, 4*cfg.Concurrency), cfg.Concurrency)
+	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, 8)
+	cfg.Drain = cmp.Or(cfg.Drain, 25*time.Second)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = waybill.Observers{}
+	}
+	return cfg, nil
+}
+
+// ErrDrained is the cause with which a handler's context ends when it outlives
+// the drain time. The message comes again; no failure is counted.
+var ErrDrained = errors.New("worker stopped before the handler was done")
+
+// abandonAfter is how long Run waits for a handler whose context has ended.
+const abandonAfter = 2 * time.Second
+
+// settleTimeout bounds each call that settles deliveries.
+const settleTimeout = 10 * time.Second
+
+// A Worker runs a bus on what it receives.
+type Worker struct {
+	bus  *waybill.Bus
+	from waybill.Receiver
+	cfg  Config
+}
+
+// New returns a worker that takes messages from a receiver and gives them to bus.
+func New(bus *waybill.Bus, from waybill.Receiver, cfg Config) (*Worker, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Worker{bus, from, cfg}, nil
+}
+
+// Run works until ctx ends, a limit is reached or the receiver fails for good.
+// Then it gives back what has not begun, lets running handlers finish within
+// the drain time, settles, and returns nil. It rides out a transport that
+// cannot be reached. It returns an error when a handler ignores the end of its
+// context: that handler's message comes again when its lease ends.
+func (w *Worker) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	// Handlers and settling outlive the stop signal, until draining ends.
+	work, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer abort(nil)
+	r := &running{
+		Worker: w, stop: stop, work: work, abort: abort, hand: newHand(),
+		received: make(chan []*waybill.Delivery), room: make(chan int), done: make(chan outcome, w.cfg.Concurrency),
+		acks: make(chan *waybill.Delivery, w.cfg.Prefetch+w.cfg.Concurrency), settled: make(chan int, w.cfg.Prefetch+w.cfg.Concurrency),
+		cancels: map[*waybill.Delivery]context.CancelCauseFunc{}, lost: map[*waybill.Delivery]bool{},
+	}
+	return r.run(ctx)
+}
+
+// running is one Run. Its fields are only touched by run's goroutine, except
+// for the channels and what mu guards.
+type running struct {
+	*Worker
+	stop  context.CancelFunc
+	work  context.Context
+	abort context.CancelCauseFunc
+	hand  *hand
+
+	received chan []*waybill.Delivery
+	room     chan int // how many more may be received
+	done     chan outcome
+	acks     chan *waybill.Delivery
+	settled  chan int // how many were acknowledged
+
+	busy    int
+	handled int
+
+	mu      sync.Mutex
+	cancels map[*waybill.Delivery]context.CancelCauseFunc // of all that is in hand; nil until it runs
+	lost    map[*waybill.Delivery]bool                    // in hand, with a lease that is lost
+}
+
+type outcome struct {
+	d   *waybill.Delivery
+	err error
+}
+
+func (r *running) run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	receiving := make(chan error, 1)
+	loops.Go(func() { receiving <- r.receive(ctx) })
+	loops.Go(r.acknowledge)
+	if leaser, ok := r.from.(waybill.Leaser); ok {
+		loops.Go(func() { r.renew(leaser) })
+	}
+	err := r.coordinate(ctx, receiving)
+	close(r.acks) // the rest is acknowledged, then renew ends with work
+	for range r.settled {
+	}
+	r.abort(ErrDrained)
+	loops.Wait()
+	return err
+}
+
+// coordinate is the worker's one decision maker.
+func (r *running) coordinate(ctx context.Context, receiving <-chan error) error {
+	var failure error
+	var drained, abandoned <-chan time.Time
+	stopping := ctx.Done()
+	for {
+		if stopping != nil {
+			r.start()
+		} else if r.busy == 0 && receiving == nil {
+			return failure
+		}
+		free := r.cfg.Prefetch - r.hand.count
+		var room chan<- int // nil, and so never chosen, when there is none
+		if stopping != nil && free > 0 {
+			room = r.room
+		}
+		select {
+		case room <- free:
+		case ds := <-r.received:
+			r.takeIn(ds, stopping == nil)
+		case o := <-r.done:
+			r.busy--
+			r.finish(o)
+			if r.handled++; r.handled == r.cfg.Limit {
+				r.stop()
+			}
+		case n := <-r.settled:
+			r.hand.settled(n)
+		case err := <-receiving:
+			receiving, failure = nil, err
+			r.stop()
+		case <-stopping:
+			stopping = nil
+			r.release(r.hand.rest())
+			drained = time.After(r.cfg.Drain)
+		case <-drained:
+			r.abort(ErrDrained)
+			abandoned = time.After(abandonAfter)
+		case <-abandoned:
+			return errors.Join(failure, fmt.Errorf("worker: %d handlers ignore the end of their context after %v: their messages come again", r.busy, r.cfg.Drain))
+		}
+	}
+}
+
+// start runs what may run.
+func (r *running) start() {
+	for r.busy < r.cfg.Concurrency && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
+		d := r.hand.take()
+		if d == nil {
+			return
+		}
+		ctx, cancel := context.WithCancelCause(r.work)
+		r.mu.Lock()
+		lost := r.lost[d]
+		r.cancels[d] = cancel
+		r.mu.Unlock()
+		if lost {
+			cancel(nil)
+			r.finish(outcome{d, waybill.ErrLeaseLost})
+			continue
+		}
+		r.busy++
+		go func() { // run's coordinate waits for it through busy and done
+			start := time.Now()
+			err := r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
+			if cause := context.Cause(ctx); err != nil && cause != nil {
+				err = fmt.Errorf("%w: %w", cause, err)
+			}
+			cancel(nil)
+			r.cfg.Observer.Observe(r.work, r.event(waybill.Handled, d, time.Since(start), err))
+			r.done <- outcome{d, err}
+		}()
+	}
+}
+
+func (r *running) event(kind waybill.EventKind, d *waybill.Delivery, took time.Duration, err error) waybill.Event {
+	return waybill.Event{Kind: kind, ID: d.Record.ID, Name: d.Record.Name, Key: d.Record.Key, Transport: r.cfg.Transport, Failures: d.Failures, Duration: took, Err: err}
+}
+
+func (r *running) takeIn(ds []*waybill.Delivery, stopping bool) {
+	r.mu.Lock()
+	for _, d := range ds {
+		r.cancels[d] = nil
+	}
+	r.mu.Unlock()
+	for _, d := range ds {
+		r.hand.add(d)
+	}
+	if stopping {
+		r.release(r.hand.rest())
+	}
+}
+
+// finish decides what becomes of a delivery whose handlers have returned.
+func (r *running) finish(o outcome) {
+	d := o.d
+	switch {
+	case o.err == nil:
+		r.hand.succeeded(d)
+		r.acks <- d
+	case errors.Is(o.err, waybill.ErrLeaseLost):
+		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
+		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
+		r.drop(append(r.hand.failed(d), d)...)
+		r.release(r.hand.forget(d))
+	case errors.Is(o.err, ErrDrained):
+		r.release(append([]*waybill.Delivery{d}, r.hand.failed(d)...))
+		r.hand.forget(d)
+	default:
+		r.retry(d, o.err)
+	}
+}
+
+// retry gives d back for later, and what waits behind it at once.
+func (r *running) retry(d *waybill.Delivery, err error) {
+	var several *waybill.HandlersError
+	if errors.As(err, &several) {
+		d.Record.MarkHandled(several.Succeeded...)
+	}
+	failures := d.Failures + 1
+	delay, level := r.cfg.Retry.After(failures, err), slog.LevelWarn
+	if failures > r.cfg.MaxRetries || waybill.IsUnrecoverable(err) {
+		delay, level = r.cfg.Retry.Longest(), slog.LevelError
+	}
+	r.cfg.Log.LogAttrs(r.work, level, "handling failed, will be retried", append(r.attrs(d, err), slog.Duration("retry_in", delay))...)
+	e := r.event(waybill.Retrying, d, 0, err)
+	e.Failures, e.Delay = failures, delay
+	r.cfg.Observer.Observe(r.work, e)
+
+	ctx, cancel := r.settling()
+	defer cancel()
+	behind := r.hand.failed(d)
+	if err := r.from.Retry(ctx, d, delay); err != nil {
+		// Its lease ends by itself; what is behind it must not run before it.
+		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "retry not stored, the message comes again when its lease ends", r.attrs(d, err)...)
+	}
+	r.drop(d)
+	r.release(append(behind, r.hand.forget(d)...))
+}
+
+// release gives ds back unhandled.
+func (r *running) release(ds []*waybill.Delivery) {
+	if len(ds) == 0 {
+		return
+	}
+	ctx, cancel := r.settling()
+	defer cancel()
+	if err := r.from.Release(ctx, ds...); err != nil && !errors.Is(err, waybill.ErrLeaseLost) {
+		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "release failed, the messages come again when their leases end", slog.String("queue", r.cfg.Transport), slog.Int("messages", len(ds)), slog.Any("err", err))
+	}
+	r.drop(ds...)
+}
+
+// drop takes ds out of the hand without an acknowledgement.
+func (r *running) drop(ds ...*waybill.Delivery) {
+	r.hand.settled(len(ds))
+	r.forget(ds)
+}
+
+// forget ends the renewal of ds.
+func (r *running) forget(ds []*waybill.Delivery) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range ds {
+		delete(r.cancels, d)
+		delete(r.lost, d)
+	}
+}
+
+// settling is the context of calls that settle: they go on while handlers drain.
+func (r *running) settling() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(r.work), settleTimeout)
+}
+
+func (r *running) attrs(d *waybill.Delivery, err error) []slog.Attr {
+	return []slog.Attr{slog.String("queue", r.cfg.Transport), slog.String("type", d.Record.Name), slog.String("id", d.Record.ID.String()), slog.Int("attempt", d.Failures+1), slog.Any("err", err)}
+}
