@@ -1,0 +1,112 @@
+package demo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// Options says what to run. The zero value of each field but Relay means its
+// default.
+type Options struct {
+	Orders int           // how many; zero means 2000, three messages each
+	Seed   uint64        // of all random choices; zero picks one
+	Limit  time.Duration // for the whole run; zero means 55 s
+	// Database and Broker are paths of SQLite files for the order service and
+	// the broker's queue; empty means files in a temporary directory. Files that
+	// have messages or demo tables in them already are refused.
+	Database, Broker string
+	// Relay is the command line of a relay process, to which the path of a
+	// configuration file is appended.
+	Relay []string
+	// Progress receives the live view.
+	Progress io.Writer
+	// Live redraws the view in place, for a terminal.
+	Live bool
+}
+
+// Figures count what happened so far. They may be read at any time.
+type Figures struct {
+	committed, rolledBack, delivered, handled, suppressed, lostAcks, failures, kills atomic.Int64
+}
+
+// minimumFor is how long the order service takes at least, so that there is
+// time to kill relays at work, and killEvery how often one is killed.
+const (
+	minimumFor = 6 * time.Second
+	killMin    = 120 * time.Millisecond
+	killMax    = 420 * time.Millisecond
+)
+
+// Run runs the demo and returns its verdict. An error means that there is none.
+func Run(ctx context.Context, opt Options) (Verdict, error) {
+	opt.Orders = cmp.Or(opt.Orders, 2000)
+	opt.Limit = cmp.Or(opt.Limit, 55*time.Second)
+	for opt.Seed == 0 {
+		opt.Seed = rand.Uint64() >> 32
+	}
+	if opt.Orders < 1 {
+		return Verdict{}, fmt.Errorf("demo: %d orders", opt.Orders)
+	}
+	ctx, cancel := context.WithTimeout(ctx, opt.Limit)
+	defer cancel()
+
+	site, err := newSite(ctx, opt)
+	if err != nil {
+		return Verdict{}, err
+	}
+	defer site.close()
+	figures := &Figures{}
+	start := time.Now()
+	view := newView(opt, figures, site)
+
+	fleet := newFleet(opt, site, figures)
+	if err := fleet.start(); err != nil {
+		return Verdict{}, err
+	}
+	defer fleet.stop()
+	billing, err := newBilling(opt, site, figures)
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	// Four loops, each ended by its context; the order service ends by itself.
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	killing, stopKilling := context.WithCancel(ctx)
+	defer stopKilling()
+	killed, billed, shown := loop(killing, fleet.kill), loop(serving, billing.run), loop(serving, view.run)
+	err = newShop(opt, site, figures).run(ctx)
+	stopKilling()
+	err = errors.Join(err, <-killed)
+	drained := false
+	if err == nil {
+		drained, err = site.waitUntilEmpty(ctx)
+	}
+	stopServing()
+	err = errors.Join(err, <-billed, <-shown)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("demo: %w", err)
+	}
+	verdict, err := judge(context.WithoutCancel(ctx), site, billing, figures)
+	verdict.Seed, verdict.Orders, verdict.Drained, verdict.Seconds = opt.Seed, opt.Orders, drained, time.Since(start).Round(10*time.Millisecond).Seconds()
+	verdict.OK = verdict.OK && drained
+	view.done()
+	return verdict, err
+}
+
+// loop runs fn beside the caller and delivers what it returns.
+func loop(ctx context.Context, fn func(context.Context) error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- fn(ctx) }()
+	return done
+}
+
+// dice returns a source of random choices for one part of the demo, the same
+// for the same seed.
+func dice(opt Options, part uint64) *rand.Rand { return rand.New(rand.NewPCG(opt.Seed, part)) }

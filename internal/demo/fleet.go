@@ -1,0 +1,151 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// relays is how many relay processes there are: one at work, one standing by.
+const relays = 2
+
+// fleet keeps the relay processes. Only one goroutine at a time uses it.
+type fleet struct {
+	opt     Options
+	site    *site
+	figures *Figures
+	dice    *rand.Rand
+	ships   []*ship // oldest first: the oldest is the one at work
+	log     *os.File
+}
+
+// ship is one relay process.
+type ship struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+func newFleet(opt Options, site *site, figures *Figures) *fleet {
+	return &fleet{opt: opt, site: site, figures: figures, dice: dice(opt, 1)}
+}
+
+func (f *fleet) start() (err error) {
+	if f.log, err = os.Create(filepath.Join(f.site.dir, "relay.log")); err != nil {
+		return err
+	}
+	for range relays {
+		if err := f.launch(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fleet) launch() error {
+	args := append(append([]string{}, f.opt.Relay[1:]...), f.site.config)
+	cmd := exec.Command(f.opt.Relay[0], args...)
+	cmd.Stdout, cmd.Stderr = f.log, f.log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("relay process: %w", err)
+	}
+	s := &ship{cmd: cmd, done: make(chan struct{})}
+	go func() { // ends with the process, which stop waits for
+		_ = cmd.Wait()
+		close(s.done)
+	}()
+	f.ships = append(f.ships, s)
+	return nil
+}
+
+// kill kills relays with SIGKILL until ctx ends, mostly the one at work and
+// while there is work, and replaces them. A relay that ends by itself is an
+// error.
+func (f *fleet) kill(ctx context.Context) error {
+	for {
+		timer := time.NewTimer(killMin + time.Duration(f.dice.Int64N(int64(killMax-killMin))))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		if err := f.waitForWork(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+		victim := 0
+		if f.dice.Float64() < 0.2 {
+			victim = len(f.ships) - 1
+		}
+		s := f.ships[victim]
+		select {
+		case <-s.done:
+			return f.endedByItself()
+		default:
+		}
+		if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		<-s.done
+		f.figures.kills.Add(1)
+		f.ships = append(f.ships[:victim], f.ships[victim+1:]...)
+		if err := f.launch(); err != nil {
+			return err
+		}
+	}
+}
+
+// waitForWork returns at a random moment soon after the outbox has something,
+// so that a kill hits a relay that is claiming, publishing or deleting.
+func (f *fleet) waitForWork(ctx context.Context) error {
+	for ctx.Err() == nil {
+		left, err := f.site.orders.Left(ctx, transport)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if left.Pending > 0 {
+			pause(ctx, time.Duration(f.dice.Int64N(int64(3*time.Millisecond))))
+			return nil
+		}
+		pause(ctx, time.Millisecond)
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (f *fleet) endedByItself() error {
+	said, _ := os.ReadFile(f.log.Name())
+	if len(said) > 2000 {
+		said = said[len(said)-2000:]
+	}
+	return fmt.Errorf("a relay process ended by itself: %s", said)
+}
+
+// stop ends all relays and waits for them.
+func (f *fleet) stop() {
+	for _, s := range f.ships {
+		_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	for _, s := range f.ships {
+		select {
+		case <-s.done:
+		case <-time.After(5 * time.Second):
+			_ = s.cmd.Process.Kill()
+			<-s.done
+		}
+	}
+	_ = f.log.Close()
+}

@@ -1,0 +1,120 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/waysqlite"
+)
+
+// A Verdict compares what was committed with what was handled. Its JSON form is
+// stable.
+type Verdict struct {
+	Seed    uint64  `json:"seed"`
+	Orders  int     `json:"orders"`
+	Seconds float64 `json:"seconds"`
+
+	Committed  int `json:"committed"`   // messages whose transaction committed
+	RolledBack int `json:"rolled_back"` // transactions
+	Delivered  int `json:"delivered"`   // by the broker, duplicates included
+	Handled    int `json:"handled"`     // messages with an effect
+
+	Lost             int `json:"lost"`              // committed without an effect
+	Phantoms         int `json:"phantoms"`          // effects of messages that were never committed
+	DuplicateEffects int `json:"duplicate_effects"` // effects beyond the first of a message
+	OrderViolations  int `json:"order_violations"`  // per order, in first delivery and in effects
+
+	DuplicatesSuppressed int `json:"duplicates_suppressed"` // by the inbox
+	LostAcks             int `json:"lost_acks"`
+	HandlerFailures      int `json:"handler_failures"`
+	Kills                int `json:"kills"` // of relay processes
+
+	Drained bool `json:"drained"` // everything arrived within the time limit
+	OK      bool `json:"ok"`
+}
+
+// step is one message as the order service or the billing service wrote it down.
+type step struct {
+	order, step int
+	id          waybill.MessageID
+}
+
+func judge(ctx context.Context, site *site, billing *billing, figures *Figures) (Verdict, error) {
+	committed, err := read(ctx, site.orders, "SELECT order_id, step, message_id FROM demo_steps ORDER BY rowid")
+	if err != nil {
+		return Verdict{}, err
+	}
+	effects, err := read(ctx, site.billing, "SELECT order_id, step, message_id FROM demo_effects ORDER BY rowid")
+	if err != nil {
+		return Verdict{}, err
+	}
+	v := compare(committed, effects)
+	v.OrderViolations += unordered(committed, billing.seen.order)
+	v.RolledBack, v.Delivered = int(figures.rolledBack.Load()), int(figures.delivered.Load())
+	v.DuplicatesSuppressed, v.LostAcks = int(figures.suppressed.Load()), int(figures.lostAcks.Load())
+	v.HandlerFailures, v.Kills = int(figures.failures.Load()), int(figures.kills.Load())
+	v.OK = v.Lost+v.Phantoms+v.DuplicateEffects+v.OrderViolations == 0
+	return v, nil
+}
+
+// compare counts how effects differ from what was committed.
+func compare(committed, effects []step) Verdict {
+	v := Verdict{Committed: len(committed)}
+	times := make(map[waybill.MessageID]int, len(effects))
+	latest := map[int]int{} // by order
+	for _, e := range effects {
+		if times[e.id]++; times[e.id] > 1 {
+			v.DuplicateEffects++
+			continue
+		}
+		if e.step != latest[e.order]+1 {
+			v.OrderViolations++
+		}
+		latest[e.order] = max(latest[e.order], e.step)
+	}
+	for _, c := range committed {
+		if times[c.id] == 0 {
+			v.Lost++
+		} else {
+			v.Handled++
+		}
+	}
+	v.Phantoms = len(times) - v.Handled
+	return v
+}
+
+// unordered counts first deliveries that came before an earlier step of their
+// order.
+func unordered(committed []step, deliveries []firstDelivery) int {
+	stepOf := make(map[waybill.MessageID]int, len(committed))
+	for _, c := range committed {
+		stepOf[c.id] = c.step
+	}
+	violations := 0
+	latest := map[string]int{}
+	for _, d := range deliveries {
+		if stepOf[d.id] < latest[d.key] {
+			violations++
+		}
+		latest[d.key] = max(latest[d.key], stepOf[d.id])
+	}
+	return violations
+}
+
+func read(ctx context.Context, db *waysqlite.DB, query string) ([]step, error) {
+	rows, err := db.ReadSQL().QueryContext(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("verdict: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	var all []step
+	for rows.Next() {
+		var s step
+		if err := rows.Scan(&s.order, &s.step, &s.id); err != nil {
+			return nil, fmt.Errorf("verdict: %w", err)
+		}
+		all = append(all, s)
+	}
+	return all, rows.Err()
+}

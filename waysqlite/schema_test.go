@@ -1,0 +1,126 @@
+package waysqlite_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waysqlite"
+)
+
+func TestSchemaUpMayBeRepeated(t *testing.T) {
+	db, err := waysqlite.Open(filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{Prefix: "msg_"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	first, err := db.SchemaUp(t.Context())
+	if err != nil || len(first.Applied) == 0 || first.Version != first.Wanted {
+		t.Fatalf("SchemaUp = %+v, %v", first, err)
+	}
+	second, err := db.SchemaUp(t.Context())
+	if err != nil || len(second.Applied) != 0 || len(second.Pending) != 0 || second.Version != first.Version {
+		t.Errorf("SchemaUp again = %+v, %v", second, err)
+	}
+	if n := count(t, db, "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'waybill%'"); n != 0 {
+		t.Errorf("%d objects ignore the prefix", n)
+	}
+	dispatch(t, db, outbox.Config{}, order{"k", 0})
+	if n := count(t, db, "SELECT count(*) FROM msg_outbox"); n != 1 {
+		t.Errorf("%d rows in msg_outbox", n)
+	}
+}
+
+func TestPrintedSchemaIsTheSchema(t *testing.T) {
+	up := open(t, waysqlite.Config{})
+	text, err := up.SchemaSQL()
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, err := waysqlite.Open(filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer printed.Close()
+	if _, err := printed.SQL().Exec(text); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := printed.SchemaStatus(t.Context()); err != nil || status.Err() != nil {
+		t.Errorf("status after the printed statements: %+v, %v", status, err)
+	}
+	const objects = "SELECT count(*) FROM sqlite_schema"
+	if a, b := count(t, up, objects), count(t, printed, objects); a != b {
+		t.Errorf("%d objects by up, %d by print", a, b)
+	}
+}
+
+func TestSchemaThatDoesNotFitIsRefusedByName(t *testing.T) {
+	db, err := waysqlite.Open(filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	use := func() error { _, err := outbox.New(db, outbox.Config{}); return err }
+	if err := use(); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "schema up") {
+		t.Errorf("without tables: %v", err)
+	}
+	if _, err := db.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for version, ok := range map[string]bool{"0": false, "2": true, "3": false} {
+		if _, err := db.SQL().Exec("UPDATE waybill_meta SET value = ?", version); err != nil {
+			t.Fatal(err)
+		}
+		if err := use(); (err == nil) != ok || err != nil && !errors.Is(err, admin.ErrSchema) {
+			t.Errorf("with version %s: %v", version, err)
+		}
+		if ok { // it remembers a good answer
+			reopened, err := waysqlite.Open(db.Path(), waysqlite.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reopened.Close()
+			db = reopened
+		}
+	}
+}
+
+func TestWrongPathSaysWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	noDB := filepath.Join(dir, "text.db")
+	if err := os.WriteFile(noDB, []byte(strings.Repeat("this is no database ", 200)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, c := range map[string]struct {
+		cfg  waysqlite.Config
+		want string
+	}{
+		filepath.Join(dir, "no", "such", "w.db"): {waysqlite.Config{}, "does not exist"},
+		dir:                                      {waysqlite.Config{}, "is a directory"},
+		filepath.Join(dir, "missing.db"):         {waysqlite.Config{MustExist: true}, "schema up"},
+		noDB:                                     {waysqlite.Config{}, "not a SQLite database"},
+		":memory:":                               {waysqlite.Config{}, "in-memory"},
+	} {
+		db, err := waysqlite.Open(path, c.cfg)
+		if err == nil {
+			db.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Open(%s) = %v, want %q", path, err, c.want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "missing.db")); err == nil {
+		t.Error("MustExist created the file")
+	}
+}
+
+func TestPathsWithSpecialCharactersOpen(t *testing.T) {
+	db := openAt(t, filepath.Join(t.TempDir(), "a b%20?#ü.db"), waysqlite.Config{})
+	if filepath.Base(db.Path()) != "a b%20?#ü.db" {
+		t.Errorf("the file is %s", db.Path())
+	}
+}
