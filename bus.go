@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 )
 
 // HandlerFunc handles one envelope, or passes it on.
@@ -177,6 +178,9 @@ func (b *Bus) end(ctx context.Context, env *Envelope) error {
 		to = override
 	}
 	if len(to) == 0 {
+		if delay, ok := Last[Delay](env); ok && delay > 0 {
+			return &InvalidError{"delay of " + name, time.Duration(delay).String(), "nothing routes it, and what is handled at once cannot wait"}
+		}
 		return b.handleNow(ctx, env, name)
 	}
 	return b.send(ctx, env, to)

@@ -24,9 +24,9 @@ type Delivery struct {
 }
 
 // A Receiver lends the messages of one transport to workers. Deliveries with
-// an equal key are lent in order, and while one of them is not settled by this
-// receiver no other receiver of the same transport gets a later one. Its
-// methods may be called concurrently.
+// an equal key are lent in order; while one of them is not settled, no further
+// call of Receive, on this or another receiver of the same transport, returns
+// a later one. Its methods may be called concurrently.
 type Receiver interface {
 	// Receive waits for messages and returns between 1 and max of them, or an
 	// error: ctx's when it ended.

@@ -17,6 +17,7 @@ import (
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sqlfile"
@@ -230,6 +231,9 @@ func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	db.mu.Unlock()
 	if ok {
 		return s, nil
+	}
+	if ctx.Value(insideKey{db}) != nil {
+		return nil, waybill.ErrNestedTransaction // preparing would wait for ourselves
 	}
 	// Preparing waits for the connection, whose holder may want mu.
 	s, err := db.writer.PrepareContext(ctx, query)

@@ -23,7 +23,8 @@ type QueueConfig struct {
 
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
 // a relay and receives; any number of processes may. A key's messages are lent
-// to one receiver at a time, in order.
+// to one receiver at a time, in order, and no more of them before those are
+// settled.
 type Queue struct {
 	db     *DB
 	name   string
@@ -148,7 +149,7 @@ func (q *Queue) claim(ctx context.Context, max int) ([]*waybill.Delivery, error)
 		return nil, translate(err)
 	}
 	var any bool
-	if err := q.db.reader.QueryRowContext(ctx, q.db.queueSQL.Query("any"), q.name, now, q.holder).Scan(&any); err != nil || !any {
+	if err := q.db.reader.QueryRowContext(ctx, q.db.queueSQL.Query("any"), q.name, now).Scan(&any); err != nil || !any {
 		return nil, translate(err)
 	}
 	// A claim that began is not cut off: what it lent would be nobody's until
@@ -156,6 +157,10 @@ func (q *Queue) claim(ctx context.Context, max int) ([]*waybill.Delivery, error)
 	ctx = context.WithoutCancel(ctx)
 	var lent []*waybill.Delivery
 	err := q.db.write(ctx, func(tx *sql.Tx) (err error) {
+		// The clock again: the write lock may have been a while in coming.
+		if err := tx.QueryRowContext(ctx, q.db.outboxSQL.Query("now")).Scan(&now); err != nil {
+			return err
+		}
 		lent, err = q.lend(ctx, tx, now, max)
 		return err
 	})
@@ -208,11 +213,7 @@ func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Durat
 	if err != nil {
 		return err
 	}
-	now, err := q.now(ctx)
-	if err != nil {
-		return err
-	}
-	return q.settle(ctx, "retry", []*waybill.Delivery{d}, now+delay.Microseconds(), headers)
+	return q.settle(ctx, "retry", []*waybill.Delivery{d}, delay.Microseconds(), headers)
 }
 
 // LeaseTime implements waybill.Leaser.
@@ -220,20 +221,11 @@ func (q *Queue) LeaseTime() time.Duration { return q.lease }
 
 // Renew implements waybill.Leaser.
 func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
-	now, err := q.now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	lost, err := q.each(ctx, "renew", ds, now+q.lease.Microseconds())
+	lost, err := q.each(ctx, "renew", ds, q.lease.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("queue %s: renew: %w", q.name, err)
 	}
 	return lost, nil
-}
-
-func (q *Queue) now(ctx context.Context) (now int64, err error) {
-	err = q.db.reader.QueryRowContext(ctx, q.db.outboxSQL.Query("now")).Scan(&now)
-	return now, translate(err)
 }
 
 func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery, args ...any) error {

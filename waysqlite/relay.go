@@ -60,8 +60,12 @@ func (db *DB) laneOf(row outbox.Row) (int64, error) {
 	return lane, nil
 }
 
-// write runs fn in a transaction of the writer.
+// write runs fn in a transaction of the writer. Inside a unit of work, which
+// has the writer's only connection, it would wait for itself and is refused.
 func (db *DB) write(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	if ctx.Value(insideKey{db}) != nil {
+		return waybill.ErrNestedTransaction
+	}
 	tx, err := db.writer.BeginTx(ctx, nil)
 	if err != nil {
 		return translate(err)

@@ -256,8 +256,10 @@ func (r *running) finish(o outcome) {
 	case errors.Is(o.err, waybill.ErrLeaseLost):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
 		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
-		r.drop(append(r.hand.failed(d), d)...)
-		r.release(r.hand.forget(d))
+		// What waits behind it must not run before whoever has it now is done.
+		behind := r.hand.failed(d)
+		r.drop(d)
+		r.release(append(behind, r.hand.forget(d)...))
 	case errors.Is(o.err, ErrDrained):
 		r.release(append([]*waybill.Delivery{d}, r.hand.failed(d)...))
 		r.hand.forget(d)

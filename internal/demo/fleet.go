@@ -63,41 +63,63 @@ func (f *fleet) launch() error {
 	return nil
 }
 
-// kill kills relays with SIGKILL until ctx ends, mostly the one at work and
-// while there is work, and replaces them. A relay that ends by itself is an
-// error.
+// kill kills relays with SIGKILL until ctx ends, mostly the one at work, and
+// replaces them. A relay that ends by itself is an error.
 func (f *fleet) kill(ctx context.Context) error {
 	for {
-		timer := time.NewTimer(killMin + time.Duration(f.dice.Int64N(int64(killMax-killMin))))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		pause(ctx, killMin+time.Duration(f.dice.Int64N(int64(killMax-killMin))))
+		if ctx.Err() != nil {
 			return nil
-		case <-timer.C:
 		}
-		if err := f.waitForWork(ctx); err != nil || ctx.Err() != nil {
-			return err
-		}
-		victim := 0
-		if f.dice.Float64() < 0.2 {
-			victim = len(f.ships) - 1
-		}
-		s := f.ships[victim]
-		select {
-		case <-s.done:
-			return f.endedByItself()
-		default:
-		}
-		if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return err
-		}
-		<-s.done
-		f.figures.kills.Add(1)
-		f.ships = append(f.ships[:victim], f.ships[victim+1:]...)
-		if err := f.launch(); err != nil {
+		if err := f.strike(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
+}
+
+// strike kills one relay: half of the time while the broker does not answer,
+// otherwise while there is work.
+func (f *fleet) strike(ctx context.Context) error {
+	if f.dice.Float64() < 0.5 {
+		proceed, err := f.stallBroker(ctx)
+		if err != nil {
+			return err
+		}
+		defer proceed()
+	} else if err := f.waitForWork(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	victim := 0
+	if f.dice.Float64() < 0.2 {
+		victim = len(f.ships) - 1
+	}
+	s := f.ships[victim]
+	select {
+	case <-s.done:
+		return f.endedByItself()
+	default:
+	}
+	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-s.done
+	f.figures.kills.Add(1)
+	f.ships = append(f.ships[:victim], f.ships[victim+1:]...)
+	return f.launch()
+}
+
+// stallBroker keeps the broker from storing anything until proceed is called,
+// and returns when a relay has had time to run into that.
+func (f *fleet) stallBroker(ctx context.Context) (proceed func(), err error) {
+	tx, err := f.site.broker.SQL().BeginTx(ctx, nil) // has the write lock at once
+	if err != nil {
+		return nil, err
+	}
+	pause(ctx, 15*time.Millisecond+time.Duration(f.dice.Int64N(int64(30*time.Millisecond))))
+	return func() { _ = tx.Rollback() }, nil
 }
 
 // waitForWork returns at a random moment soon after the outbox has something,
@@ -105,7 +127,7 @@ func (f *fleet) kill(ctx context.Context) error {
 func (f *fleet) waitForWork(ctx context.Context) error {
 	for ctx.Err() == nil {
 		left, err := f.site.orders.Left(ctx, transport)
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			return err
 		}
 		if left.Pending > 0 {

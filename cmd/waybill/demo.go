@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+
+	"encoding/json"
+
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/waycli"
+)
+
+// demoCommand runs the main job under faults and judges it.
+func demoCommand() *cobra.Command {
+	var opt demo.Options
+	var broker string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Watch messages survive kill -9, lost acks and rollbacks",
+		Long: `An order service writes orders and dispatches what happens to them; some transactions are rolled
+back on purpose. Relay processes move the messages to a broker and are killed with kill -9 while
+they work. A billing service consumes, loses some of its acknowledgements and fails now and then.
+At the end the effects are compared with what was committed: exit 0 if they are the same, 7 if not.
+
+Without options it runs on three SQLite files in a temporary directory. --database and --broker
+take files of your own (sqlite:///path), which must not have been used by the demo before.`,
+		Example: "  waybill demo\n  waybill demo --orders 500 --seed 7 --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asJSON, err := cmd.Flags().GetBool("json")
+			if err != nil {
+				return err
+			}
+			database, err := cmd.Flags().GetString("database")
+			if err != nil {
+				return err
+			}
+			if opt.Database, err = sqlitePath("--database", database); err != nil {
+				return err
+			}
+			if opt.Broker, err = sqlitePath("--broker", broker); err != nil {
+				return err
+			}
+			if opt.Orders < 1 {
+				return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d: want 1 or more", opt.Orders)}
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			opt.Relay = []string{self, "relay", "--standby", "--config"}
+			opt.Progress = cmd.ErrOrStderr()
+			opt.Live = isTerminal(opt.Progress)
+			verdict, err := demo.Run(cmd.Context(), opt)
+			if err != nil {
+				return err
+			}
+			if err := printVerdict(cmd.OutOrStdout(), verdict, asJSON); err != nil {
+				return err
+			}
+			if !verdict.OK {
+				return &waycli.Error{Kind: waycli.CheckFailed, Err: errors.New("demo: the verdict is not ok"), Hint: fmt.Sprintf("repeat it with --seed %d", verdict.Seed)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&opt.Orders, "orders", 2000, "how many orders, three messages each")
+	cmd.Flags().Uint64Var(&opt.Seed, "seed", 0, "of all random choices; 0 picks one")
+	cmd.Flags().DurationVar(&opt.Limit, "time-limit", 55*time.Second, "for the whole run; what has not arrived by then is lost")
+	cmd.Flags().StringVar(&broker, "broker", "", "DSN of the broker: a SQLite file for its queue")
+	return cmd
+}
+
+// sqlitePath returns the file that a DSN names, and "" for no DSN.
+func sqlitePath(flag, text string) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	dsn, err := config.ParseDSN(text)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flag, err)
+	}
+	if dsn.Scheme != "sqlite" {
+		return "", &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s %s: the demo runs on SQLite in this version", flag, dsn), Hint: "use sqlite:///path/to/file.db, or leave it out"}
+	}
+	return dsn.Path, nil
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}
+
+func printVerdict(w io.Writer, v demo.Verdict, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(v)
+	}
+	word := "OK: every committed message had its effect, once, in order; nothing else had"
+	if !v.OK {
+		word = "FAILED"
+	}
+	_, err := fmt.Fprintf(w, `
+committed            %6d   messages, and %d transactions rolled back
+handled              %6d   of them
+lost                 %6d
+phantom              %6d   effects of what was rolled back
+duplicate effects    %6d
+order violations     %6d   over %d orders
+                              under
+killed relays        %6d   with kill -9
+lost acks            %6d
+duplicate deliveries %6d   suppressed by the inbox
+handler failures     %6d   retried
+
+%s (seed %d, %.1f s)
+`, v.Committed, v.RolledBack, v.Handled, v.Lost, v.Phantoms, v.DuplicateEffects, v.OrderViolations, v.Orders,
+		v.Kills, v.LostAcks, v.DuplicatesSuppressed, v.HandlerFailures, word, v.Seed, v.Seconds)
+	return err
+}

@@ -1,0 +1,33 @@
+// Command waybill relays, consumes, dispatches and looks after messages. It is
+// package waycli with the databases that this binary can open; it has no
+// handlers of its own.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/waycli"
+)
+
+func main() {
+	os.Exit(run())
+}
+
+func run() int {
+	ctx, stop := waycli.WithSignals(context.Background())
+	defer stop()
+	app := waycli.App{
+		Name:      "waybill",
+		Databases: map[string]waycli.Driver{"sqlite": {Open: openSQLite, SchemaSQL: sqliteSchema}},
+		Commands:  commands(),
+	}
+	return waycli.Main(ctx, app, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+}
+
+// commands returns what the stock binary has besides waycli's commands.
+func commands() []*cobra.Command {
+	return []*cobra.Command{demoCommand()}
+}

@@ -1,0 +1,118 @@
+//go:build unix
+
+package orders_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long anything here may take.
+const patience = time.Minute
+
+// build returns the directory of the three programs.
+func build(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./orderservice", "./relay", "./billing").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// A process is one of the programs at work.
+type process struct {
+	name     string
+	cmd      *exec.Cmd
+	out, log bytes.Buffer
+	ended    chan error // takes the result of Wait, once
+}
+
+// start starts a program with variables added to its environment. Whatever is
+// left of it at the end of the test is killed.
+func start(t *testing.T, bin, name string, env ...string) *process {
+	t.Helper()
+	p := &process{name: name, cmd: exec.Command(filepath.Join(bin, name)), ended: make(chan error, 1)}
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	go func() { // ends with the process, which the cleanup ends
+		p.ended <- p.cmd.Wait()
+		close(exited)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // an error says that it has ended
+		<-exited
+		if t.Failed() && p.log.Len() > 0 {
+			t.Logf("%s said:\n%s", name, p.log.String())
+		}
+	})
+	return p
+}
+
+// kill ends the process as a crash does, with SIGKILL, and fails the test when
+// it had ended before.
+func (p *process) kill(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatalf("kill %s: %v", p.name, err)
+	}
+	_ = p.end(t)
+	if status := p.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
+		t.Fatalf("%s ended by itself: %v", p.name, p.cmd.ProcessState)
+	}
+}
+
+// stop ends the process with SIGTERM and returns what it printed.
+func (p *process) stop(t *testing.T) string {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatalf("stop %s: %v", p.name, err)
+	}
+	return p.wait(t)
+}
+
+// wait returns what the process printed when it has ended well.
+func (p *process) wait(t *testing.T) string {
+	t.Helper()
+	if err := p.end(t); err != nil {
+		t.Fatalf("%s: %v", p.name, err)
+	}
+	return p.out.String()
+}
+
+func (p *process) end(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-p.ended:
+		return err
+	case <-time.After(patience):
+		t.Fatalf("%s has not ended after %v", p.name, patience)
+		return nil
+	}
+}
+
+// waitUntil asks until done is true. An error of done may pass: the programs
+// create their databases themselves.
+func waitUntil(t *testing.T, what string, done func() (bool, error)) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		ok, err := done()
+		if ok && err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v later still not: %s (last error: %v)", patience, what, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

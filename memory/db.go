@@ -1,0 +1,241 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+var (
+	_ outbox.Writer[*Tx] = (*DB)(nil)
+	_ outbox.Store       = (*DB)(nil)
+	_ inbox.Store[*Tx]   = (*DB)(nil)
+	_ inbox.Log          = (*DB)(nil)
+)
+
+// A DB is a database without a disk. It is safe for concurrent use; of its
+// transactions one is open at a time, the others wait.
+type DB struct {
+	writing chan struct{} // holds a token while a transaction is open
+
+	mu      sync.Mutex // guards what follows; nobody waits while holding it
+	lastID  int64      // of rows and messages: ids are given in commit order
+	lanes   map[string]*lane
+	queues  map[string]*queue
+	delayed []delayed // by the time they are due
+	inbox   map[inboxKey]bool
+}
+
+// NewDB returns an empty database.
+func NewDB() *DB {
+	return &DB{writing: make(chan struct{}, 1), lanes: map[string]*lane{}, queues: map[string]*queue{}, inbox: map[inboxKey]bool{}}
+}
+
+// A Tx is a transaction of a DB. It belongs to one goroutine.
+type Tx struct {
+	db     *DB
+	unit   bool // of InTx, which ends it
+	ended  bool
+	writes writes
+}
+
+// writes is what a transaction has done so far, each kind in order.
+type writes struct {
+	rows    []outbox.Row
+	entries []inboxKey
+	effects []func()
+}
+
+var errEnded = errors.New("memory: the transaction has ended")
+
+// insideKey marks the contexts of functions given to InTx.
+type insideKey struct{ db *DB }
+
+// Begin opens a transaction, after waiting for the one that is open. It must be
+// ended by Commit or Rollback. Most code wants InTx.
+func (db *DB) Begin(ctx context.Context) (*Tx, error) {
+	if ctx.Value(insideKey{db}) != nil {
+		return nil, waybill.ErrNestedTransaction
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	select {
+	case db.writing <- struct{}{}:
+		return &Tx{db: db}, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("begin: %w", ctx.Err())
+	}
+}
+
+// InTx implements outbox.Writer and inbox.Store.
+func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	tx.unit = true
+	defer tx.rollback() // after a commit this does nothing
+	if err := fn(context.WithValue(ctx, insideKey{db}, true), tx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return tx.commit()
+}
+
+// OnCommit runs fn when tx commits, before the next transaction begins; fn must
+// not use the database. It stands for a write to a table: a rollback, also to a
+// savepoint, leaves nothing of it.
+func (tx *Tx) OnCommit(fn func()) { tx.writes.effects = append(tx.writes.effects, fn) }
+
+// Commit makes everything done in tx happen.
+func (tx *Tx) Commit() error {
+	if tx.unit {
+		return errors.New("memory: commit: InTx ends the transaction it began")
+	}
+	return tx.commit()
+}
+
+// Rollback makes nothing done in tx happen. After Commit it does nothing.
+func (tx *Tx) Rollback() error {
+	if tx.unit {
+		return errors.New("memory: rollback: InTx ends the transaction it began")
+	}
+	tx.rollback()
+	return nil
+}
+
+func (tx *Tx) commit() error {
+	if tx.ended {
+		return errEnded
+	}
+	defer tx.rollback() // lets the next transaction begin
+	for _, effect := range tx.writes.effects {
+		effect()
+	}
+	tx.db.mu.Lock()
+	defer tx.db.mu.Unlock()
+	for _, key := range tx.writes.entries {
+		tx.db.inbox[key] = true
+	}
+	for _, row := range tx.writes.rows {
+		tx.db.insert(row)
+	}
+	return nil
+}
+
+func (tx *Tx) rollback() {
+	if !tx.ended {
+		tx.ended = true
+		<-tx.db.writing
+	}
+}
+
+// check refuses what a transaction of a real database would refuse.
+func (db *DB) check(tx *Tx) error {
+	switch {
+	case tx.db != db:
+		return errors.New("memory: the transaction is of another database")
+	case tx.ended:
+		return errEnded
+	}
+	return nil
+}
+
+// Write implements outbox.Writer.
+func (db *DB) Write(_ context.Context, tx *Tx, rows ...outbox.Row) error {
+	if err := db.check(tx); err != nil {
+		return err
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for _, row := range rows {
+		if row.Queue == "" && !db.lane(row.Transport).known {
+			return fmt.Errorf("unknown transport %q", row.Transport)
+		}
+	}
+	for _, row := range rows {
+		row.Record = clone(row.Record)
+		tx.writes.rows = append(tx.writes.rows, row)
+	}
+	return nil
+}
+
+// Savepoint implements outbox.Writer.
+func (db *DB) Savepoint(ctx context.Context, tx *Tx, fn func(ctx context.Context) error) error {
+	if err := db.check(tx); err != nil {
+		return err
+	}
+	saved, done := tx.writes, false
+	defer func() {
+		if !done { // an error, or a panic of fn
+			tx.writes = saved
+		}
+	}()
+	if err := fn(ctx); err != nil {
+		return err
+	}
+	done = true
+	return nil
+}
+
+// delayed is a row that is not due yet.
+type delayed struct {
+	due time.Time
+	row outbox.Row
+}
+
+// insert puts a committed row where it goes. The caller holds mu.
+func (db *DB) insert(row outbox.Row) {
+	if row.Record.Delay > 0 {
+		due := row.Record.DispatchedAt.Add(row.Record.Delay)
+		after, _ := slices.BinarySearchFunc(db.delayed, due, func(d delayed, due time.Time) int {
+			if d.due.After(due) {
+				return 1
+			}
+			return -1 // equal ones stay in the order of their dispatch
+		})
+		db.delayed = slices.Insert(db.delayed, after, delayed{due, row})
+		if row.Queue != "" {
+			db.queue(row.Queue).wake() // it has a new time to wait for
+		}
+		return
+	}
+	db.lastID++
+	if row.Queue != "" {
+		db.queue(row.Queue).add(db.lastID, row.Record)
+	} else {
+		db.lane(row.Transport).add(db.lastID, row.Record)
+	}
+}
+
+// moveDue moves the delayed rows that are due to where they go; from then on
+// they are ordered like any other. The caller holds mu.
+func (db *DB) moveDue(now time.Time) {
+	for len(db.delayed) > 0 && !db.delayed[0].due.After(now) {
+		row := db.delayed[0].row
+		db.delayed = slices.Delete(db.delayed, 0, 1)
+		row.Record.Delay = 0
+		db.insert(row)
+	}
+}
+
+// clone keeps what is stored apart from what callers go on to change.
+func clone(rec *waybill.Record) *waybill.Record {
+	c := *rec
+	c.Body = slices.Clone(rec.Body)
+	c.Headers = maps.Clone(rec.Headers)
+	c.ContentType = cmp.Or(rec.ContentType, "application/json")
+	return &c
+}

@@ -1,0 +1,47 @@
+package memory
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/inbox"
+)
+
+// inboxKey is what makes an entry unique.
+type inboxKey struct{ handler, dedup string }
+
+func inboxKeyOf(e inbox.Entry) inboxKey { return inboxKey{e.Handler, e.DedupKey} }
+
+// Retention returns how long the inbox vouches for: 30 days. It forgets nothing.
+func (db *DB) Retention() time.Duration { return 30 * 24 * time.Hour }
+
+// Remember implements inbox.Store.
+func (db *DB) Remember(_ context.Context, tx *Tx, e inbox.Entry) (bool, error) {
+	if err := db.check(tx); err != nil {
+		return false, err
+	}
+	key := inboxKeyOf(e)
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.inbox[key] || slices.Contains(tx.writes.entries, key) {
+		return false, nil
+	}
+	tx.writes.entries = append(tx.writes.entries, key)
+	return true, nil
+}
+
+// Seen implements inbox.Log.
+func (db *DB) Seen(_ context.Context, e inbox.Entry) (bool, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.inbox[inboxKeyOf(e)], nil
+}
+
+// Mark implements inbox.Log.
+func (db *DB) Mark(ctx context.Context, e inbox.Entry) error {
+	return db.InTx(ctx, func(ctx context.Context, tx *Tx) error {
+		_, err := db.Remember(ctx, tx, e)
+		return err
+	})
+}

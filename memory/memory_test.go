@@ -1,0 +1,367 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/memory"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errDeclined = errors.New("declined")
+
+// record returns a record that nothing looks into.
+func record(t testing.TB, key, body string) *waybill.Record {
+	t.Helper()
+	id, err := waybill.NewMessageID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &waybill.Record{ID: id, Name: "step", Key: key, Body: []byte(body), DispatchedAt: time.Now()}
+}
+
+func row(t testing.TB, key, body string) outbox.Row {
+	t.Helper()
+	return outbox.Row{Record: record(t, key, body), Transport: "events"}
+}
+
+func delayedRow(t testing.TB, key, body string, delay time.Duration) outbox.Row {
+	t.Helper()
+	r := row(t, key, body)
+	r.Record.Delay = delay
+	return r
+}
+
+// newDB returns a database that knows the transport events.
+func newDB(t testing.TB) *memory.DB {
+	t.Helper()
+	db := memory.NewDB()
+	if err := db.AddTransports(t.Context(), "events"); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// commit writes rows in a unit of work of their own.
+func commit(t testing.TB, db *memory.DB, rows ...outbox.Row) {
+	t.Helper()
+	err := db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error { return db.Write(ctx, tx, rows...) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func bodies(recs []*waybill.Record) string {
+	var all string
+	for _, rec := range recs {
+		all += string(rec.Body) + " "
+	}
+	return all
+}
+
+func wantPending(t testing.TB, db *memory.DB, want string) {
+	t.Helper()
+	if got := bodies(db.Pending("events")); got != want {
+		t.Errorf("pending = %q, want %q", got, want)
+	}
+}
+
+func TestRollbackLeavesNothing(t *testing.T) {
+	db := newDB(t)
+	entry := inbox.Entry{Handler: "h", DedupKey: "k"}
+	effects := 0
+	all := func(ctx context.Context, tx *memory.Tx) error {
+		tx.OnCommit(func() { effects++ })
+		if _, err := db.Remember(ctx, tx, entry); err != nil {
+			return err
+		}
+		return db.Write(ctx, tx, row(t, "a", "a1"), outbox.Row{Record: record(t, "a", "q1"), Queue: "q"})
+	}
+	err := db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+		return errors.Join(all(ctx, tx), errDeclined)
+	})
+	if !errors.Is(err, errDeclined) {
+		t.Errorf("InTx = %v, want %v", err, errDeclined)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+			_ = all(ctx, tx)
+			panic("boom")
+		})
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	err = db.InTx(ctx, func(ctx context.Context, tx *memory.Tx) error {
+		defer cancel()
+		return all(ctx, tx)
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("InTx with a cancelled context = %v, want %v", err, context.Canceled)
+	}
+	wantPending(t, db, "")
+	if seen, _ := db.Seen(t.Context(), entry); seen || effects != 0 || db.Queue("q").Len() != 0 {
+		t.Errorf("after rollbacks: seen %t, %d effects, %d in the queue; want nothing", seen, effects, db.Queue("q").Len())
+	}
+
+	if err := db.InTx(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	wantPending(t, db, "a1 ")
+	if seen, _ := db.Seen(t.Context(), entry); !seen || effects != 1 || db.Queue("q").Len() != 1 {
+		t.Errorf("after a commit: seen %t, %d effects, %d in the queue; want one of each", seen, effects, db.Queue("q").Len())
+	}
+}
+
+func TestSavepointUndoesWhatWasDoneSince(t *testing.T) {
+	db := newDB(t)
+	var effects []string
+	step := func(ctx context.Context, tx *memory.Tx, name string) error {
+		tx.OnCommit(func() { effects = append(effects, name) })
+		return db.Write(ctx, tx, row(t, "a", name))
+	}
+	err := db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+		err := errors.Join(step(ctx, tx, "1"), db.Savepoint(ctx, tx, func(ctx context.Context) error {
+			err := db.Savepoint(ctx, tx, func(ctx context.Context) error {
+				return errors.Join(step(ctx, tx, "inner"), errDeclined)
+			})
+			if !errors.Is(err, errDeclined) {
+				t.Errorf("inner savepoint = %v, want %v", err, errDeclined)
+			}
+			return step(ctx, tx, "2")
+		}))
+		if undone := db.Savepoint(ctx, tx, func(ctx context.Context) error {
+			return errors.Join(step(ctx, tx, "undone"), errDeclined)
+		}); !errors.Is(undone, errDeclined) {
+			t.Errorf("savepoint = %v, want %v", undone, errDeclined)
+		}
+		return errors.Join(err, step(ctx, tx, "3"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantPending(t, db, "1 2 3 ")
+	if diff := cmp.Diff([]string{"1", "2", "3"}, effects); diff != "" {
+		t.Errorf("effects (-want +got):\n%s", diff)
+	}
+}
+
+func TestTransactionsThatCannotWorkAreRefused(t *testing.T) {
+	db, other := newDB(t), newDB(t)
+	var kept *memory.Tx
+	err := db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+		kept = tx
+		nested := db.InTx(ctx, func(context.Context, *memory.Tx) error { return nil })
+		if !errors.Is(nested, waybill.ErrNestedTransaction) {
+			t.Errorf("InTx in InTx = %v, want %v", nested, waybill.ErrNestedTransaction)
+		}
+		if err := other.InTx(ctx, func(context.Context, *memory.Tx) error { return nil }); err != nil {
+			t.Errorf("InTx of another database = %v, want nil", err)
+		}
+		if tx.Commit() == nil || tx.Rollback() == nil {
+			t.Error("Commit or Rollback of a unit of work = nil, want errors: InTx does that")
+		}
+		if err := other.Write(ctx, tx, row(t, "a", "a1")); err == nil {
+			t.Error("Write with a transaction of another database = nil, want an error")
+		}
+		if err := db.Write(ctx, tx, row(t, "a", "a1"), outbox.Row{Record: record(t, "", ""), Transport: "nowhere"}); err == nil {
+			t.Error("Write to an unknown transport = nil, want an error")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Write(t.Context(), kept, row(t, "a", "a1")); err == nil {
+		t.Error("Write after the end of the transaction = nil, want an error")
+	}
+	wantPending(t, db, "")
+}
+
+func TestTransactionsWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newDB(t)
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := db.Begin(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Begin beside an open transaction = %v, want %v", err, context.DeadlineExceeded)
+		}
+		if err := errors.Join(db.Write(t.Context(), tx, row(t, "a", "a1")), tx.Commit(), tx.Rollback()); err != nil {
+			t.Fatal(err)
+		}
+		wantPending(t, db, "a1 ")
+	})
+}
+
+func TestStoredRecordsAreTheDatabasesOwn(t *testing.T) {
+	db := newDB(t)
+	r := row(t, "a", "a1")
+	commit(t, db, r)
+	r.Record.Body[0] = 'X'
+	db.Pending("events")[0].Body[0] = 'Y'
+	wantPending(t, db, "a1 ")
+}
+
+func claimRows(t testing.TB, db *memory.DB, max outbox.Max) (outbox.Claim, string) {
+	t.Helper()
+	claim, err := db.Claim(t.Context(), "events", max)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recs []*waybill.Record
+	for _, row := range claim.Rows() {
+		recs = append(recs, row.Record)
+	}
+	return claim, bodies(recs)
+}
+
+var anyNumber = outbox.Max{Rows: 100, Bytes: 1 << 20}
+
+func settle(t testing.TB, claim outbox.Claim, published []outbox.ClaimedRow, failed ...outbox.Failure) {
+	t.Helper()
+	if err := claim.Settle(t.Context(), published, failed); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClaimedKeysAreOneRelaysOwn(t *testing.T) {
+	db := newDB(t)
+	commit(t, db, row(t, "a", "a1"), row(t, "a", "a2"), row(t, "b", "b1"), row(t, "", "x"))
+	first, got := claimRows(t, db, outbox.Max{Rows: 1, Bytes: 1})
+	if got != "a1 " {
+		t.Fatalf("claim of one row = %q, want the oldest", got)
+	}
+	second, got := claimRows(t, db, anyNumber)
+	if got != "b1 x " {
+		t.Errorf("claim beside another = %q, want only the rows of other keys", got)
+	}
+	settle(t, first, first.Rows())
+	settle(t, second, nil)
+	if _, got := claimRows(t, db, anyNumber); got != "a2 b1 x " {
+		t.Errorf("claim after both = %q, want what was not published", got)
+	}
+}
+
+func TestBatchIsBoundedByBytes(t *testing.T) {
+	db := newDB(t)
+	commit(t, db, row(t, "", "12345678"), row(t, "", "123"), row(t, "", "45"))
+	for _, want := range []string{"12345678 ", "123 45 "} {
+		claim, got := claimRows(t, db, outbox.Max{Rows: 100, Bytes: 5})
+		if got != want {
+			t.Errorf("claim of 5 bytes = %q, want %q", got, want)
+		}
+		settle(t, claim, claim.Rows())
+	}
+}
+
+func TestRefusedKeyWaitsAndOthersFlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newDB(t)
+		commit(t, db, row(t, "a", "a1"), row(t, "a", "a2"), row(t, "", "x1"), row(t, "", "x2"))
+		for failures := range 3 {
+			claim, _ := claimRows(t, db, anyNumber)
+			rows := claim.Rows()
+			if got := []int{rows[0].Failures, rows[1].Failures}; !cmp.Equal(got, []int{failures, 0}) {
+				t.Errorf("failures of a1 and a2 = %v, want %v", got, []int{failures, 0})
+			}
+			settle(t, claim, nil, outbox.Failure{Row: rows[0], Err: errDeclined, RetryIn: time.Minute})
+			if empty, got := claimRows(t, db, anyNumber); got != "x1 x2 " {
+				t.Errorf("claim while a waits = %q, want the rows without key", got)
+			} else {
+				settle(t, empty, nil)
+			}
+			left, err := db.Left(t.Context(), "events")
+			if want := (outbox.Left{Pending: 4, Blocked: 2}); err != nil || left != want {
+				t.Errorf("Left = %+v, %v, want %+v", left, err, want)
+			}
+			time.Sleep(time.Minute)
+		}
+		claim, _ := claimRows(t, db, anyNumber)
+		rows := claim.Rows()
+		// The head gets through and its successor is refused: that counts anew.
+		settle(t, claim, rows[:1], outbox.Failure{Row: rows[1], Err: errDeclined, RetryIn: time.Minute}, outbox.Failure{Row: rows[2], Err: errDeclined, RetryIn: time.Hour})
+		time.Sleep(time.Minute)
+		claim, got := claimRows(t, db, anyNumber)
+		if got != "a2 x2 " || claim.Rows()[0].Failures != 1 {
+			t.Errorf("claim = %q with %d failures of a2, want a2 after its first failure and x2", got, claim.Rows()[0].Failures)
+		}
+	})
+}
+
+func TestDelayedRowIsOrderedFromItsDueTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newDB(t)
+		commit(t, db, delayedRow(t, "a", "late", time.Hour), delayedRow(t, "a", "soon", time.Minute), delayedRow(t, "a", "soon2", time.Minute), row(t, "a", "now"))
+		wantPending(t, db, "now soon soon2 late ")
+		claim, got := claimRows(t, db, anyNumber)
+		if got != "now " {
+			t.Errorf("claim before anything is due = %q, want now", got)
+		}
+		settle(t, claim, claim.Rows())
+		time.Sleep(time.Minute)
+		commit(t, db, row(t, "a", "then"))
+		claim, got = claimRows(t, db, anyNumber)
+		if got != "then soon soon2 " && got != "soon soon2 then " {
+			t.Errorf("claim after a minute = %q, want soon before soon2, and then", got)
+		}
+		if d := claim.Rows()[0].Record.Delay; d != 0 {
+			t.Errorf("a row that is due has a delay of %v, want none", d)
+		}
+		if left, _ := db.Left(t.Context(), "events"); left != (outbox.Left{Pending: 3, Delayed: 1}) {
+			t.Errorf("Left = %+v, want 3 pending and 1 delayed", left)
+		}
+	})
+}
+
+func TestCommitHintsAtItsRows(t *testing.T) {
+	db := newDB(t)
+	wake := db.Wake("events")
+	commit(t, db, row(t, "a", "a1"), row(t, "a", "a2"))
+	select {
+	case <-wake:
+	default:
+		t.Error("no hint after a commit with rows")
+	}
+	commit(t, db)
+	select {
+	case <-wake:
+		t.Error("a hint without rows")
+	default:
+	}
+}
+
+func TestSyncHandlesAtOnce(t *testing.T) {
+	bus := waybill.NewBus("main")
+	handled := 0
+	waybill.Handle(bus, "count", func(_ context.Context, m OrderPlaced) error {
+		handled++
+		if m.Cents < 0 {
+			return errDeclined
+		}
+		return nil
+	})
+	bus.AddSender("now", memory.Sync(bus))
+	bus.Route("*", "now")
+	if _, err := bus.Dispatch(t.Context(), OrderPlaced{"o-1", 1}); err != nil || handled != 1 {
+		t.Errorf("Dispatch = %v after %d calls, want nil after 1", err, handled)
+	}
+	if _, err := bus.Dispatch(t.Context(), OrderPlaced{"o-1", -1}); !errors.Is(err, errDeclined) {
+		t.Errorf("Dispatch = %v, want the handler's error", err)
+	}
+	if _, err := bus.Dispatch(t.Context(), OrderPlaced{"o-1", 1}, waybill.Delay(time.Second)); err == nil || handled != 2 {
+		t.Errorf("delayed Dispatch = %v after %d calls, want an error and no third call", err, handled)
+	}
+}

@@ -1,0 +1,21 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Sync returns the transport sync://: Send runs the handlers of bus and returns
+// their error. Nothing is retried, and a delayed message is refused.
+func Sync(bus *waybill.Bus) waybill.Sender { return syncSender{bus} }
+
+type syncSender struct{ bus *waybill.Bus }
+
+func (s syncSender) Send(ctx context.Context, rec *waybill.Record) error {
+	if rec.Delay > 0 {
+		return fmt.Errorf("sync transport: %s is delayed by %v, and what is handled at once cannot wait", rec.Name, rec.Delay)
+	}
+	return s.bus.HandleRecord(ctx, clone(rec), "sync", 0)
+}

@@ -1,0 +1,168 @@
+package waycli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/config"
+)
+
+func (c *cli) configCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "config", Short: "Check and show the configuration"},
+		&cobra.Command{
+			Use:   "check",
+			Short: "Check the configuration; exit code 2 if anything is wrong",
+			Long: `Check the configuration and report everything that is wrong with it, each with
+its line. Nothing is opened. What this version can check but not open is noted.
+
+With --json: {"file", "transports", "messages", "notes": [...]}. File is empty if
+there is none and the defaults hold.`,
+			Args: cobra.NoArgs,
+			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.configCheck() }),
+		},
+		&cobra.Command{
+			Use:   "show",
+			Short: "Print the configuration in effect, and where each value comes from",
+			Long: `Print the configuration in effect, defaults included, and where each value comes
+from. Passwords are shown as ***.
+
+With --json: {"config": {...}, "origins": {"database": "waybill.yaml:1", ...}}, the
+first in the form of waybill.yaml.`,
+			Args: cobra.NoArgs,
+			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.configShow() }),
+		},
+	)
+}
+
+func (s *session) configCheck() error {
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	notes := s.notes(cfg)
+	file := s.configFile()
+	if s.flags.json {
+		s.stdout.json(struct {
+			File       string   `json:"file"`
+			Transports int      `json:"transports"`
+			Messages   int      `json:"messages"`
+			Notes      []string `json:"notes"`
+		}{file, len(cfg.Transports), len(cfg.Messages), notes})
+		return nil
+	}
+	s.stdout.line("%s is valid: %s, %s", cmp.Or(file, "the default configuration"), plural(len(cfg.Transports), "transport"), plural(len(cfg.Messages), "message name"))
+	for _, note := range notes {
+		s.say("note: %s", note)
+	}
+	return nil
+}
+
+// notes says what is valid and still cannot work here.
+func (s *session) notes(cfg *config.Config) []string {
+	notes := []string{}
+	if _, ok := s.app.Databases[cfg.Database.Scheme]; !ok {
+		notes = append(notes, fmt.Sprintf("database: this version cannot open %s", cfg.Database))
+	}
+	for _, name := range transportNames(cfg) {
+		dsn := cfg.Transports[name].DSN
+		database, elsewhere := cfg.Database, false
+		if dsn.Scheme == queueScheme {
+			if database, elsewhere = dsn.DSN("database"); !elsewhere {
+				continue
+			}
+		}
+		_, opens := s.app.Databases[database.Scheme]
+		if dsn.Scheme != "memory" && dsn.Scheme != "sync" && !(elsewhere && opens) {
+			notes = append(notes, fmt.Sprintf("transports.%s: this version cannot open %s", name, dsn))
+		}
+	}
+	if _, err := cfg.OutboxTransport(); err != nil && len(cfg.Routing) == 0 && len(cfg.Transports) > 0 {
+		notes = append(notes, err.Error())
+	}
+	return notes
+}
+
+// configFile returns the name of the file that config.Load reads, or nothing.
+func (s *session) configFile() string {
+	if name := cmp.Or(s.flags.config, os.Getenv("WAYBILL_CONFIG")); name != "" {
+		return name
+	}
+	if _, err := os.Stat(config.DefaultFile); err != nil {
+		return ""
+	}
+	return config.DefaultFile
+}
+
+func (s *session) configShow() error {
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	origins := cfg.Origins()
+	if s.flags.database != "" {
+		origins["database"] = "--database"
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Config  *config.Config    `json:"config"`
+			Origins map[string]string `json:"origins"`
+		}{cfg.Redacted(), origins})
+		return nil
+	}
+	text, err := json.Marshal(cfg.Redacted())
+	if err != nil {
+		return err
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		return err
+	}
+	rows := flatten(nil, "", tree)
+	for i, row := range rows {
+		rows[i] = append(row, cmp.Or(origins[row[0].(string)], "-"))
+	}
+	s.stdout.table([]string{"KEY", "VALUE", "FROM"}, rows)
+	return nil
+}
+
+// flatten lists the single values of v, by their dotted paths.
+func flatten(rows [][]any, at string, v any) [][]any {
+	switch v := v.(type) {
+	case map[string]any:
+		if len(v) == 0 && at != "" {
+			return append(rows, []any{at, "{}"})
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			rows = flatten(rows, strings.TrimPrefix(at+"."+pathKey(key), "."), v[key])
+		}
+		return rows
+	case []any:
+		words := make([]string, len(v))
+		for i, item := range v {
+			words[i] = fmt.Sprint(item)
+		}
+		return append(rows, []any{at, strings.Join(words, ", ")})
+	}
+	return append(rows, []any{at, fmt.Sprint(v)})
+}
+
+// pathKey quotes a key as the configuration's own paths do.
+func pathKey(key string) string {
+	plain := func(r rune) bool {
+		return r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) || r == '_' || r == '-'
+	}
+	if key == "" || strings.ContainsFunc(key, func(r rune) bool { return !plain(r) }) {
+		return strconv.Quote(key)
+	}
+	return key
+}

@@ -1,0 +1,225 @@
+package waycli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// consumeFlags are those of consume.
+type consumeFlags struct {
+	exec, handler                string
+	concurrency, prefetch, limit int
+	idle, drain                  duration
+}
+
+func (c *cli) consumeCommand() *cobra.Command {
+	var f consumeFlags
+	cmd := &cobra.Command{
+		Use:   "consume TRANSPORT...",
+		Short: "Take messages from transports and handle them",
+		Long: `Take messages from transports and handle them: with the handlers of this binary,
+or with --exec by running a command for each message.
+
+The command is run by the shell. It gets the message's body on its standard
+input, byte for byte, and these environment variables:
+
+  WAYBILL_MESSAGE_ID, WAYBILL_MESSAGE_NAME, WAYBILL_PARTITION_KEY,
+  WAYBILL_TRANSPORT, WAYBILL_ATTEMPT (1 is the first),
+  WAYBILL_HEADER_*   each header, in upper case with _ for other characters
+
+  exit 0             handled
+  exit 65            no retry can mend it: it waits the longest, and is an alert
+  any other          failed (75 says: for now): tried again, as the transport's
+                     retry settings say
+
+Delivery is at least once. After exit 0 the message is remembered in the inbox of
+the configured database and not run again, but a crash between the two runs it
+again: the command must bear that. Its stderr is passed on line by line, its
+stdout as it is (with --json, to stderr).
+
+Messages whose name is not under messages in the configuration fail, and wait.
+
+It runs until SIGTERM or SIGINT, finishes what is in hand within --drain-timeout
+and exits with 0; then commands that still run are killed, and their messages
+come again. A second signal exits with 130.
+
+With --json, at the end: {"reason": "stopped" or "finished", "handled",
+"duplicates", "failed", "transports": [{"transport", "handled", "duplicates",
+"failed"}]}. Handled includes duplicates; failed counts attempts.`,
+		Example: `  waybill consume orders --exec 'php bin/handle.php' --concurrency 4
+  waybill consume orders mail --exec ./handle --idle-exit 1s`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: c.run(func(ctx context.Context, s *session, transports []string) error {
+			return s.consume(ctx, transports, f)
+		}),
+		ValidArgsFunction: c.completeFrom(transportNames),
+	}
+	p := cmd.Flags()
+	p.StringVar(&f.exec, "exec", "", "command to run for each message")
+	p.StringVar(&f.handler, "handler", "", "name under which the inbox remembers --exec (default exec:TRANSPORT)")
+	p.IntVar(&f.concurrency, "concurrency", 10, "messages handled at once; those of one key one after another")
+	p.IntVar(&f.prefetch, "prefetch", 0, "messages in hand (default: the transport's, or 4 for each that is handled)")
+	p.IntVar(&f.limit, "limit", 0, "exit after so many messages of one transport (default: no limit)")
+	p.Var(&f.idle, "idle-exit", "exit when nothing arrived for so long (default: never)")
+	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default 25s)")
+	return cmd
+}
+
+// completeFrom completes arguments with names of the configuration.
+func (c *cli) completeFrom(names func(*config.Config) []string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		cfg, err := config.Load(c.flags.config, nil)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(cfg), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// consume runs a worker for each transport.
+func (s *session) consume(ctx context.Context, transports []string, f consumeFlags) error {
+	if err := s.checkConsume(transports, f); err != nil {
+		return err
+	}
+	counts := newCounts(transports...)
+	runs := make([]func(context.Context) error, len(transports))
+	for i, name := range transports {
+		w, err := s.worker(ctx, name, f, counts)
+		if err != nil {
+			return err
+		}
+		runs[i] = w.Run
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "consume started", slog.String("transports", strings.Join(transports, " ")))
+	stop := s.showProgress(progress{
+		message: "consuming", verb: "handled",
+		done: func() int { return counts.sum(func(n *laneCounts) *atomic.Int64 { return &n.handled }) },
+		figures: func() []figure {
+			return []figure{{"failed", counts.sum(func(n *laneCounts) *atomic.Int64 { return &n.failed })}}
+		},
+	})
+	err := runAll(ctx, runs...)
+	stop()
+	s.consumeResult(transports, counts, ctx.Err() != nil)
+	return err
+}
+
+func (s *session) checkConsume(transports []string, f consumeFlags) error {
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	for i, name := range transports {
+		if slices.Contains(transports[:i], name) {
+			return &Error{Usage, fmt.Errorf("transport %q is named twice", name), "--concurrency handles more at once"}
+		}
+	}
+	switch {
+	case f.concurrency < 1:
+		return &Error{Usage, fmt.Errorf("--concurrency: %d is less than 1", f.concurrency), ""}
+	case f.prefetch < 0 || f.limit < 0:
+		return &Error{Usage, fmt.Errorf("--prefetch %d, --limit %d: negative", f.prefetch, f.limit), ""}
+	case f.limit > 0 && len(transports) > 1:
+		return &Error{Usage, errors.New("--limit counts the messages of one transport"), "consume each transport by a process of its own"}
+	case f.exec == "" && f.handler != "":
+		return &Error{Usage, errors.New("--handler names --exec, which is missing"), ""}
+	case f.exec == "" && s.app.Bus == nil:
+		return &Error{Usage, fmt.Errorf("%s has no handlers of its own", s.app.Name), "run a command for each message with --exec CMD, or mount these commands in a binary with your handlers"}
+	case f.exec != "" && len(cfg.Messages) == 0:
+		return &Error{Usage, errors.New("the configuration names no messages, so each would fail"), "add their names, such as messages: { order.placed: {} }"}
+	}
+	return nil
+}
+
+// worker returns the worker of one transport.
+func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts) (*worker.Worker, error) {
+	queue, err := s.queue(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	bus, err := s.consumeBus(ctx, name, f, counts)
+	if err != nil {
+		return nil, err
+	}
+	t := s.cfg.Transports[name]
+	cfg := worker.Config{
+		Transport: name, Concurrency: f.concurrency, Prefetch: f.prefetch, Limit: f.limit,
+		Idle: time.Duration(f.idle), Drain: time.Duration(f.drain), Log: s.log, Observer: counts,
+	}
+	if cfg.Prefetch == 0 {
+		cfg.Prefetch = t.DSN.Int("prefetch", 0)
+	}
+	cfg.Retry, cfg.MaxRetries = retryOf(t.Retry)
+	return worker.New(bus, queue, cfg)
+}
+
+func (s *session) consumeBus(ctx context.Context, transport string, f consumeFlags, counts *counts) (*waybill.Bus, error) {
+	if f.exec == "" {
+		return s.bus(ctx)
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newExecBus(&execHandler{
+		command: f.exec, handler: f.handler, transport: transport,
+		log: db, retention: s.cfg.Inbox.Retention,
+		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates,
+	}, messageNames(s.cfg))
+}
+
+// retryOf turns a transport's settings into a worker's, for which zero means a
+// default.
+func retryOf(r config.Retry) (waybill.Backoff, int) {
+	b := waybill.Backoff{Delay: r.Delay, Multiplier: r.Multiplier, MaxDelay: r.MaxDelay, Jitter: r.Jitter}
+	if r.Jitter == 0 {
+		b.Jitter = -1
+	}
+	if r.MaxRetries == 0 {
+		b.Delay = r.MaxDelay // no retries: it waits the longest from the start
+	}
+	return b, max(r.MaxRetries, 1)
+}
+
+type consumed struct {
+	Transport  string `json:"transport,omitempty"`
+	Handled    int    `json:"handled"`
+	Duplicates int    `json:"duplicates"`
+	Failed     int    `json:"failed"`
+}
+
+func (s *session) consumeResult(transports []string, counts *counts, stopped bool) {
+	result := struct {
+		Reason string `json:"reason"`
+		consumed
+		Transports []consumed `json:"transports"`
+	}{Reason: "finished"}
+	if stopped {
+		result.Reason = "stopped"
+	}
+	for _, name := range transports {
+		n := counts.of(name)
+		one := consumed{name, int(n.handled.Load()), int(n.duplicates.Load()), int(n.failed.Load())}
+		result.Transports = append(result.Transports, one)
+		result.Handled += one.Handled
+		result.Duplicates += one.Duplicates
+		result.Failed += one.Failed
+	}
+	if s.flags.json {
+		s.stdout.json(result)
+		return
+	}
+	s.say("%s: %s handled, %s failed", result.Reason, plural(result.Handled, "message"), plural(result.Failed, "attempt"))
+}

@@ -1,0 +1,61 @@
+package waycli
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// counts is an observer that counts by transport.
+type counts struct {
+	transports map[string]*laneCounts // never changed once made
+}
+
+type laneCounts struct {
+	published, refused atomic.Int64 // by a relay
+	handled, failed    atomic.Int64 // by a worker
+	duplicates         atomic.Int64 // of the handled
+}
+
+func newCounts(transports ...string) *counts {
+	c := &counts{transports: map[string]*laneCounts{}}
+	for _, name := range transports {
+		c.transports[name] = &laneCounts{}
+	}
+	return c
+}
+
+func (c *counts) of(transport string) *laneCounts { return c.transports[transport] }
+
+// Observe implements waybill.Observer.
+func (c *counts) Observe(_ context.Context, e waybill.Event) {
+	n := c.of(e.Transport)
+	if n == nil {
+		return
+	}
+	switch e.Kind {
+	case waybill.Published:
+		n.published.Add(1)
+	case waybill.PublishFailed:
+		n.refused.Add(1)
+	case waybill.Handled:
+		switch {
+		case e.Err == nil:
+			n.handled.Add(1)
+		case errors.Is(e.Err, worker.ErrDrained), errors.Is(e.Err, waybill.ErrLeaseLost):
+		default:
+			n.failed.Add(1)
+		}
+	}
+}
+
+func (c *counts) sum(of func(*laneCounts) *atomic.Int64) int {
+	total := int64(0)
+	for _, n := range c.transports {
+		total += of(n).Load()
+	}
+	return int(total)
+}

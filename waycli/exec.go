@@ -1,0 +1,163 @@
+package waycli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+)
+
+// exitUnrecoverable is EX_DATAERR of sysexits.h.
+const exitUnrecoverable = 65
+
+const (
+	// markTimeout bounds the memory of an effect that has happened.
+	markTimeout = 5 * time.Second
+	// leftoverWait is how long a command's output is read after its end, when
+	// something it started holds it open.
+	leftoverWait = time.Second
+)
+
+// An execHandler handles a message by running a command.
+type execHandler struct {
+	command    string
+	handler    string // in the inbox
+	transport  string
+	log        inbox.Log
+	retention  time.Duration
+	stdout     io.Writer
+	stderr     io.Writer
+	duplicates *atomic.Int64
+}
+
+// newExecBus returns a bus on which x handles the messages of those names.
+func newExecBus(x *execHandler, names []string) (bus *waybill.Bus, err error) {
+	if x.handler == "" {
+		// A message routed to two transports is handled on both.
+		x.handler = "exec:" + x.transport
+	}
+	if strings.ContainsAny(x.handler, ",\x00") || len(x.handler) > 190 {
+		return nil, &Error{Usage, fmt.Errorf("--handler: %q is no name for a handler", x.handler), "use at most 190 bytes without commas"}
+	}
+	bus = waybill.NewBus("exec")
+	for _, name := range names {
+		waybill.HandleRaw(bus, x.handler, name, x.handle)
+	}
+	return bus, nil
+}
+
+// handle runs the command, unless the inbox remembers that it has succeeded.
+// The inbox is written after the fact: at least once.
+func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
+	env := waybill.EnvelopeFrom(ctx)
+	entry, err := inbox.EntryFor(x.handler, env, x.retention)
+	if err != nil {
+		return err
+	}
+	seen, err := x.log.Seen(ctx, entry)
+	if err != nil {
+		return fmt.Errorf("inbox: %w", err)
+	}
+	if seen {
+		x.duplicates.Add(1)
+		return nil
+	}
+	if err := x.run(ctx, env, m); err != nil {
+		return err
+	}
+	// It has happened, so it is remembered also when time is up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
+	defer cancel()
+	if err := x.log.Mark(ctx, entry); err != nil {
+		return fmt.Errorf("the command succeeded, but the inbox does not know: %w", err)
+	}
+	return nil
+}
+
+func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.RawMessage) error {
+	headers, err := headersOf(env)
+	if err != nil {
+		return err
+	}
+	id, _ := waybill.Last[waybill.MessageID](env)
+	attempt, _ := waybill.Last[waybill.Redelivery](env)
+	cmd := shellCommand(ctx, x.command)
+	cmd.Stdin = bytes.NewReader(m.Body)
+	cmd.Env = append(os.Environ(),
+		"WAYBILL_MESSAGE_ID="+id.String(),
+		"WAYBILL_MESSAGE_NAME="+m.Name,
+		"WAYBILL_PARTITION_KEY="+m.Key,
+		"WAYBILL_ATTEMPT="+strconv.Itoa(attempt.Failures+1),
+		"WAYBILL_TRANSPORT="+x.transport,
+	)
+	cmd.Env = append(cmd.Env, headers...)
+	stdout := &lineWriter{w: x.stdout}
+	stderr := &lineWriter{w: x.stderr, prefix: m.Name + " " + id.String() + ": "}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.WaitDelay = leftoverWait
+	err = cmd.Run()
+	stdout.flush()
+	stderr.flush()
+	var status *exec.ExitError
+	switch {
+	case err == nil, cmd.ProcessState != nil && cmd.ProcessState.Success():
+		return nil // in the second case only its output was not read to the end
+	case ctx.Err() != nil:
+		return fmt.Errorf("command killed: %w", context.Cause(ctx))
+	case errors.As(err, &status) && status.ExitCode() == exitUnrecoverable:
+		return waybill.Unrecoverable(fmt.Errorf("command: %w", err))
+	}
+	return fmt.Errorf("command: %w", err)
+}
+
+// headersOf returns the headers of env as environment variables. Two names
+// that become one variable: the one that sorts last counts.
+func headersOf(env *waybill.Envelope) ([]string, error) {
+	// An envelope does not list its headers, but its record has them.
+	bare := waybill.NewEnvelope(waybill.RawMessage{Name: "headers", ContentType: "application/octet-stream"}, slices.Collect(env.Stamps())...)
+	serializer := waybill.Serializer{Types: waybill.NewTypes()}
+	serializer.Types.AllowRaw("headers")
+	rec, err := serializer.Encode(bare)
+	if err != nil {
+		return nil, err
+	}
+	var vars []string
+	for _, name := range slices.Sorted(maps.Keys(rec.Headers)) {
+		vars = append(vars, "WAYBILL_HEADER_"+variable(name)+"="+rec.Headers[name])
+	}
+	return vars, nil
+}
+
+// variable is name in upper case with _ for what a shell does not take.
+func variable(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, name)
+}
+
+// commandOutput is where the stdout of commands goes: with --json, stdout is
+// ours alone.
+func (s *session) commandOutput() io.Writer {
+	if s.flags.json {
+		return s.stderr
+	}
+	return &lockedWriter{w: s.stdout}
+}

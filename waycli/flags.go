@@ -1,0 +1,131 @@
+package waycli
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/waybill-go/waybill/config"
+)
+
+// flags are those of every command.
+type flags struct {
+	config, database    string
+	json, yes, noColor  bool
+	logLevel, logFormat string
+}
+
+func (f *flags) register(root *cobra.Command) {
+	p := root.PersistentFlags()
+	p.StringVarP(&f.config, "config", "c", "", "configuration file (default: $WAYBILL_CONFIG, or waybill.yaml)")
+	p.StringVar(&f.database, "database", "", "DSN of the database, in place of the configured one")
+	p.BoolVar(&f.json, "json", false, "print results, and an error, as JSON")
+	p.BoolVarP(&f.yes, "yes", "y", false, "do not ask before something is removed")
+	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	p.StringVar(&f.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
+	p.BoolVar(&f.noColor, "no-color", false, "no colors; so does the environment variable NO_COLOR")
+	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
+}
+
+// A duration is a flag that knows d and w.
+type duration time.Duration
+
+// String implements pflag.Value.
+func (d *duration) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return config.FormatDuration(time.Duration(*d))
+}
+
+// Set implements pflag.Value.
+func (d *duration) Set(s string) error {
+	v, err := config.ParseDuration(s)
+	if err == nil && v < 0 {
+		err = errors.New("it is negative")
+	}
+	*d = duration(v)
+	return err
+}
+
+// Type implements pflag.Value.
+func (d *duration) Type() string { return "duration" }
+
+// flagError makes what is wrong with a flag a usage error.
+func flagError(cmd *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	hint := fmt.Sprintf("%s --help shows the flags", cmd.CommandPath())
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+		hint = didYouMean("--"+unknown.GetSpecifiedName(), known, "flags")
+	}
+	return &Error{Usage, err, hint}
+}
+
+// checkArguments makes wrong arguments of cmd and all below it usage errors.
+func checkArguments(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return &Error{Usage, err, "usage: " + cmd.UseLine()}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		checkArguments(sub)
+	}
+}
+
+// group makes cmd a mere parent of its commands.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(commands...)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(cmd, args[0])
+		}
+		return &Error{Usage, fmt.Errorf("%s: which command?", cmd.CommandPath()), didYouMean("", commandNames(cmd), "commands")}
+	}
+	return cmd
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	return &Error{Usage, fmt.Errorf("unknown command %q for %s", name, cmd.CommandPath()), didYouMean(name, commandNames(cmd), "commands")}
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return names
+}
+
+// helpCommand is cobra's, except that an unknown command is an error.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about any command",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				if found == nil {
+					found = cmd.Root()
+				}
+				return unknownCommand(found, rest[0])
+			}
+			return found.Help()
+		},
+	}
+}

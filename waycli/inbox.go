@@ -1,0 +1,172 @@
+package waycli
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/config"
+)
+
+func (c *cli) inboxCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "inbox", Short: "Look at what is remembered of handled messages, and prune it"},
+		&cobra.Command{
+			Use:   "stats",
+			Short: "Count what is remembered, by handler",
+			Long: `Count the handled messages that are remembered, by handler.
+
+With --json: {"inbox": [{"handler", "entries", "oldest", "newest"}]}.`,
+			Args: cobra.NoArgs,
+			RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.inboxStats(ctx) }),
+		},
+		&cobra.Command{
+			Use:   "lookup ID",
+			Short: "Say which handlers have handled a message",
+			Long: `Say which handlers have handled a message. ID is a message id or an idempotency
+key. Exit code 3 says that none has, or that it is forgotten.
+
+With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}]}.`,
+			Args: cobra.ExactArgs(1),
+			RunE: c.run(func(ctx context.Context, s *session, args []string) error { return s.inboxLookup(ctx, args[0]) }),
+		},
+		c.inboxPruneCommand(),
+	)
+}
+
+func (s *session) inboxStats(ctx context.Context) error {
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	stats, err := db.InboxStats(ctx)
+	if err != nil {
+		return err
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Inbox []admin.InboxStats `json:"inbox"`
+		}{stats})
+		return nil
+	}
+	s.inboxTable(stats)
+	return nil
+}
+
+func (s *session) inboxTable(stats []admin.InboxStats) {
+	rows := make([][]any, len(stats))
+	for i, h := range stats {
+		rows[i] = []any{h.Handler, count(h.Entries), ago(h.Oldest), ago(h.Newest)}
+	}
+	s.stdout.table([]string{"HANDLER", "ENTRIES", "OLDEST", "NEWEST"}, rows)
+}
+
+func (s *session) inboxLookup(ctx context.Context, id string) error {
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	entries, err := db.InboxLookup(ctx, id)
+	if err != nil {
+		return err
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Entries []admin.InboxEntry `json:"entries"`
+		}{entries})
+		return nil
+	}
+	rows := make([][]any, len(entries))
+	for i, e := range entries {
+		rows[i] = []any{e.Handler, e.DedupKey, e.MessageID, e.ProcessedAt.Format(time.RFC3339)}
+	}
+	s.stdout.table([]string{"HANDLER", "DEDUP KEY", "MESSAGE", "PROCESSED"}, rows)
+	return nil
+}
+
+func (c *cli) inboxPruneCommand() *cobra.Command {
+	var older duration
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Forget messages that were handled long ago",
+		Long: `Forget messages that were handled longer ago than inbox.retention, or than
+--older-than if that is more. Less is refused: a message that is forgotten while
+it still counts as new would be handled twice.
+
+It counts first and asks; --yes does not ask, and without a terminal it is needed.
+
+With --json: {"older_than", "matching", "removed", "dry_run"}.`,
+		Example: `  waybill inbox prune --older-than 60d --dry-run
+  waybill inbox prune --yes`,
+		Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
+			return s.inboxPrune(ctx, time.Duration(older), dryRun)
+		}),
+	}
+	cmd.Flags().Var(&older, "older-than", "age, such as 30d (default: inbox.retention)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count")
+	return cmd
+}
+
+// pruned is the result of inbox prune.
+type pruned struct {
+	OlderThan string `json:"older_than"`
+	Matching  int    `json:"matching"`
+	Removed   int    `json:"removed"`
+	DryRun    bool   `json:"dry_run"`
+}
+
+func (s *session) inboxPrune(ctx context.Context, older time.Duration, dryRun bool) error {
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	retention := cfg.Inbox.Retention
+	if older == 0 {
+		older = retention
+	}
+	age := config.FormatDuration(older)
+	if older < retention {
+		return &Error{Refused, fmt.Errorf("--older-than %s is less than inbox.retention, %s: a message handled between the two could be handled again", age, config.FormatDuration(retention)),
+			"lower inbox.retention first, so that older messages are refused"}
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	result := pruned{OlderThan: age, DryRun: dryRun}
+	if result.Matching, err = db.InboxOlder(ctx, older); err != nil {
+		return err
+	}
+	if dryRun || result.Matching == 0 {
+		s.pruneResult(result)
+		return nil
+	}
+	if err := s.confirm(ctx, fmt.Sprintf("Remove %s of messages handled more than %s ago?", plural(result.Matching, "inbox entry"), age)); err != nil {
+		return err
+	}
+	var removed atomic.Int64
+	stop := s.showProgress(progress{message: "pruning", verb: "removed", done: func() int { return int(removed.Load()) }})
+	result.Removed, err = db.InboxPrune(ctx, older, func(n int) { removed.Add(int64(n)) })
+	stop()
+	if err != nil && result.Removed > 0 {
+		err = &Error{Partial, err, fmt.Sprintf("%s removed; the same command removes the rest", plural(result.Removed, "entry"))}
+	}
+	s.pruneResult(result)
+	return err
+}
+
+func (s *session) pruneResult(r pruned) {
+	switch {
+	case s.flags.json:
+		s.stdout.json(r)
+	case r.DryRun:
+		s.stdout.line("%s older than %s would be removed", plural(r.Matching, "entry"), r.OlderThan)
+	default:
+		s.stdout.line("%s older than %s removed", plural(r.Removed, "entry"), r.OlderThan)
+	}
+}

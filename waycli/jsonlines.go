@@ -1,0 +1,184 @@
+package waycli
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill"
+)
+
+const (
+	maxJSONLine   = 8 << 20 // a body of 1 MiB and its headers, however they are escaped
+	maxBatchBytes = 8 << 20 // of the bodies of one transaction
+)
+
+// dispatchFile dispatches the messages of a file, batch by batch.
+func (s *session) dispatchFile(ctx context.Context, f dispatchFlags) error {
+	d, err := s.newDispatch(ctx, f.to)
+	if err != nil {
+		return err
+	}
+	var from io.Reader = cancelReader{ctx, s.stdin}
+	if f.from != "-" {
+		file, err := os.Open(f.from)
+		if err != nil {
+			return &Error{Usage, fmt.Errorf("--from: %w", err), ""}
+		}
+		defer func() { _ = file.Close() }() // only read
+		from = file
+	}
+	in := newJSONLines(from)
+	var done atomic.Int64
+	stop := s.showProgress(progress{message: "dispatching", verb: "dispatched", done: func() int { return int(done.Load()) }})
+	defer stop()
+	committed := 0 // lines of committed batches
+	for {
+		batch, err := d.readBatch(in, f.batch)
+		if err != nil {
+			return s.stoppedAt(f.from, in.number, committed, err)
+		}
+		if len(batch) == 0 {
+			break
+		}
+		if err := d.commit(ctx, batch...); err != nil {
+			return s.notCommitted(f.from, committed, in.number, err)
+		}
+		committed = in.number
+		done.Add(int64(len(batch)))
+	}
+	stop()
+	s.say("%s dispatched", plural(int(done.Load()), "message"))
+	return nil
+}
+
+func (d *dispatch) readBatch(in *jsonLines, lines int) ([]prepared, error) {
+	var batch []prepared
+	size := 0
+	for len(batch) < lines && size < maxBatchBytes {
+		m, err := in.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		p, err := d.prepare(m)
+		if err != nil {
+			return nil, err
+		}
+		size += p.bytes
+		batch = append(batch, p)
+	}
+	return batch, nil
+}
+
+// stoppedAt is the error of a line that cannot be dispatched.
+func (s *session) stoppedAt(file string, line, committed int, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return s.stopped(file, committed, errInterrupted, "")
+	}
+	return s.stopped(file, committed, fmt.Errorf("%s:%d: %w", nameOf(file), line, err), hintOf(err, s.app.Name))
+}
+
+// notCommitted is the error of a batch whose transaction failed.
+func (s *session) notCommitted(file string, committed, last int, err error) error {
+	what := "were not dispatched"
+	if errors.Is(err, waybill.ErrCommitUnknown) {
+		what = "may or may not have been dispatched"
+	}
+	return s.stopped(file, committed, fmt.Errorf("%s: lines %d to %d %s: %w", nameOf(file), committed+1, last, what, err), hintOf(err, s.app.Name))
+}
+
+// stopped says what was done before err, and how to go on.
+func (s *session) stopped(file string, committed int, err error, hint string) error {
+	if committed == 0 {
+		return &Error{0, err, joined(hint, "nothing was dispatched")}
+	}
+	input := file
+	if file == "-" {
+		input = "THE INPUT"
+	}
+	return &Error{Partial, err, joined(hint, fmt.Sprintf("lines 1 to %d were dispatched; resume from line %d: tail -n +%d %s | %s dispatch --from -",
+		committed, committed+1, committed+1, input, s.app.Name))}
+}
+
+func joined(parts ...string) string {
+	return strings.Trim(strings.Join(parts, "; "), "; ")
+}
+
+func nameOf(file string) string {
+	if file == "-" {
+		return "standard input"
+	}
+	return file
+}
+
+// jsonLines reads messages, one a line. Blank lines are passed over.
+type jsonLines struct {
+	in     *bufio.Scanner
+	number int // of the last line that was read
+}
+
+func newJSONLines(r io.Reader) *jsonLines {
+	in := bufio.NewScanner(r)
+	in.Buffer(make([]byte, 0, 64<<10), maxJSONLine)
+	return &jsonLines{in: in}
+}
+
+// next returns the message of the next line, or io.EOF.
+func (l *jsonLines) next() (message, error) {
+	for l.in.Scan() {
+		l.number++
+		if line := bytes.TrimSpace(l.in.Bytes()); len(line) > 0 {
+			return parseMessage(line)
+		}
+	}
+	err := l.in.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		l.number++
+		err = fmt.Errorf("the line is longer than %d bytes", maxJSONLine)
+	}
+	return message{}, cmp.Or(err, io.EOF)
+}
+
+// parseMessage reads one line. Errors quote no values: they may be the body's.
+func parseMessage(line []byte) (message, error) {
+	var m message
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&m); err != nil {
+		var syntax *json.SyntaxError
+		var typ *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &syntax):
+			return m, fmt.Errorf("it is not JSON: %w at byte %d", err, syntax.Offset)
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return m, errors.New("it is not JSON: it ends too early")
+		case errors.As(err, &typ) && typ.Field == "":
+			return m, fmt.Errorf("it is not an object, but a %s", typ.Value)
+		case errors.As(err, &typ):
+			return m, fmt.Errorf("field %q is a %s, want a %s", typ.Field, typ.Value, jsonKind(typ.Field))
+		}
+		return m, &Error{0, errors.New(strings.TrimPrefix(err.Error(), "json: ")), "fields: name, key, body, headers, id, delay"}
+	}
+	if dec.InputOffset() < int64(len(line)) {
+		return m, errors.New("there is more behind the object: one message a line")
+	}
+	return m, nil
+}
+
+func jsonKind(field string) string {
+	if field == "headers" {
+		return "object of strings"
+	}
+	return "string"
+}

@@ -1,0 +1,61 @@
+package waycli
+
+import (
+	"bytes"
+	"io"
+	"sync"
+)
+
+// A lineWriter passes whole lines on, each with a prefix, in one Write each.
+type lineWriter struct {
+	w      io.Writer
+	prefix string
+	rest   []byte // a line that is not complete
+}
+
+// maxLine is where a line without an end is broken.
+const maxLine = 64 << 10
+
+// Write implements io.Writer.
+func (l *lineWriter) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		i := bytes.IndexByte(l.rest, '\n')
+		if i < 0 && len(l.rest) < maxLine {
+			return len(p), nil
+		}
+		if i < 0 {
+			i = maxLine - 1
+		}
+		if err := l.pass(l.rest[:i+1]); err != nil {
+			return 0, err
+		}
+		l.rest = l.rest[i+1:]
+	}
+}
+
+// flush passes on what has no line break at its end, with one.
+func (l *lineWriter) flush() {
+	if len(l.rest) > 0 {
+		_ = l.pass(append(l.rest, '\n')) // it is lost, as its command is
+		l.rest = nil
+	}
+}
+
+func (l *lineWriter) pass(line []byte) error {
+	_, err := l.w.Write(append([]byte(l.prefix), line...))
+	return err
+}
+
+// A lockedWriter may be written to concurrently.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}

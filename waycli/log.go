@@ -1,0 +1,33 @@
+package waycli
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lmittmann/tint"
+)
+
+// newLog returns a logger that writes to s.
+func newLog(s *screen, level, format string, color bool) (*slog.Logger, error) {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		return nil, &Error{Usage, fmt.Errorf("--log-level: %q is not a level", level), didYouMean(level, []string{"debug", "info", "warn", "error"}, "levels")}
+	}
+	switch format {
+	case "json":
+	case "text":
+		return textLog(s, least, color), nil
+	case "auto":
+		if s.terminal {
+			return textLog(s, least, color), nil
+		}
+	default:
+		return nil, &Error{Usage, fmt.Errorf("--log-format: %q is not a format", format), didYouMean(format, []string{"auto", "text", "json"}, "formats")}
+	}
+	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: least})), nil
+}
+
+func textLog(s *screen, least slog.Level, color bool) *slog.Logger {
+	return slog.New(tint.NewHandler(s, &tint.Options{Level: least, NoColor: !color, TimeFormat: time.TimeOnly}))
+}

@@ -1,0 +1,209 @@
+package waycli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A message is one to dispatch, as a line of JSON Lines has it.
+type message struct {
+	Name    string            `json:"name"`
+	Key     string            `json:"key"`
+	Body    json.RawMessage   `json:"body"`
+	Headers map[string]string `json:"headers"`
+	ID      string            `json:"id"`
+	Delay   string            `json:"delay"`
+}
+
+// A prepared message has passed every check that can be made before its
+// transaction.
+type prepared struct {
+	env        *waybill.Envelope
+	id         waybill.MessageID
+	name, key  string
+	transports []string
+	bytes      int
+}
+
+// A dispatch prepares messages and commits them.
+type dispatch struct {
+	s          *session
+	to         string // of --to, or empty
+	serializer waybill.Serializer
+	decodes    bool // the names have Go types here
+	commitAll  Dispatch
+}
+
+func (s *session) newDispatch(ctx context.Context, to string) (*dispatch, error) {
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	d := &dispatch{s: s, to: to}
+	if s.app.Bus != nil {
+		bus, err := s.bus(ctx)
+		if err != nil {
+			return nil, err
+		}
+		d.serializer, d.decodes = *bus.Serializer(), true
+	} else {
+		d.serializer.Types = waybill.NewTypes()
+		d.serializer.Types.AllowRaw(messageNames(cfg)...)
+	}
+	if to != "" {
+		if _, err := s.transport(to); err != nil {
+			return nil, err
+		}
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := outbox.Config{Routes: cfg.Routing, Queues: map[string]string{}, Transports: transportNames(cfg), Serializer: d.serializer}
+	if out.To, err = cfg.OutboxTransport(); err != nil {
+		if len(cfg.Routing) == 0 && to == "" {
+			return nil, err
+		}
+		out.To = to
+	}
+	for name, t := range cfg.Transports {
+		if inDatabase(t.DSN, cfg.Database) {
+			out.Queues[name] = t.DSN.Host
+		}
+	}
+	d.commitAll, err = db.Dispatcher(out)
+	return d, err
+}
+
+// checkName refuses a name that is not on the list.
+func (d *dispatch) checkName(name string) error {
+	_, err := d.serializer.Types.NameOf(waybill.RawMessage{Name: name})
+	return err
+}
+
+// prepare checks m, so that its transaction has no reason to refuse it.
+func (d *dispatch) prepare(m message) (prepared, error) {
+	if err := d.checkName(m.Name); err != nil {
+		return prepared{}, err
+	}
+	to, err := d.route(m.Name)
+	if err != nil {
+		return prepared{}, err
+	}
+	if m.Body == nil {
+		return prepared{}, errors.New("it has no body")
+	}
+	if m.Key, err = d.keyOf(m); err != nil {
+		return prepared{}, err
+	}
+	stamps, id, err := d.stamps(m)
+	if err != nil {
+		return prepared{}, err
+	}
+	env := waybill.NewEnvelope(waybill.RawMessage{Name: m.Name, Key: m.Key, Body: m.Body}, stamps...)
+	rec, err := d.serializer.Encode(env)
+	if err != nil {
+		return prepared{}, err
+	}
+	return prepared{env, id, rec.Name, rec.Key, to, len(rec.Body)}, nil
+}
+
+func (d *dispatch) stamps(m message) (stamps []waybill.Stamp, id waybill.MessageID, err error) {
+	if m.ID != "" {
+		id, err = waybill.ParseMessageID(m.ID)
+	} else {
+		id, err = waybill.NewMessageID()
+	}
+	if err != nil {
+		return nil, id, err
+	}
+	stamps = append(stamps, id)
+	if m.Delay != "" {
+		delay, err := config.ParseDuration(m.Delay)
+		if err != nil {
+			return nil, id, fmt.Errorf("delay: %w", err)
+		}
+		stamps = append(stamps, waybill.Delay(delay))
+	}
+	for name, value := range m.Headers {
+		stamps = append(stamps, waybill.Header(name, value))
+	}
+	if d.to != "" {
+		stamps = append(stamps, waybill.TransportNames{d.to})
+	}
+	return stamps, id, nil
+}
+
+// keyOf returns the partition key. Where the name has a Go type, the body must
+// decode into it, and its own key counts unless another is given.
+func (d *dispatch) keyOf(m message) (string, error) {
+	if !d.decodes {
+		return m.Key, nil
+	}
+	env, err := d.serializer.Decode(&waybill.Record{Name: m.Name, Body: m.Body})
+	if err != nil {
+		return "", err
+	}
+	if keyed, ok := env.Message().(waybill.Keyed); ok && m.Key == "" {
+		return keyed.PartitionKey(), nil
+	}
+	return m.Key, nil
+}
+
+// route returns the transports of name and refuses those that nobody could
+// take the message from.
+func (d *dispatch) route(name string) ([]string, error) {
+	cfg := d.s.cfg
+	to := waybill.Routes(cfg.Routing).For(name)
+	if d.to != "" {
+		to = []string{d.to}
+	}
+	if to == nil {
+		one, err := cfg.OutboxTransport()
+		if err != nil {
+			return nil, fmt.Errorf("no route for %s: %w", name, err)
+		}
+		to = []string{one}
+	}
+	unreachable := slices.IndexFunc(to, func(name string) bool {
+		scheme := cfg.Transports[name].DSN.Scheme
+		return scheme == "sync" || scheme == "memory"
+	})
+	if unreachable >= 0 {
+		t := to[unreachable]
+		return nil, &Error{Usage, fmt.Errorf("%s goes to transport %q, which is %s: it lives inside the process that sends to it, and this one ends", name, t, cfg.Transports[t].DSN),
+			"dispatch it from the application, or choose another transport with --to"}
+	}
+	return to, nil
+}
+
+// commit dispatches ps in one transaction and prints them.
+func (d *dispatch) commit(ctx context.Context, ps ...prepared) error {
+	envs := make([]any, len(ps))
+	for i, p := range ps {
+		envs[i] = p.env
+	}
+	if _, err := d.commitAll(ctx, envs...); err != nil {
+		return err
+	}
+	for _, p := range ps {
+		if !d.s.flags.json {
+			d.s.stdout.line("%s", p.id)
+			continue
+		}
+		d.s.stdout.json(struct {
+			ID         waybill.MessageID `json:"id"`
+			Name       string            `json:"name"`
+			Key        string            `json:"key"`
+			Transports []string          `json:"transports"`
+		}{p.id, p.name, p.key, p.transports})
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package waycli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/admin"
+)
+
+func (c *cli) outboxCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "outbox", Short: "Look at messages that are not published yet"},
+		c.outboxListCommand(), c.outboxBlockedCommand(), c.outboxStatsCommand())
+}
+
+func (c *cli) outboxListCommand() *cobra.Command {
+	var q admin.OutboxQuery
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List messages that are not published yet, oldest first, then the delayed",
+		Long: `List messages that are not published yet, oldest first, then the delayed ones.
+
+With --json: {"messages": [{"row", "transport", "name", "key", "id", "created_at",
+"due_at", "bytes", "blocked"}], "more"}. More says that --limit left some out.`,
+		Example: `  waybill outbox list --key o-1
+  waybill outbox list --after 4711 --json`,
+		Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.outboxList(ctx, q) }),
+	}
+	p := cmd.Flags()
+	c.transportFlag(cmd, &q.Transport)
+	p.StringVar(&q.Key, "key", "", "only this partition key")
+	p.StringVar(&q.Name, "name", "", "only messages of this name")
+	p.Int64Var(&q.After, "after", 0, "only rows with a greater number; leaves out the delayed")
+	p.IntVar(&q.Limit, "limit", 50, "at most so many; 0 means all")
+	return cmd
+}
+
+// transportFlag adds --transport.
+func (c *cli) transportFlag(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "transport", "", "only this transport")
+	_ = cmd.RegisterFlagCompletionFunc("transport", c.completeFrom(transportNames))
+}
+
+func (s *session) outboxList(ctx context.Context, q admin.OutboxQuery) error {
+	if q.Limit < 0 || q.After < 0 {
+		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", q.Limit, q.After), ""}
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	limit := q.Limit
+	if limit > 0 {
+		q.Limit++ // one more shows that there are more
+	}
+	messages, err := db.Outbox(ctx, q)
+	if err != nil {
+		return err
+	}
+	more := limit > 0 && len(messages) > limit
+	if more {
+		messages = messages[:limit]
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Messages []admin.OutboxMessage `json:"messages"`
+			More     bool                  `json:"more"`
+		}{messages, more})
+		return nil
+	}
+	rows := make([][]any, len(messages))
+	for i, m := range messages {
+		rows[i] = []any{m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), m.Bytes, stateOf(m)}
+	}
+	s.stdout.table([]string{"ROW", "TRANSPORT", "NAME", "KEY", "ID", "AGE", "BYTES", "STATE"}, rows)
+	if more {
+		s.say("there are more: --limit 0 shows all")
+	}
+	return nil
+}
+
+func stateOf(m admin.OutboxMessage) string {
+	switch {
+	case m.DueAt != nil:
+		return "due " + short(-time.Until(*m.DueAt))
+	case m.Blocked:
+		return "blocked"
+	}
+	return "pending"
+}
+
+func (c *cli) outboxBlockedCommand() *cobra.Command {
+	var transport string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "blocked",
+		Short: "List the keys whose next message is refused, longest first",
+		Long: `List the keys whose next message is being refused, and single messages without a
+key, longest first. A relay goes on trying them; nothing of a key overtakes its
+head.
+
+With --json: {"keys": [{"transport", "key", "row", "head_id", "head_name",
+"failures", "first_failed_at", "next_attempt_at", "last_error", "waiting"}],
+"more"}. Row is set for a message without a key.`,
+		Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.outboxBlocked(ctx, transport, limit) }),
+	}
+	c.transportFlag(cmd, &transport)
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 means all")
+	return cmd
+}
+
+func (s *session) outboxBlocked(ctx context.Context, transport string, limit int) error {
+	if limit < 0 {
+		return &Error{Usage, fmt.Errorf("--limit: %d is negative", limit), ""}
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	ask := limit
+	if limit > 0 {
+		ask++
+	}
+	keys, err := db.Blocked(ctx, transport, ask)
+	if err != nil {
+		return err
+	}
+	more := limit > 0 && len(keys) > limit
+	if more {
+		keys = keys[:limit]
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Keys []admin.BlockedKey `json:"keys"`
+			More bool               `json:"more"`
+		}{keys, more})
+		return nil
+	}
+	rows := make([][]any, len(keys))
+	for i, k := range keys {
+		rows[i] = []any{k.Transport, k.Key, k.Waiting, k.Failures, ago(k.FirstFailedAt), short(time.Until(k.NextAttemptAt)), k.HeadName, k.HeadID, k.LastError}
+	}
+	s.stdout.table([]string{"TRANSPORT", "KEY", "WAITING", "FAILURES", "SINCE", "NEXT IN", "HEAD", "ID", "ERROR"}, rows)
+	if more {
+		s.say("there are more: --limit 0 shows all")
+	}
+	return nil
+}
+
+func (c *cli) outboxStatsCommand() *cobra.Command {
+	var transport string
+	var failIf []string
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Count what is in the outbox, by transport",
+		Long: `Count what is in the outbox, by transport.
+
+With --json: {"outbox": [{"transport", "pending", "oldest_age_seconds",
+"blocked_keys", "delayed"}]}.
+` + failIfHelp,
+		Example: `  waybill outbox stats --fail-if 'pending>1000' --fail-if 'oldest_age>5m'`,
+		Args:    cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
+			return s.outboxStats(ctx, transport, failIf)
+		}),
+	}
+	c.transportFlag(cmd, &transport)
+	failIfFlag(cmd, &failIf)
+	return cmd
+}
+
+func (s *session) outboxStats(ctx context.Context, transport string, failIf []string) error {
+	conditions, err := parseConditions(failIf)
+	if err != nil {
+		return err
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := db.OutboxStats(ctx)
+	if err != nil {
+		return err
+	}
+	stats := make([]admin.OutboxStats, 0, len(all))
+	for _, one := range all {
+		if transport == "" || one.Transport == transport {
+			stats = append(stats, one)
+		}
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Outbox []admin.OutboxStats `json:"outbox"`
+		}{stats})
+	} else {
+		s.outboxTable(stats)
+	}
+	return check(conditions, figuresOf(stats))
+}
+
+func (s *session) outboxTable(stats []admin.OutboxStats) {
+	rows := make([][]any, len(stats))
+	for i, o := range stats {
+		rows[i] = []any{o.Transport, count(o.Pending), seconds(o.OldestAgeSeconds), count(o.BlockedKeys), count(o.Delayed)}
+	}
+	s.stdout.table([]string{"TRANSPORT", "PENDING", "OLDEST", "BLOCKED KEYS", "DELAYED"}, rows)
+}
+
+func seconds(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	return short(time.Duration(s * float64(time.Second)))
+}

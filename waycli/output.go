@@ -1,0 +1,103 @@
+package waycli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/waybill-go/waybill/config"
+)
+
+// An output is stdout. It remembers the first error, so that a full disk is
+// not taken for success.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	n, err := o.w.Write(p)
+	o.err = err
+	return n, err
+}
+
+// line prints one line.
+func (o *output) line(format string, args ...any) { fmt.Fprintf(o, format+"\n", args...) }
+
+// json prints v as one line.
+func (o *output) json(v any) {
+	enc := json.NewEncoder(o)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil && o.err == nil {
+		o.err = err
+	}
+}
+
+// table prints rows under a header, or says that there are none.
+func (o *output) table(header []string, rows [][]any) {
+	w := tabwriter.NewWriter(o, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.Join(header, "\t"))
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = plain(fmt.Sprint(cell))
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	_ = w.Flush() // o has the error
+}
+
+// plain returns s so that a terminal shows it and obeys nothing in it: keys and
+// errors come from anywhere.
+func plain(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// ago returns a time as its distance from now, short.
+func ago(t time.Time) string { return short(time.Since(t)) }
+
+func short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "in " + short(-d)
+	case d >= 48*time.Hour:
+		return strconv.Itoa(int(d/(24*time.Hour))) + "d"
+	case d >= time.Minute:
+		return config.FormatDuration(d.Round(time.Second))
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}
+
+// count returns n with thousands apart.
+func count(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// plural returns "1 message", "2 messages".
+func plural(n int, noun string) string {
+	switch {
+	case n == 1:
+		return "1 " + noun
+	case strings.HasSuffix(noun, "y") && !strings.HasSuffix(noun, "ey"):
+		return count(n) + " " + strings.TrimSuffix(noun, "y") + "ies"
+	}
+	return count(n) + " " + noun + "s"
+}

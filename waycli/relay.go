@@ -1,0 +1,199 @@
+package waycli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+func (c *cli) relayCommand() *cobra.Command {
+	var cfg outbox.RelayConfig
+	cmd := &cobra.Command{
+		Use:   "relay",
+		Short: "Move committed messages from the outbox to their transports",
+		Long: `Move committed messages from the outbox of the configured database to their
+transports, in commit order per key. All transports of the configuration are
+relayed, except queues of the same database, which dispatch writes itself, and
+sync.
+
+It runs until SIGTERM or SIGINT, settles the batch in hand and exits with 0; a
+second signal exits with 130. With --drain it exits when nothing that is due is
+left: with 0, or with 5 if keys are blocked. One process relays a SQLite file: a
+second one exits with 4, or waits with --standby until it can take over.
+
+With --json, at the end: {"reason": "stopped" or "drained", "published",
+"refused", "transports": [{"transport", "published", "refused", "pending",
+"blocked_keys", "delayed"}]}.`,
+		Example: `  waybill relay --standby --config /etc/waybill.yaml
+  waybill relay --drain --json`,
+		Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.relay(ctx, cfg) }),
+	}
+	cmd.Flags().BoolVar(&cfg.Drain, "drain", false, "exit when nothing that is due is left")
+	cmd.Flags().BoolVar(&cfg.Standby, "standby", false, "wait while another process relays the database, and take over when it ends")
+	return cmd
+}
+
+// relay runs one outbox.Relay for each lane.
+func (s *session) relay(ctx context.Context, cfg outbox.RelayConfig) error {
+	lanes, err := s.lanes()
+	if err != nil {
+		return err
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	counts := newCounts(lanes...)
+	cfg.MaxAttempts, cfg.Log, cfg.Observer = s.cfg.Outbox.Retry.MaxAttempts, s.log, counts
+	relays := make([]*outbox.Relay, len(lanes))
+	for i, lane := range lanes {
+		to, err := s.queue(ctx, lane)
+		if err != nil {
+			return err
+		}
+		cfg.Transport = lane
+		if relays[i], err = outbox.NewRelay(db, to, cfg); err != nil {
+			return err
+		}
+	}
+	if !cfg.Standby {
+		// Held to the end, so that no other process comes between two lanes.
+		release, err := db.Lead(ctx)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "relay started", slog.String("transports", strings.Join(lanes, " ")))
+	runs := make([]func(context.Context) error, len(relays))
+	for i, relay := range relays {
+		runs[i] = relay.Run
+	}
+	stop := s.showProgress(progress{
+		message: "relaying", verb: "published",
+		done:    func() int { return counts.sum(func(n *laneCounts) *atomic.Int64 { return &n.published }) },
+		figures: func() []figure { return leftIn(ctx, db, lanes) },
+	})
+	err = runAll(ctx, runs...)
+	stop()
+	// The lanes are counted also after a signal.
+	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, lanes, counts, cfg.Drain && ctx.Err() == nil))
+}
+
+// leftIn counts what waits in lanes. It knows nothing when the database does
+// not answer: the relay says so.
+func leftIn(ctx context.Context, db Database, lanes []string) []figure {
+	var sum outbox.Left
+	for _, lane := range lanes {
+		left, err := db.Left(ctx, lane)
+		if err != nil {
+			return nil
+		}
+		sum.Pending += left.Pending
+		sum.Blocked += left.Blocked
+	}
+	return []figure{{"pending", sum.Pending}, {"blocked", sum.Blocked}}
+}
+
+// lanes returns the transports that a relay serves.
+func (s *session) lanes() ([]string, error) {
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	var lanes []string
+	for _, name := range transportNames(cfg) {
+		if dsn := cfg.Transports[name].DSN; !inDatabase(dsn, cfg.Database) && dsn.Scheme != "sync" {
+			lanes = append(lanes, name)
+		}
+	}
+	if len(lanes) == 0 {
+		return nil, &Error{Usage, errors.New("there is nothing to relay: no transport leads out of the database"),
+			"a queue:// of the same database needs no relay; a transport with ?database=DSN leads to another one"}
+	}
+	return lanes, nil
+}
+
+// runAll runs all of fns until each has returned. An error ends the others.
+func runAll(ctx context.Context, fns ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var first sync.Once
+	var failure error
+	var wg sync.WaitGroup
+	for _, fn := range fns {
+		wg.Go(func() {
+			if err := fn(ctx); err != nil {
+				first.Do(func() { failure = err })
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return failure
+}
+
+// laneResult is what a relay did for one transport, and what is left.
+type laneResult struct {
+	Transport   string `json:"transport"`
+	Published   int    `json:"published"`
+	Refused     int    `json:"refused"`
+	Pending     int    `json:"pending"`
+	BlockedKeys int    `json:"blocked_keys"`
+	Delayed     int    `json:"delayed"`
+}
+
+func (s *session) relayResult(ctx context.Context, db Database, lanes []string, counts *counts, drained bool) error {
+	result := struct {
+		Reason     string       `json:"reason"`
+		Published  int          `json:"published"`
+		Refused    int          `json:"refused"`
+		Transports []laneResult `json:"transports"`
+	}{Reason: "stopped"}
+	if drained {
+		result.Reason = "drained"
+	}
+	blocked, waiting := 0, 0
+	for _, lane := range lanes {
+		left, err := db.Left(ctx, lane)
+		if err != nil {
+			return err
+		}
+		keys, err := db.Blocked(ctx, lane, 0)
+		if err != nil {
+			return err
+		}
+		n := counts.of(lane)
+		result.Published += int(n.published.Load())
+		result.Refused += int(n.refused.Load())
+		result.Transports = append(result.Transports, laneResult{lane, int(n.published.Load()), int(n.refused.Load()), left.Pending, len(keys), left.Delayed})
+		blocked += len(keys)
+		waiting += left.Blocked
+	}
+	if s.flags.json {
+		s.stdout.json(result)
+	} else {
+		s.say("%s: %s published", result.Reason, plural(result.Published, "message"))
+	}
+	if drained && blocked > 0 {
+		return &Error{Partial, fmt.Errorf("%s blocked: %s behind what is refused", keysAre(blocked), plural(waiting, "message")),
+			fmt.Sprintf("`%s outbox blocked` shows why; a relay goes on trying", s.app.Name)}
+	}
+	return nil
+}
+
+func keysAre(n int) string {
+	if n == 1 {
+		return "1 key is"
+	}
+	return count(n) + " keys are"
+}

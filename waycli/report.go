@@ -1,0 +1,97 @@
+package waycli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+)
+
+// A complaint is one line of an error, and what to do about it.
+type complaint struct {
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// printError prints err: a line for each thing that is wrong, each with its
+// hint, or as one JSON object.
+func printError(w io.Writer, err error, name string, asJSON bool) {
+	all := complaints(err, name)
+	if asJSON {
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(struct {
+			Errors   []complaint `json:"errors"`
+			ExitCode int         `json:"exit_code"`
+		}{all, ExitCode(err)})
+		return
+	}
+	for _, c := range all {
+		fmt.Fprintf(w, "%s: %s\n", name, c.Message)
+		if c.Hint != "" {
+			fmt.Fprintf(w, "hint: %s\n", c.Hint)
+		}
+	}
+}
+
+// complaints lists what is wrong. The errors of a configuration come one by one.
+func complaints(err error, name string) []complaint {
+	if several, ok := err.(interface{ Unwrap() []error }); ok && invalidConfig(several.Unwrap()) {
+		var all []complaint
+		for _, one := range several.Unwrap() {
+			all = append(all, complaints(one, name)...)
+		}
+		return all
+	}
+	if invalid, ok := err.(*config.Error); ok {
+		bare := *invalid
+		bare.Hint = ""
+		return []complaint{{bare.Error(), invalid.Hint}}
+	}
+	// Errors of the core begin with the name of their package, as this line does.
+	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "waybill: ")
+	if errors.Is(err, errInterrupted) {
+		text = "interrupted"
+	}
+	return []complaint{{text, hintOf(err, name)}}
+}
+
+func invalidConfig(errs []error) bool {
+	for _, err := range errs {
+		if _, ok := err.(*config.Error); !ok {
+			return false
+		}
+	}
+	return len(errs) > 0
+}
+
+// hintOf returns what to do about err, or nothing.
+func hintOf(err error, name string) string {
+	var (
+		own     *Error
+		invalid *config.Error
+		unknown *waybill.UnknownNameError
+		limit   *waybill.LimitError
+	)
+	switch {
+	case errors.As(err, &own) && own.Hint != "":
+		return own.Hint
+	case errors.As(err, &invalid):
+		return invalid.Hint
+	case errors.Is(err, waybill.ErrRelayRunning):
+		return fmt.Sprintf("stop the other one, or let `%s relay --standby` wait to take over", name)
+	case errors.Is(err, waybill.ErrCommitUnknown):
+		return fmt.Sprintf("`%s outbox list` shows whether they are there", name)
+	case errors.Is(err, waybill.ErrUnavailable):
+		return "is it locked, out of space or not permitted? Try again when it can be reached"
+	case errors.As(err, &unknown):
+		return didYouMean(unknown.Name, unknown.Known, "names") + " (names stand under messages in the configuration, or are the program's own)"
+	case errors.As(err, &limit):
+		return "keep large data elsewhere and let the message say where"
+	}
+	return ""
+}

@@ -1,0 +1,207 @@
+package waycli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/config"
+)
+
+// A session is one command that runs: its streams, its configuration and the
+// databases it has opened. It belongs to the command's goroutine.
+type session struct {
+	app    App
+	flags  flags
+	stdin  io.Reader
+	stdout *output
+	stderr *screen
+	log    *slog.Logger
+
+	cfg      *config.Config
+	opened   map[string]Database // by DSN
+	handlers *waybill.Bus        // what App.Bus returned
+}
+
+func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
+	s := &session{
+		app: c.app, flags: c.flags, stdin: cmd.InOrStdin(), opened: map[string]Database{},
+		stdout: &output{w: cmd.OutOrStdout()}, stderr: newScreen(cmd.ErrOrStderr()),
+	}
+	color := !s.flags.noColor && os.Getenv("NO_COLOR") == "" && s.stderr.terminal
+	log, err := newLog(s.stderr, s.flags.logLevel, s.flags.logFormat, color)
+	s.log = log
+	return s, err
+}
+
+// close closes what was opened and reports what could not be printed.
+func (s *session) close() error {
+	errs := []error{s.stdout.err}
+	for _, db := range s.opened {
+		errs = append(errs, db.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// say prints a line for the reader.
+func (s *session) say(format string, args ...any) { fmt.Fprintf(s.stderr, format+"\n", args...) }
+
+// config returns the configuration, with --database in it.
+func (s *session) config() (*config.Config, error) {
+	if s.cfg != nil {
+		return s.cfg, nil
+	}
+	cfg, err := config.Load(s.flags.config, nil)
+	if err != nil {
+		return nil, err
+	}
+	if s.flags.database != "" {
+		if cfg.Database, err = config.ParseDSN(s.flags.database); err != nil {
+			return nil, at("--database", err)
+		}
+		if err := cfg.Validate(); err != nil {
+			return nil, at("--database", err)
+		}
+	}
+	s.cfg = cfg
+	return cfg, nil
+}
+
+// at names the flag in errors about its value.
+func at(flag string, err error) error {
+	if invalid, ok := err.(*config.Error); ok {
+		relabeled := *invalid
+		relabeled.File, relabeled.Line, relabeled.Path = "", 0, flag
+		return &relabeled
+	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, one := range several.Unwrap() {
+			errs = append(errs, at(flag, one))
+		}
+		return errors.Join(errs...)
+	}
+	return err
+}
+
+// database opens the configured database, whose tables must be in place.
+func (s *session) database(ctx context.Context) (Database, error) {
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	return s.open(ctx, cfg.Database, s.origin())
+}
+
+// origin says where the configured database is written.
+func (s *session) origin() string {
+	if s.flags.database != "" {
+		return "--database"
+	}
+	origin := s.cfg.Origins()["database"]
+	if origin == "default" {
+		return "the default: name another with --database or in " + config.DefaultFile
+	}
+	return origin
+}
+
+// open opens a database, once for each DSN. Origin says where the DSN is
+// written.
+func (s *session) open(ctx context.Context, dsn config.DSN, origin string) (Database, error) {
+	if db, ok := s.opened[dsn.Reveal()]; ok {
+		return db, nil
+	}
+	db, err := s.openAny(ctx, dsn, origin, false)
+	if err != nil {
+		return nil, err
+	}
+	status, err := db.SchemaStatus(ctx)
+	if err == nil {
+		err = s.schemaProblem(status)
+	}
+	return db, err
+}
+
+// openAny opens a database whatever its tables are.
+func (s *session) openAny(ctx context.Context, dsn config.DSN, origin string, create bool) (Database, error) {
+	driver, err := s.driver(dsn)
+	if err != nil {
+		return nil, err
+	}
+	db, err := driver.Open(ctx, dsn, Open{Create: create, Retention: s.cfg.Inbox.Retention})
+	switch {
+	case errors.Is(err, waybill.ErrUnavailable), errors.Is(err, context.Canceled):
+		return nil, fmt.Errorf("open %s: %w", dsn, err)
+	case err != nil:
+		return nil, &Error{Usage, err, fmt.Sprintf("%s comes from %s", dsn, origin)}
+	}
+	s.opened[dsn.Reveal()] = db
+	return db, nil
+}
+
+func (s *session) driver(dsn config.DSN) (Driver, error) {
+	driver, ok := s.app.Databases[dsn.Scheme]
+	if !ok {
+		return Driver{}, &Error{Usage, fmt.Errorf("%s: %s cannot open %s databases", dsn, s.app.Name, dsn.Scheme), "it opens " + s.databases()}
+	}
+	return driver, nil
+}
+
+// databases lists the schemes of databases that can be opened.
+func (s *session) databases() string {
+	return strings.Join(slices.Sorted(maps.Keys(s.app.Databases)), ", ")
+}
+
+// schemaProblem is an error unless this version can work with the tables.
+func (s *session) schemaProblem(status admin.SchemaStatus) error {
+	if status.Err() == nil {
+		return nil
+	}
+	hint := fmt.Sprintf("run `%s schema up` first, with the same --config or --database", s.app.Name)
+	switch {
+	case status.Version == 0:
+		return &Error{Usage, fmt.Errorf("%s has no waybill tables (prefix %s)", status.Database, status.Prefix), hint}
+	case status.Version < status.Wanted:
+		return &Error{Usage, fmt.Errorf("the tables of %s have version %d, this %s needs %d", status.Database, status.Version, s.app.Name, status.Wanted), hint}
+	}
+	return &Error{Usage, fmt.Errorf("the tables of %s have version %d, this %s knows up to %d", status.Database, status.Version, s.app.Name, status.Wanted+1), "use a newer " + s.app.Name}
+}
+
+// bus returns the application's handlers. Registrations panic with an error
+// that says which type or name is wrong; that is told without a stack.
+func (s *session) bus(ctx context.Context) (bus *waybill.Bus, err error) {
+	if s.handlers != nil {
+		return s.handlers, nil
+	}
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(v)
+		case error:
+			err = &Error{Usage, fmt.Errorf("handlers of %s: %w", s.app.Name, v), "mend the registration in the program"}
+		default:
+			panic(v)
+		}
+	}()
+	s.handlers, err = s.app.Bus(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("handlers of %s: %w", s.app.Name, err)
+	}
+	return s.handlers, nil
+}

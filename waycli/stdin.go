@@ -1,0 +1,33 @@
+package waycli
+
+import (
+	"context"
+	"io"
+)
+
+// A cancelReader is a standard input whose Read does not outlast ctx. A read
+// that is given up ends with the process: nothing can interrupt it.
+type cancelReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+// Read implements io.Reader.
+func (c cancelReader) Read(p []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
+	}
+	own := make([]byte, len(p)) // a read that is given up must not write to p
+	done := make(chan result, 1)
+	go func() {
+		n, err := c.r.Read(own)
+		done <- result{n, err}
+	}()
+	select {
+	case <-c.ctx.Done():
+		return 0, c.ctx.Err()
+	case r := <-done:
+		return copy(p, own[:r.n]), r.err
+	}
+}
