@@ -70,8 +70,8 @@ func (b *Bus) Serializer() *Serializer { return &b.serializer }
 // Types returns the bus's registry. Handle registers the types it is given.
 func (b *Bus) Types() *Types { return b.serializer.Types }
 
-// SetObserver makes o hear of what the bus sends; the zero value is nobody.
-func (b *Bus) SetObserver(o Observer) { b.observer = o }
+// SetObserver makes o hear of what the bus sends; without one nobody does.
+func (b *Bus) SetObserver(o Observer) { b.observer = Observers{o} }
 
 // AddSender makes a transport known under name. It panics on a duplicate.
 func (b *Bus) AddSender(name string, s Sender) {

@@ -51,6 +51,17 @@ func (e *Envelope) Header(name string) (string, bool) {
 	return "", false
 }
 
+// Headers returns the headers of the application's own.
+func (e *Envelope) Headers() map[string]string {
+	all := map[string]string{}
+	for _, s := range e.stamps {
+		if h, ok := s.(header); ok {
+			all[h.name] = h.value
+		}
+	}
+	return all
+}
+
 // Last returns the newest stamp of type S. It does not allocate.
 func Last[S Stamp](e *Envelope) (S, bool) {
 	for i := len(e.stamps) - 1; i >= 0; i-- {

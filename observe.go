@@ -18,7 +18,7 @@ type EventKind uint8
 // The kinds of events. Which fields of an Event are set follows each.
 const (
 	Dispatched    EventKind = iota + 1 // a message was written to an outbox or sent: ID, Name, Key, Transport
-	Published                          // a relay's message was confirmed: ID, Name, Key, Transport, Duration
+	Published                          // a relay's message was confirmed: ID, Name, Key, Transport, Duration since its dispatch
 	PublishFailed                      // it was refused: ID, Name, Key, Transport, Err
 	KeyBlocked                         // a key's head keeps failing: ID, Name, Key, Transport, Failures, Err
 	KeyReleased                        // a blocked key's head was published: Key, Transport

@@ -23,7 +23,7 @@ type Record struct {
 	Problem error
 }
 
-// The headers of waybill's own, see docs/wire.md.
+// The headers of waybill's own, see docs/schema.md.
 const (
 	HeaderCorrelationID  = "x-correlation-id"
 	HeaderCausationID    = "x-causation-id"

@@ -41,7 +41,9 @@ type (
 
 	// DispatchAfterCurrentBus makes a message dispatched by a handler wait until
 	// the bus has handled the current one without error; if it fails, the
-	// message is dropped. Outside a handler it does nothing.
+	// message is dropped. Outside a handler it does nothing. It belongs to no
+	// transaction, and a crash after the handler loses it: what must not be lost
+	// is dispatched to an outbox.
 	DispatchAfterCurrentBus struct{}
 
 	// DispatchedAt is when the message was dispatched.
