@@ -108,7 +108,7 @@ func (b *Bus) Dispatch(ctx context.Context, msg any, stamps ...Stamp) (MessageID
 	env = env.With(BusName(b.name))
 	if _, later := Last[DispatchAfterCurrentBus](env); later {
 		if run := currentRun(ctx); run != nil {
-			run.later = append(run.later, func(ctx context.Context) error { return b.chain(ctx, env) })
+			run.later = append(run.later, followUp{run.handler, func(ctx context.Context) error { return b.chain(ctx, env) }})
 			return id, nil
 		}
 	}
@@ -143,16 +143,8 @@ func Prepare(ctx context.Context, env *Envelope) (*Envelope, error) {
 // *HandlersError when handlers failed.
 func (b *Bus) Handle(ctx context.Context, env *Envelope) error {
 	run := &run{env: env}
-	err := b.chain(context.WithValue(ctx, runKey{}, run), env)
-	if err != nil {
-		return err
-	}
-	for _, send := range run.later {
-		if err := send(ctx); err != nil {
-			return fmt.Errorf("dispatch after current bus: %w", err)
-		}
-	}
-	return nil
+	ctx = context.WithValue(ctx, runKey{}, run)
+	return run.finish(ctx, b.chain(ctx, env))
 }
 
 // HandleRecord decodes a record that came from the named transport and handles it.
@@ -210,15 +202,7 @@ func (b *Bus) send(ctx context.Context, env *Envelope, to []string) error {
 func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
 	run := &run{env: env.With(MessageName(name))}
 	ctx = context.WithValue(ctx, runKey{}, run)
-	if err := b.runHandlers(ctx, run.env); err != nil {
-		return err
-	}
-	for _, send := range run.later {
-		if err := send(ctx); err != nil {
-			return fmt.Errorf("dispatch after current bus: %w", err)
-		}
-	}
-	return nil
+	return run.finish(ctx, b.runHandlers(ctx, run.env))
 }
 
 func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
@@ -229,7 +213,6 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 	}
 	run := currentRun(ctx)
 	var failed []HandlerError
-	var succeeded []string
 	for _, h := range handlers {
 		if slices.Contains(All[HandledBy](env), HandledBy(h.name)) {
 			continue
@@ -239,10 +222,11 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 			failed = append(failed, HandlerError{h.name, err})
 			continue
 		}
-		succeeded = append(succeeded, h.name)
+		run.succeeded = append(run.succeeded, h.name)
 	}
+	run.handler = ""
 	if len(failed) > 0 {
-		return &HandlersError{failed, succeeded}
+		return &HandlersError{failed, run.succeeded}
 	}
 	return nil
 }
@@ -260,9 +244,41 @@ func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
 
 // run is one message being handled. Only its own goroutine touches it.
 type run struct {
-	env     *Envelope
-	handler string
-	later   []func(context.Context) error
+	env       *Envelope
+	handler   string   // the one at work
+	succeeded []string // handlers
+	later     []followUp
+}
+
+// A followUp waits for the bus to be done with the current message.
+type followUp struct {
+	handler string // that dispatched it; empty for middleware
+	send    func(context.Context) error
+}
+
+// finish sends the follow-ups of the handlers that succeeded, given how the
+// message's own handling ended. A handler whose follow-up cannot be sent has
+// failed after all.
+func (r *run) finish(ctx context.Context, err error) error {
+	result := &HandlersError{}
+	if err != nil && !errors.As(err, &result) {
+		return err // all of it is repeated
+	}
+	whole := err == nil
+	for i := 0; i < len(r.later); i++ { // follow-ups may have follow-ups
+		f := r.later[i]
+		if f.handler == "" && !whole || f.handler != "" && !slices.Contains(r.succeeded, f.handler) {
+			continue
+		}
+		if sendErr := f.send(ctx); sendErr != nil {
+			isHandler := func(name string) bool { return name == f.handler }
+			r.succeeded = slices.DeleteFunc(r.succeeded, isHandler)
+			result.Failed = append(result.Failed, HandlerError{f.handler, fmt.Errorf("dispatch after current bus: %w", sendErr)})
+			err = result
+		}
+	}
+	result.Succeeded = r.succeeded
+	return err
 }
 
 type runKey struct{}

@@ -3,6 +3,7 @@ package waybill
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -165,22 +166,19 @@ func Unrecoverable(err error) error {
 // IsUnrecoverable reports whether every failure in err is marked Unrecoverable
 // or cannot be mended by its kind (an undecodable body, no handler).
 func IsUnrecoverable(err error) bool {
-	var several *HandlersError
-	if errors.As(err, &several) {
-		for _, f := range several.Failed {
-			if !IsUnrecoverable(f.Err) {
-				return false
-			}
+	for err != nil {
+		switch e := err.(type) {
+		case unrecoverable, *DecodeError, *NoHandlerError, *UnknownNameError:
+			return true
+		case *HandlersError:
+			recoverable := func(f HandlerError) bool { return !IsUnrecoverable(f.Err) }
+			return len(e.Failed) > 0 && !slices.ContainsFunc(e.Failed, recoverable)
+		case interface{ Unwrap() []error }:
+			return slices.ContainsFunc(e.Unwrap(), IsUnrecoverable)
 		}
-		return len(several.Failed) > 0
+		err = errors.Unwrap(err)
 	}
-	var (
-		marked    unrecoverable
-		decode    *DecodeError
-		noHandler *NoHandlerError
-		unknown   *UnknownNameError
-	)
-	return errors.As(err, &marked) || errors.As(err, &decode) || errors.As(err, &noHandler) || errors.As(err, &unknown)
+	return false
 }
 
 type retryAfter struct {

@@ -100,10 +100,10 @@ func parseULID(s string) (uuid.UUID, error) {
 		return uuid.Nil, errors.New("a ULID starts with 0 to 7")
 	}
 	raw, err := crockford.DecodeString("000000" + strings.ToUpper(s))
-	if err != nil {
+	if err != nil || len(raw) != 20 { // the decoder skips line breaks
 		return uuid.Nil, errors.New("not a ULID")
 	}
-	return uuid.FromBytes(raw[len(raw)-16:])
+	return uuid.FromBytes(raw[4:])
 }
 
 // clip shortens s for an error text.

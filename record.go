@@ -49,9 +49,12 @@ type Limits struct {
 }
 
 const (
-	maxKey        = 255 // width of the partition_key column, in bytes
-	maxHeaderName = 255 // an AMQP short string
+	maxKey   = 255 // width of the partition_key column, in bytes
+	maxShort = 255 // an AMQP short string
 )
+
+// short are the headers that travel as AMQP short strings or are columns.
+var short = map[string]bool{HeaderCorrelationID: true, HeaderCausationID: true, HeaderIdempotencyKey: true}
 
 func (l Limits) orDefaults() Limits {
 	for _, d := range []struct {
@@ -84,10 +87,19 @@ func (l Limits) Check(rec *Record) error {
 	if rec.Delay < 0 {
 		return &InvalidError{"delay", rec.Delay.String(), "it is negative"}
 	}
+	if err := checkHeader("content-type", rec.ContentType); err != nil {
+		return err
+	}
+	if len(rec.ContentType) > maxShort {
+		return &LimitError{"content type length", len(rec.ContentType), maxShort}
+	}
 	total := 0
 	for name, value := range rec.Headers {
 		if err := checkHeader(name, value); err != nil {
 			return err
+		}
+		if short[name] && len(value) > maxShort {
+			return &LimitError{name + " length", len(value), maxShort}
 		}
 		total += len(name) + len(value)
 	}
@@ -112,8 +124,8 @@ func checkKey(key string) error {
 // checkHeader accepts the token characters of RFC 9110 in names and any
 // printable text in values.
 func checkHeader(name, value string) error {
-	if name == "" || len(name) > maxHeaderName {
-		return &InvalidError{"header name", name, fmt.Sprintf("it has %d bytes, allowed are 1 to %d", len(name), maxHeaderName)}
+	if name == "" || len(name) > maxShort {
+		return &InvalidError{"header name", name, fmt.Sprintf("it has %d bytes, allowed are 1 to %d", len(name), maxShort)}
 	}
 	for i := range len(name) {
 		c := name[i]

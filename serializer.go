@@ -1,6 +1,7 @@
 package waybill
 
 import (
+	"bytes"
 	"fmt"
 	"reflect"
 	"slices"
@@ -63,10 +64,13 @@ func (s *Serializer) body(msg any) (body []byte, contentType string, err error) 
 		if err != nil {
 			return nil, "", fmt.Errorf("waybill: encode %T: %w", msg, err)
 		}
-		return body, s.codec().ContentType(), nil
+		if s.codec().ContentType() == jsonType {
+			err = s.checkDepth(body) // deeper, and nobody could decode it
+		}
+		return body, s.codec().ContentType(), err
 	}
 	if raw.ContentType != "" && raw.ContentType != jsonType {
-		return raw.Body, raw.ContentType, nil
+		return bytes.Clone(raw.Body), raw.ContentType, nil
 	}
 	limits := s.Limits.orDefaults()
 	if len(raw.Body) > limits.Body {
@@ -75,7 +79,15 @@ func (s *Serializer) body(msg any) (body []byte, contentType string, err error) 
 	if err := checkJSON(raw.Body, limits.Depth); err != nil {
 		return nil, "", fmt.Errorf("waybill: body of %s: %w", raw.Name, err)
 	}
-	return raw.Body, jsonType, nil
+	// A copy: it may wait in a unit of work while the caller reuses its buffer.
+	return bytes.Clone(raw.Body), jsonType, nil
+}
+
+func (s *Serializer) checkDepth(body []byte) error {
+	if depth, max := jsonDepth(body), s.Limits.orDefaults().Depth; depth > max {
+		return &LimitError{"JSON depth", depth, max}
+	}
+	return nil
 }
 
 // setStamps copies what travels: each stamp to its field or header.
@@ -89,6 +101,9 @@ func (rec *Record) setStamps(env *Envelope) error {
 		case Delay:
 			rec.Delay = time.Duration(s)
 		case IdempotencyKey:
+			if s == "" {
+				return &InvalidError{"idempotency key", "", "it is empty, and would make all such messages duplicates of each other"}
+			}
 			rec.setHeader(HeaderIdempotencyKey, string(s))
 		case CorrelationID:
 			rec.setHeader(HeaderCorrelationID, string(s))

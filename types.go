@@ -51,19 +51,35 @@ func Register[M any](t *Types, name string) {
 	if err := checkShape(typ); err != nil {
 		panic(err)
 	}
-	if named, ok := reflect.Zero(typ).Interface().(Named); ok && name == "" {
-		name = named.MessageName()
+	if name == "" {
+		name = t.nameOfType(typ)
 	}
 	if err := checkName(name); err != nil {
 		panic(fmt.Errorf("%w (type %s)", err, typ))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if current, ok := t.alias[name]; ok {
+		panic(fmt.Sprintf("waybill: message name %q is an alias of %q, so %s cannot have it", name, current, typ))
+	}
 	if known, ok := t.byName[name]; ok && known != typ {
 		panic(fmt.Sprintf("waybill: message name %q is taken by %s, so %s cannot have it", name, known, typ))
 	}
 	t.byName[name] = typ
 	t.names[typ] = name
+}
+
+// nameOfType returns the name a type was registered with, or gives itself.
+func (t *Types) nameOfType(typ reflect.Type) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if name, ok := t.names[typ]; ok {
+		return name
+	}
+	if named, ok := reflect.Zero(typ).Interface().(Named); ok {
+		return named.MessageName()
+	}
+	return ""
 }
 
 // Alias makes messages that arrive under an old name decode as name, which

@@ -121,7 +121,7 @@ func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx con
 // longer ago than retention.
 func EntryFor(handler string, env *waybill.Envelope, retention time.Duration) (Entry, error) {
 	id, ok := waybill.Last[waybill.MessageID](env)
-	if !ok {
+	if !ok || id.IsZero() {
 		return Entry{}, waybill.Unrecoverable(errors.New("inbox: the message has no id"))
 	}
 	if at, ok := waybill.Last[waybill.DispatchedAt](env); ok && retention > 0 {
@@ -131,7 +131,7 @@ func EntryFor(handler string, env *waybill.Envelope, retention time.Duration) (E
 	}
 	// A UUID never begins with "k:", so the two kinds of key cannot meet.
 	dedup := id.String()
-	if key, ok := waybill.Last[waybill.IdempotencyKey](env); ok {
+	if key, ok := waybill.Last[waybill.IdempotencyKey](env); ok && key != "" {
 		dedup = "k:" + string(key)
 	}
 	return Entry{handler, dedup, id}, nil

@@ -226,7 +226,8 @@ func (db *DB) moveDue(now time.Time) {
 	for len(db.delayed) > 0 && !db.delayed[0].due.After(now) {
 		row := db.delayed[0].row
 		db.delayed = slices.Delete(db.delayed, 0, 1)
-		row.Record.Delay = 0
+		// It is ordered, and aged, from now on.
+		row.Record.Delay, row.Record.DispatchedAt = 0, row.Record.DispatchedAt.Add(row.Record.Delay)
 		db.insert(row)
 	}
 }

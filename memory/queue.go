@@ -17,7 +17,8 @@ import (
 const lease = 15 * time.Second
 
 // A Queue is a transport kept in a DB. It sends, publishes for a relay and
-// receives. A key's messages are lent to one receiver at a time, in order.
+// receives. A key's messages are lent to one receiver at a time, in order, and
+// no more of them before those are settled.
 type Queue struct {
 	db   *DB
 	name string
@@ -154,9 +155,9 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, erro
 	return nil, ctx.Err()
 }
 
-// claim lends up to max messages, oldest first. A key of which another receiver
-// has a message, or whose head waits for a retry, is left alone, so that it
-// keeps its order. When there is nothing to lend, it returns what to wait for.
+// claim lends up to max messages, oldest first. A key of which anybody has a
+// message, or whose head waits for a retry, is left alone, so that it keeps its
+// order. When there is nothing to lend, it returns what to wait for.
 func (q *Queue) claim(now time.Time, max int) (lent []*waybill.Delivery, changed <-chan struct{}, next time.Time) {
 	q.db.mu.Lock()
 	defer q.db.mu.Unlock()
@@ -165,9 +166,7 @@ func (q *Queue) claim(now time.Time, max int) (lent []*waybill.Delivery, changed
 	for _, m := range q.messages {
 		if m.until.After(now) {
 			next = sooner(next, m.until)
-			if m.record.Key != "" && m.holder != q {
-				busy[m.record.Key] = true
-			}
+			busy[m.record.Key] = m.record.Key != ""
 		}
 	}
 	for _, d := range q.db.delayed {

@@ -14,7 +14,7 @@ type chains struct {
 	next  []int // the following row of the same key, or -1
 	ready []int // rows that may be published, oldest first
 	open  int   // rows handed out whose result is not in
-	out   bool  // the broker is out of reach: hand out nothing more
+	out   bool  // hand out nothing more
 	state []rowState
 	errs  []error
 }
@@ -33,17 +33,23 @@ const (
 func newChains(rows []ClaimedRow, atomic bool) *chains {
 	c := &chains{rows: rows, next: make([]int, len(rows)), state: make([]rowState, len(rows)), errs: make([]error, len(rows)), ready: make([]int, 0, len(rows))}
 	last := make(map[string]int)
+	stays := make([]bool, len(rows))
 	for i, row := range rows {
 		c.next[i] = -1
-		key := row.Record.Key
-		if before, ok := last[key]; ok && key != "" && !atomic {
+		before, follows := last[row.Record.Key]
+		follows = follows && row.Record.Key != ""
+		last[row.Record.Key] = i
+		switch {
+		case follows && atomic && stays[before]:
+			stays[i] = true
+		case follows && !atomic:
 			c.next[before] = i
-		} else if row.Record.Problem != nil {
+		case row.Record.Problem != nil:
+			stays[i] = true
 			c.refuse(i)
-		} else {
+		default:
 			c.ready = append(c.ready, i)
 		}
-		last[key] = i
 	}
 	return c
 }

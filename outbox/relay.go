@@ -23,8 +23,9 @@ type RelayConfig struct {
 	BatchBytes int
 	// Window is how many records may be unconfirmed at once; zero means 256.
 	Window int
-	// PublishDeadline bounds the wait for the broker's confirmations of one
-	// batch; zero means 10 s.
+	// PublishDeadline bounds the publishing of one batch, confirmations
+	// included; zero means 10 s. Rows that were not begun in half of it stay for
+	// the next batch.
 	PublishDeadline time.Duration
 	// Retry says how long a key that the broker refuses waits. Zero means 1 s
 	// doubling to 5 min.
@@ -136,14 +137,21 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 	said := false
 	for ctx.Err() == nil {
 		release, err := r.store.Lead(ctx)
-		if err == nil || !errors.Is(err, waybill.ErrRelayRunning) || !r.cfg.Standby {
-			return release, err
+		switch {
+		case err == nil:
+			return release, nil
+		case errors.Is(err, waybill.ErrUnavailable):
+			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot lead, will try again", slog.String("queue", r.cfg.Transport), slog.Any("err", err))
+			sleep(ctx, 8*r.cfg.PollMax, nil)
+		case errors.Is(err, waybill.ErrRelayRunning) && r.cfg.Standby:
+			if !said {
+				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another relay runs, standing by", slog.String("queue", r.cfg.Transport))
+				said = true
+			}
+			sleep(ctx, 10*r.cfg.PollMin, nil)
+		default:
+			return nil, err
 		}
-		if !said {
-			r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another relay runs, standing by", slog.String("queue", r.cfg.Transport))
-			said = true
-		}
-		sleep(ctx, 10*r.cfg.PollMin, nil)
 	}
 	return nil, nil
 }
@@ -202,10 +210,11 @@ func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
 	if _, atomic := r.to.(AtomicPublisher); atomic {
 		c := newChains(rows, true)
 		r.exchange(ctx, c, len(rows))
-		// All were refused for the sake of one: find out which.
-		if _, failed := c.finished(); len(failed) == 0 || len(rows) == 1 {
+		done, failed := c.finished()
+		if len(done) > 0 || len(failed) < 2 || c.outage() != nil {
 			return c
 		}
+		// All were refused for the sake of one: find out which.
 	}
 	c := newChains(rows, false)
 	r.exchange(ctx, c, r.cfg.Window)
@@ -217,7 +226,11 @@ func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
 func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
 	results := make(chan Result, window)
 	items := make([]Item, 0, window)
+	// What is published near the deadline could be taken for an outage: the
+	// second half of the time is for the confirmations.
+	enough := time.Now().Add(r.cfg.PublishDeadline / 2)
 	for {
+		c.out = c.out || time.Now().After(enough)
 		if items = c.take(window-c.open, items[:0]); len(items) > 0 {
 			r.to.Publish(ctx, items, results)
 		}

@@ -80,6 +80,7 @@ type DB struct {
 	leaders    int                  // relays of this process
 	leaderLock *fileLock
 	cursors    map[int64]cursor // by lane
+	claimed    map[int64]bool   // lanes whose claim is not settled yet
 }
 
 // Open opens the file at path, creating it unless cfg says otherwise. It does
@@ -131,7 +132,7 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 	}
 	db := &DB{
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention),
-		lanes: map[string]int64{}, wakes: map[string]chan struct{}{}, prepared: map[string]*sql.Stmt{}, cursors: map[int64]cursor{},
+		lanes: map[string]int64{}, wakes: map[string]chan struct{}{}, prepared: map[string]*sql.Stmt{}, cursors: map[int64]cursor{}, claimed: map[int64]bool{},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")

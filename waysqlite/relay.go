@@ -116,8 +116,9 @@ type cursor struct {
 }
 
 // Claim implements outbox.Store. No transaction is open while the relay
-// publishes: one process relays the file, and rows are only deleted by it.
-func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outbox.Claim, error) {
+// publishes: one process relays the file, one claim of a lane at a time, and
+// rows are only deleted by it.
+func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (_ outbox.Claim, err error) {
 	if err := db.moveDue(ctx); err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 		return nil, translate(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	c := &claim{db: db}
+	c := &claim{db: db, blocked: map[int64]bool{}}
 	var version int64
 	err = tx.QueryRowContext(ctx, db.outboxSQL.Query("lane"), transport).Scan(&c.lane, &version)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -135,6 +136,14 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 	if err != nil {
 		return nil, translate(err)
 	}
+	if !db.hold(c.lane) {
+		return c, nil // another relay of this process has it
+	}
+	defer func() {
+		if err != nil || len(c.rows) == 0 {
+			db.letGo(c.lane)
+		}
+	}()
 	var now int64
 	if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("now")).Scan(&now); err != nil {
 		return nil, translate(err)
@@ -145,7 +154,7 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 	if from.version != version || from.until != 0 && now >= from.until {
 		from = cursor{version: version}
 	}
-	if c.rows, err = db.readRows(ctx, tx, c.lane, from.after, now, max); err != nil {
+	if err := c.read(ctx, tx, from.after, now, max); err != nil {
 		return nil, err
 	}
 	var until sql.NullInt64
@@ -169,30 +178,49 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 	return c, nil
 }
 
-func (db *DB) readRows(ctx context.Context, tx *sql.Tx, lane, after, now int64, max outbox.Max) ([]outbox.ClaimedRow, error) {
-	rows, err := tx.QueryContext(ctx, db.outboxSQL.Query("claim"), lane, after, now, max.Rows)
+// hold takes a lane for one claim.
+func (db *DB) hold(lane int64) bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	free := !db.claimed[lane]
+	db.claimed[lane] = true
+	return free
+}
+
+func (db *DB) letGo(lane int64) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	delete(db.claimed, lane)
+}
+
+// read fills c with what lies behind after.
+func (c *claim) read(ctx context.Context, tx *sql.Tx, after, now int64, max outbox.Max) error {
+	rows, err := tx.QueryContext(ctx, c.db.outboxSQL.Query("claim"), c.lane, after, now, max.Rows)
 	if err != nil {
-		return nil, translate(err)
+		return translate(err)
 	}
 	defer func() { _ = rows.Close() }()
-	var claimed []outbox.ClaimedRow
 	size := 0
 	for rows.Next() {
 		row := outbox.ClaimedRow{Record: &waybill.Record{}}
 		rec := row.Record
 		var headers string
 		var created int64
-		if err := rows.Scan(&row.ID, &rec.ID, &rec.Name, &rec.Key, &headers, &rec.Body, &created, &row.Failures); err != nil {
-			return nil, err
+		var blocked bool
+		if err := rows.Scan(&row.ID, &rec.ID, &rec.Name, &rec.Key, &headers, &rec.Body, &created, &row.Failures, &blocked); err != nil {
+			return err
 		}
-		if size += len(rec.Body) + len(headers); size > max.Bytes && len(claimed) > 0 {
+		if size += len(rec.Body) + len(headers); size > max.Bytes && len(c.rows) > 0 {
 			break
 		}
 		rec.DispatchedAt = micros(created)
 		rec.Problem = decodeHeaders(rec, headers)
-		claimed = append(claimed, row)
+		c.rows = append(c.rows, row)
+		if blocked {
+			c.blocked[row.ID] = true
+		}
 	}
-	return claimed, translate(rows.Err())
+	return translate(rows.Err())
 }
 
 // moveDue moves delayed messages that are due to where they go.
@@ -234,15 +262,20 @@ func (db *DB) Left(ctx context.Context, transport string) (outbox.Left, error) {
 }
 
 type claim struct {
-	db   *DB
-	lane int64
-	rows []outbox.ClaimedRow
+	db      *DB
+	lane    int64
+	rows    []outbox.ClaimedRow
+	blocked map[int64]bool // rows of keys that are blocked, by id
 }
 
 func (c *claim) Rows() []outbox.ClaimedRow { return c.rows }
 
 // Settle implements outbox.Claim.
 func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
+	if len(c.rows) == 0 {
+		return nil
+	}
+	defer c.db.letGo(c.lane)
 	if len(published)+len(failed) == 0 {
 		return nil
 	}
@@ -264,7 +297,7 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		}
 		changed := len(failed) > 0
 		for _, row := range published {
-			if row.Failures > 0 {
+			if c.blocked[row.ID] {
 				changed = true
 				if _, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("unblock"), c.lane, row.Record.Key, blockedRow(row)); err != nil {
 					return err

@@ -30,6 +30,9 @@ func pending(t testing.TB, db *waysqlite.DB, transport string) []order {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := claim.Settle(t.Context(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
 	var all []order
 	for _, row := range claim.Rows() {
 		var o order

@@ -33,6 +33,8 @@ func (r *running) receive(ctx context.Context) error {
 			continue
 		}
 		switch {
+		case ctx.Err() == nil && idle && r.holds():
+			continue // nothing arrives, but there is work
 		case idle:
 			return nil
 		case err == nil:
@@ -48,6 +50,13 @@ func (r *running) receive(ctx context.Context) error {
 		}
 		pause = min(2*pause, 5*time.Second)
 	}
+}
+
+// holds reports whether anything is in hand.
+func (r *running) holds() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.cancels) > 0
 }
 
 // acknowledge ends what was handled, as many at once as have gathered. It

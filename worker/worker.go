@@ -132,8 +132,9 @@ type running struct {
 }
 
 type outcome struct {
-	d   *waybill.Delivery
-	err error
+	d     *waybill.Delivery
+	err   error
+	cause error // why the handler's context had ended when it failed, or nil
 }
 
 func (r *running) run(ctx context.Context) error {
@@ -157,11 +158,12 @@ func (r *running) run(ctx context.Context) error {
 func (r *running) coordinate(ctx context.Context, receiving <-chan error) error {
 	var failure error
 	var drained, abandoned <-chan time.Time
+	gaveUp := false
 	stopping := ctx.Done()
 	for {
 		if stopping != nil {
 			r.start()
-		} else if r.busy == 0 && receiving == nil {
+		} else if (r.busy == 0 || gaveUp) && receiving == nil {
 			return failure
 		}
 		free := r.cfg.Prefetch - r.hand.count
@@ -192,7 +194,10 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 			r.abort(ErrDrained)
 			abandoned = time.After(abandonAfter)
 		case <-abandoned:
-			return errors.Join(failure, fmt.Errorf("worker: %d handlers ignore the end of their context after %v: their messages come again", r.busy, r.cfg.Drain))
+			// What receive may still bring goes back before Run returns.
+			if gaveUp = true; r.busy > 0 {
+				failure = errors.Join(failure, fmt.Errorf("worker: %d handlers ignore the end of their context after %v: their messages come again", r.busy, r.cfg.Drain))
+			}
 		}
 	}
 }
@@ -211,19 +216,22 @@ func (r *running) start() {
 		r.mu.Unlock()
 		if lost {
 			cancel(nil)
-			r.finish(outcome{d, waybill.ErrLeaseLost})
+			r.finish(outcome{d, waybill.ErrLeaseLost, waybill.ErrLeaseLost})
 			continue
 		}
 		r.busy++
 		go func() { // run's coordinate waits for it through busy and done
 			start := time.Now()
 			err := r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
-			if cause := context.Cause(ctx); err != nil && cause != nil {
-				err = fmt.Errorf("%w: %w", cause, err)
+			var cause error
+			if err != nil {
+				if cause = context.Cause(ctx); cause != nil {
+					err = fmt.Errorf("%w: %w", cause, err)
+				}
 			}
 			cancel(nil)
 			r.cfg.Observer.Observe(r.work, r.event(waybill.Handled, d, time.Since(start), err))
-			r.done <- outcome{d, err}
+			r.done <- outcome{d, err, cause}
 		}()
 	}
 }
@@ -253,14 +261,14 @@ func (r *running) finish(o outcome) {
 	case o.err == nil:
 		r.hand.succeeded(d)
 		r.acks <- d
-	case errors.Is(o.err, waybill.ErrLeaseLost):
+	case errors.Is(o.cause, waybill.ErrLeaseLost):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
 		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
 		// What waits behind it must not run before whoever has it now is done.
 		behind := r.hand.failed(d)
 		r.drop(d)
 		r.release(append(behind, r.hand.forget(d)...))
-	case errors.Is(o.err, ErrDrained):
+	case errors.Is(o.cause, ErrDrained):
 		r.release(append([]*waybill.Delivery{d}, r.hand.failed(d)...))
 		r.hand.forget(d)
 	default:

@@ -22,14 +22,15 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 SELECT EXISTS (SELECT 1 FROM waybill_delayed WHERE due_at <= ?);
 
 -- name: due_to_outbox
--- In order of the time they are due, and from then on ordered like any other.
+-- In order of the time they are due, and from then on ordered, and aged, like
+-- any other.
 INSERT INTO waybill_outbox (lane, message_id, message_name, partition_key, headers, body, created_at)
-SELECT lane, message_id, message_name, partition_key, headers, body, created_at
+SELECT lane, message_id, message_name, partition_key, headers, body, due_at
 FROM   waybill_delayed WHERE due_at <= ? AND lane IS NOT NULL ORDER BY due_at, id;
 
 -- name: due_to_queue
 INSERT INTO waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
-SELECT queue, message_id, message_name, partition_key, headers, body, created_at
+SELECT queue, message_id, message_name, partition_key, headers, body, due_at
 FROM   waybill_delayed WHERE due_at <= ? AND queue IS NOT NULL ORDER BY due_at, id;
 
 -- name: delete_due
@@ -47,7 +48,8 @@ SELECT min(next_attempt_at) FROM waybill_outbox_blocked WHERE lane = ?1 AND next
 -- The oldest rows after a cursor, without those of keys that wait. The caller
 -- stops reading when it has enough bytes. Nothing is locked: one relay per
 -- file is elected by a lock of the operating system.
-SELECT o.id, o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at, coalesce(b.failures, 0)
+SELECT o.id, o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at,
+       coalesce(iif(b.message_id = o.message_id, b.failures, 0), 0), b.lane IS NOT NULL
 FROM   waybill_outbox AS o
 LEFT   JOIN waybill_outbox_blocked AS b
        ON b.lane = o.lane AND b.partition_key = o.partition_key AND b.row_id = iif(o.partition_key = '', o.id, 0)

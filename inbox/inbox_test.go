@@ -1,0 +1,224 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/memory"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+var errDeclined = errors.New("declined")
+
+type paid struct{ Invoice string }
+
+func (paid) MessageName() string { return "invoice.paid" }
+
+// A place is a database with an inbox, a bus and what happened there.
+type place struct {
+	t       testing.TB
+	db      *memory.DB
+	bus     *waybill.Bus
+	effects []string // of handlers that committed
+	seen    []waybill.Event
+}
+
+func newPlace(t testing.TB) *place {
+	return &place{t: t, db: memory.NewDB(), bus: waybill.NewBus("main")}
+}
+
+func (p *place) Observe(_ context.Context, e waybill.Event) { p.seen = append(p.seen, e) }
+
+// handle registers a handler with an inbox; its writes are its name and invoice.
+func (p *place) handle(name string, fn func(ctx context.Context, tx *memory.Tx, m paid) error) {
+	inbox.Handle(p.bus, p.db, name, func(ctx context.Context, tx *memory.Tx, m paid) error {
+		tx.OnCommit(func() { p.effects = append(p.effects, name+" "+m.Invoice) })
+		return fn(ctx, tx, m)
+	}, inbox.Option{Observer: p})
+}
+
+func fine(context.Context, *memory.Tx, paid) error { return nil }
+
+func (p *place) record(invoice string, stamps ...waybill.Stamp) *waybill.Record {
+	p.t.Helper()
+	id, err := waybill.NewMessageID()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	rec, err := p.bus.Serializer().Encode(waybill.NewEnvelope(paid{invoice}, append(stamps, id)...))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return rec
+}
+
+func (p *place) receive(rec *waybill.Record) error {
+	return p.bus.HandleRecord(p.t.Context(), rec, "in", 0)
+}
+
+func (p *place) wantEffects(want ...string) {
+	p.t.Helper()
+	if diff := cmp.Diff(want, p.effects); diff != "" {
+		p.t.Errorf("effects (-want +got):\n%s", diff)
+	}
+}
+
+func TestDuplicateIsAcknowledgedAndCounted(t *testing.T) {
+	p := newPlace(t)
+	p.handle("billing", fine)
+	p.handle("mail", fine)
+	rec := p.record("i-1", waybill.PartitionKey("k"))
+	for range 3 {
+		if err := p.receive(rec); err != nil {
+			t.Errorf("HandleRecord = %v, want nil, also for a duplicate", err)
+		}
+	}
+	if err := p.receive(p.record("i-1")); err != nil { // another message
+		t.Fatal(err)
+	}
+	p.wantEffects("billing i-1", "mail i-1", "billing i-1", "mail i-1")
+	want := waybill.Event{Kind: waybill.Duplicate, ID: rec.ID, Name: "invoice.paid", Key: "k", Handler: "billing"}
+	if len(p.seen) != 4 || p.seen[0] != want {
+		t.Errorf("events %+v, want four duplicates, the first %+v", p.seen, want)
+	}
+}
+
+func TestIdempotencyKeyMakesMessagesDuplicates(t *testing.T) {
+	p := newPlace(t)
+	p.handle("billing", fine)
+	for _, rec := range []*waybill.Record{
+		p.record("i-1", waybill.IdempotencyKey("payment-1")),
+		p.record("i-2", waybill.IdempotencyKey("payment-1")),
+		p.record("i-3", waybill.IdempotencyKey("payment-2")),
+		p.record("i-4"),
+	} {
+		if err := p.receive(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.wantEffects("billing i-1", "billing i-3", "billing i-4")
+	// A key that looks like an id is not one.
+	first := p.record("i-5")
+	if err := p.receive(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.receive(p.record("i-6", waybill.IdempotencyKey(first.ID.String()))); err != nil {
+		t.Fatal(err)
+	}
+	p.wantEffects("billing i-1", "billing i-3", "billing i-4", "billing i-5", "billing i-6")
+}
+
+func TestFailedHandlerLeavesNothing(t *testing.T) {
+	p := newPlace(t)
+	if err := p.db.AddTransports(t.Context(), "events"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := outbox.New(p.db, outbox.Config{To: "events"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes := []func() error{
+		func() error { return errDeclined },
+		func() error { panic("boom") },
+		func() error { return nil },
+	}
+	runs := 0
+	p.handle("billing", func(ctx context.Context, tx *memory.Tx, m paid) error {
+		if _, err := out.Dispatch(ctx, tx, m); err != nil {
+			return err
+		}
+		runs++
+		return outcomes[runs-1]()
+	})
+	rec := p.record("i-1")
+	entry := inbox.Entry{Handler: "billing", DedupKey: rec.ID.String()}
+	for range 2 {
+		if err := p.receive(rec); err == nil {
+			t.Error("HandleRecord with a failing handler = nil, want an error")
+		}
+		seen, err := p.db.Seen(t.Context(), entry)
+		if err != nil || seen || len(p.effects) > 0 || len(p.db.Pending("events")) > 0 {
+			t.Errorf("seen %t, %v, effects %v, %d pending; want nothing", seen, err, p.effects, len(p.db.Pending("events")))
+		}
+	}
+	for range 2 {
+		if err := p.receive(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.wantEffects("billing i-1")
+	if n := len(p.db.Pending("events")); n != 1 || runs != 3 {
+		t.Errorf("%d pending after %d runs, want 1 after 3", n, runs)
+	}
+}
+
+func TestOneHandlersFailureLeavesTheOthersEffect(t *testing.T) {
+	p := newPlace(t)
+	fail := true
+	p.handle("billing", fine)
+	p.handle("mail", func(context.Context, *memory.Tx, paid) error {
+		if fail {
+			return errDeclined
+		}
+		return nil
+	})
+	rec := p.record("i-1")
+	if err := p.receive(rec); !errors.Is(err, errDeclined) {
+		t.Fatalf("HandleRecord = %v, want %v", err, errDeclined)
+	}
+	fail = false
+	if err := p.receive(rec); err != nil { // without the memory of a worker
+		t.Fatal(err)
+	}
+	p.wantEffects("billing i-1", "mail i-1")
+}
+
+func TestMessageTooOldToProveIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t)
+		p.handle("billing", fine)
+		rec := p.record("i-1")
+		time.Sleep(p.db.Retention())
+		if err := p.receive(rec); err != nil {
+			t.Errorf("at the end of the retention: %v, want nil", err)
+		}
+		old := p.record("i-2")
+		time.Sleep(p.db.Retention() + time.Second)
+		err := p.receive(old)
+		var tooOld *inbox.TooOldError
+		if !errors.As(err, &tooOld) || tooOld.ID != old.ID || !waybill.IsUnrecoverable(err) || !strings.Contains(err.Error(), "too old to prove") {
+			t.Errorf("after the retention: %v, want an unrecoverable TooOldError", err)
+		}
+		p.wantEffects("billing i-1")
+	})
+}
+
+func TestEntryNeedsAnID(t *testing.T) {
+	if e, err := inbox.EntryFor("h", waybill.NewEnvelope(paid{}), time.Hour); !waybill.IsUnrecoverable(err) {
+		t.Errorf("EntryFor without an id = %v, %v, want an unrecoverable error", e, err)
+	}
+	id := waybill.MessageID{1}
+	longAgo := waybill.DispatchedAt(time.Now().Add(-1000 * time.Hour))
+	e, err := inbox.EntryFor("h", waybill.NewEnvelope(paid{}, id, longAgo), 0)
+	if want := (inbox.Entry{Handler: "h", DedupKey: id.String(), MessageID: id}); err != nil || e != want {
+		t.Errorf("EntryFor without a retention = %+v, %v, want %+v", e, err, want)
+	}
+}
+
+func TestHandlerInATransactionCannotOpenAnother(t *testing.T) {
+	p := newPlace(t)
+	p.handle("billing", func(ctx context.Context, _ *memory.Tx, _ paid) error {
+		return p.db.InTx(ctx, func(context.Context, *memory.Tx) error { return nil })
+	})
+	if err := p.receive(p.record("i-1")); !errors.Is(err, waybill.ErrNestedTransaction) {
+		t.Errorf("HandleRecord = %v, want %v", err, waybill.ErrNestedTransaction)
+	}
+}

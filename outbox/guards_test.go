@@ -1,0 +1,71 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// problem makes one row of a claim unreadable.
+type problem struct {
+	outbox.Store
+	name string
+}
+
+func (s problem) Claim(ctx context.Context, transport string, m outbox.Max) (outbox.Claim, error) {
+	c, err := s.Store.Claim(ctx, transport, m)
+	for _, row := range c.Rows() {
+		if name(row.Record) == s.name {
+			row.Record.Problem = errors.New("unreadable")
+		}
+	}
+	return c, err
+}
+
+func TestUnreadableRowHoldsBackItsKeyInAnAtomicBatch(t *testing.T) {
+	y := newYard(t)
+	y.cfg.Drain = true
+	y.dispatch(step{"a", 1}, step{"a", 2}, step{"b", 1}, step{"b", 2})
+	to := &atomically{}
+	if err := newRelay(t, problem{y.db, "a1"}, to, y.cfg).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	y.wantPending("a1 a2")
+	if len(to.calls) != 1 || fmt.Sprint(to.calls[0]) != "b1 b2" {
+		t.Errorf("calls %q: want b1 b2 alone, once", to.calls)
+	}
+}
+
+// A slow but healthy broker: 30 ms a record, one key.
+func TestSlowBrokerIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.broker.delay = 30 * time.Millisecond
+		for n := range 500 {
+			y.dispatch(step{"a", n})
+		}
+		stop := y.start(y.db)
+		time.Sleep(time.Minute)
+		stop()
+		if n := len(y.broker.tries); n != 500 {
+			t.Errorf("%d publishes of 500 messages", n)
+		}
+	})
+}
+
+func TestDatabaseOutOfReachWhileLeadingIsRiddenOut(t *testing.T) {
+	y := newYard(t)
+	y.cfg.Standby = true
+	store := &scripted{Store: y.db, lead: func() error { return fmt.Errorf("x: %w", waybill.ErrUnavailable) }}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := newRelay(t, store, y.broker, y.cfg).Run(ctx); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+}

@@ -1,0 +1,567 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/memory"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// events collects what an observer is told.
+type events struct {
+	mu   sync.Mutex
+	seen []waybill.Event
+}
+
+func (es *events) Observe(_ context.Context, e waybill.Event) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.seen = append(es.seen, e)
+}
+
+func (es *events) all() []waybill.Event {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	return slices.Clone(es.seen)
+}
+
+func (es *events) of(kind waybill.EventKind) []waybill.Event {
+	return slices.DeleteFunc(es.all(), func(e waybill.Event) bool { return e.Kind != kind })
+}
+
+// broker is a publisher that answers as it is told, each record after delay.
+type broker struct {
+	refuse func(name string) error // nil means nothing is refused
+	delay  time.Duration
+
+	mu       sync.Mutex
+	tries    []string // all names, in the order of publishing
+	got      []string // of what was confirmed
+	open     int
+	mostOpen int
+	times    map[string][]time.Duration // of tries, since start
+	start    time.Time
+	wg       sync.WaitGroup
+}
+
+func newBroker() *broker { return &broker{times: map[string][]time.Duration{}, start: time.Now()} }
+
+func (b *broker) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
+	for _, item := range items {
+		b.mu.Lock()
+		n := name(item.Record)
+		b.tries = append(b.tries, n)
+		b.times[n] = append(b.times[n], time.Since(b.start))
+		b.open++
+		b.mostOpen = max(b.mostOpen, b.open)
+		answer := time.After(b.delay)
+		b.mu.Unlock()
+		b.wg.Go(func() {
+			var err error
+			select {
+			case <-answer:
+			case <-ctx.Done():
+				err = fmt.Errorf("%w: %w", waybill.ErrUnavailable, ctx.Err())
+			}
+			b.mu.Lock()
+			if err == nil && b.refuse != nil {
+				err = b.refuse(n)
+			}
+			b.open--
+			if err == nil {
+				b.got = append(b.got, n)
+			}
+			b.mu.Unlock()
+			results <- outbox.Result{Seq: item.Seq, Err: err}
+		})
+	}
+}
+
+// set changes the delay while a relay runs.
+func (b *broker) set(delay time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.delay = delay
+}
+
+func (b *broker) confirmed() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Join(b.got, " ")
+}
+
+// refusing returns a function that refuses name so many times.
+func refusing(name string, times int) func(string) error {
+	return func(n string) error {
+		if n == name && times > 0 {
+			times--
+			return errDeclined
+		}
+		return nil
+	}
+}
+
+// A yard is a database with an outbox, a broker, and what a relay reports.
+type yard struct {
+	t      testing.TB
+	db     *memory.DB
+	out    *outbox.Outbox[*memory.Tx]
+	broker *broker
+	events events
+	cfg    outbox.RelayConfig
+}
+
+func newYard(t testing.TB) *yard {
+	t.Helper()
+	y := &yard{t: t, db: memory.NewDB(), broker: newBroker()}
+	y.out = newOutbox(t, y.db, outbox.Config{})
+	y.cfg = outbox.RelayConfig{Observer: &y.events, Retry: waybill.Backoff{Jitter: -1}}
+	return y
+}
+
+func (y *yard) dispatch(steps ...step) {
+	y.t.Helper()
+	for _, s := range steps {
+		err := y.out.InTx(y.t.Context(), func(ctx context.Context, tx outbox.Tx[*memory.Tx]) error {
+			_, err := tx.Dispatch(ctx, s)
+			return err
+		})
+		if err != nil {
+			y.t.Fatal(err)
+		}
+	}
+}
+
+func newRelay(t testing.TB, store outbox.Store, to outbox.Publisher, cfg outbox.RelayConfig) *outbox.Relay {
+	t.Helper()
+	relay, err := outbox.NewRelay(store, to, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return relay
+}
+
+// start runs a relay until the returned function is called, which waits for it.
+func (y *yard) start(store outbox.Store) (stop func()) {
+	y.t.Helper()
+	relay := newRelay(y.t, store, y.broker, y.cfg)
+	ctx, cancel := context.WithCancel(y.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	return func() {
+		y.t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			y.t.Errorf("Run = %v, want nil after a clean stop", err)
+		}
+	}
+}
+
+func (y *yard) wantConfirmed(want string) {
+	y.t.Helper()
+	if got := y.broker.confirmed(); got != want {
+		y.t.Errorf("confirmed %q, want %q", got, want)
+	}
+}
+
+func (y *yard) wantPending(want string) {
+	y.t.Helper()
+	if got := names(y.db.Pending("")); got != want {
+		y.t.Errorf("pending %q, want %q", got, want)
+	}
+}
+
+func TestDrainPublishesAllThatIsDueAndReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.Drain, y.cfg.Batch, y.cfg.Window = true, 7, 3
+		y.broker.delay = time.Second
+		var want []string
+		for n := range 20 {
+			y.dispatch(step{"a", n}, step{"", n})
+			want = append(want, fmt.Sprint("a", n))
+		}
+		if err := newRelay(t, y.db, y.broker, y.cfg).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		y.wantPending("")
+		got := slices.DeleteFunc(y.broker.got, func(n string) bool { return n[0] != 'a' })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("key a (-want +got):\n%s", diff)
+		}
+		if y.broker.mostOpen > 3 {
+			t.Errorf("%d records were unconfirmed at once, the window is 3", y.broker.mostOpen)
+		}
+		if got := len(y.events.of(waybill.Published)); got != 40 {
+			t.Errorf("%d published events, want 40", got)
+		}
+	})
+}
+
+func TestRefusedKeyBacksOffAndOthersFlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.broker.refuse = refusing("a1", 3)
+		y.dispatch(step{"a", 1}, step{"b", 1}, step{"a", 2}, step{"b", 2})
+		stop := y.start(y.db)
+		synctest.Wait()
+		y.wantConfirmed("b1 b2")
+		y.dispatch(step{"a", 3}, step{"b", 3})
+		synctest.Wait()
+		y.wantConfirmed("b1 b2 b3") // at once: a commit wakes the relay
+		y.wantPending("a1 a2 a3")
+		time.Sleep(time.Minute)
+		stop()
+		y.wantConfirmed("b1 b2 b3 a1 a2 a3")
+		y.wantPending("")
+		// After 1, 2 and 4 s, each noticed within the longest pause.
+		want := []time.Duration{0, 1, 3, 7}
+		for i, at := range y.broker.times["a1"] {
+			if late := at - want[i]*time.Second; late < 0 || late > time.Second {
+				t.Errorf("try %d of a1 came after %v, want %v s", i+1, at, want[i])
+			}
+		}
+		blocked, released := y.events.of(waybill.KeyBlocked), y.events.of(waybill.KeyReleased)
+		if len(blocked) != 3 || blocked[2].Failures != 3 || blocked[2].Key != "a" || len(released) != 1 || released[0].Key != "a" {
+			t.Errorf("blocked %+v, released %+v, want three and one of key a", blocked, released)
+		}
+	})
+}
+
+func TestKeyThatKeepsBeingRefusedIsTriedAtTheLongestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.MaxAttempts = 3
+		y.broker.refuse = refusing("a1", 1000)
+		y.dispatch(step{"a", 1}, step{"a", 2})
+		stop := y.start(y.db)
+		time.Sleep(17 * time.Minute)
+		stop()
+		var delays []time.Duration
+		for _, e := range y.events.of(waybill.PublishFailed) {
+			delays = append(delays, e.Delay)
+		}
+		want := []time.Duration{time.Second, 2 * time.Second, 5 * time.Minute, 5 * time.Minute, 5 * time.Minute, 5 * time.Minute}
+		if diff := cmp.Diff(want, delays); diff != "" {
+			t.Errorf("delays (-want +got):\n%s", diff)
+		}
+		y.wantPending("a1 a2")
+	})
+}
+
+func TestOutageIsRiddenOutAndCountsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		end := time.Now().Add(time.Hour)
+		y.broker.refuse = func(string) error {
+			if time.Now().Before(end) {
+				return fmt.Errorf("dial: %w", waybill.ErrUnavailable)
+			}
+			return nil
+		}
+		y.dispatch(step{"a", 1}, step{"a", 2}, step{"b", 1})
+		stop := y.start(y.db)
+		time.Sleep(61 * time.Minute)
+		stop()
+		keyA := slices.DeleteFunc(slices.Clone(y.broker.got), func(n string) bool { return n == "b1" })
+		if !cmp.Equal(keyA, []string{"a1", "a2"}) || !strings.Contains(y.broker.confirmed(), "b1") {
+			t.Errorf("confirmed %q, want all, and a1 before a2", y.broker.confirmed())
+		}
+		if failed := y.events.of(waybill.PublishFailed); len(failed) > 0 {
+			t.Errorf("failures %+v, want none: nobody refused anything", failed)
+		}
+		if tries := len(y.broker.tries); tries > 2*(60*60/2)+20 {
+			t.Errorf("%d tries in an hour, want a pause of up to 2 s between looks", tries)
+		}
+	})
+}
+
+func TestBrokerThatDoesNotAnswerIsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.PublishDeadline = 5 * time.Second
+		y.broker.delay = time.Hour
+		y.dispatch(step{"a", 1})
+		stop := y.start(y.db)
+		time.Sleep(12 * time.Second)
+		y.broker.set(0)
+		time.Sleep(10 * time.Second)
+		stop()
+		y.wantConfirmed("a1")
+		if failed := y.events.of(waybill.PublishFailed); len(failed) > 0 {
+			t.Errorf("failures %+v, want none", failed)
+		}
+	})
+}
+
+func TestIdleRelayPollsLessAndLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		store := &scripted{Store: y.db}
+		stop := y.start(store)
+		time.Sleep(time.Minute)
+		stop()
+		pauses := store.pauses()
+		if len(pauses) < 10 || pauses[0] != 5*time.Millisecond || pauses[1] != 10*time.Millisecond || pauses[len(pauses)-1] != 250*time.Millisecond {
+			t.Fatalf("pauses %v, want 5ms doubling to 250ms", pauses)
+		}
+		if !slices.IsSorted(pauses) {
+			t.Errorf("pauses %v, want them to grow", pauses)
+		}
+	})
+}
+
+func TestCommitEndsThePause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.PollMin, y.cfg.PollMax = time.Hour, 2*time.Hour
+		stop := y.start(y.db)
+		time.Sleep(10 * time.Minute)
+		before := time.Now()
+		y.dispatch(step{"a", 1})
+		synctest.Wait()
+		y.wantConfirmed("a1")
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("published after %v, want at once", waited)
+		}
+		stop()
+	})
+}
+
+func TestStopSettlesTheBatchInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.broker.delay = 3 * time.Second
+		y.dispatch(step{"a", 1}, step{"b", 1})
+		stop := y.start(y.db)
+		time.Sleep(time.Second)
+		start := time.Now()
+		stop()
+		if took := time.Since(start); took != 2*time.Second {
+			t.Errorf("Run took %v to stop, want the 2 s until the broker answers", took)
+		}
+		y.wantPending("")
+		y.broker.wg.Wait()
+	})
+}
+
+func TestTwoRelaysKeepTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.Batch = 3
+		y.broker.delay = 10 * time.Millisecond
+		y.broker.refuse = refusing("b7", 2)
+		one, two := y.start(y.db), y.start(y.db)
+		want := map[string][]string{}
+		for n := range 30 {
+			for _, k := range []string{"a", "b", "c"} {
+				y.dispatch(step{k, n})
+				want[k] = append(want[k], fmt.Sprint(k, n))
+			}
+			time.Sleep(7 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		one()
+		two()
+		got := map[string][]string{}
+		for _, n := range y.broker.got {
+			got[n[:1]] = append(got[n[:1]], n)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("published by key (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// scripted is a store with faults.
+type scripted struct {
+	outbox.Store
+	lead   func() error
+	claim  func() error
+	settle func() error
+
+	mu    sync.Mutex
+	looks []time.Time
+}
+
+func (s *scripted) pauses() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []time.Duration
+	for i := range len(s.looks) - 1 {
+		all = append(all, s.looks[i+1].Sub(s.looks[i]))
+	}
+	return all
+}
+
+func (s *scripted) Lead(ctx context.Context) (func(), error) {
+	if s.lead != nil {
+		if err := s.lead(); err != nil {
+			return nil, err
+		}
+	}
+	return s.Store.Lead(ctx)
+}
+
+func (s *scripted) Claim(ctx context.Context, transport string, most outbox.Max) (outbox.Claim, error) {
+	s.mu.Lock()
+	s.looks = append(s.looks, time.Now())
+	s.mu.Unlock()
+	if s.claim != nil {
+		if err := s.claim(); err != nil {
+			return nil, err
+		}
+	}
+	claim, err := s.Store.Claim(ctx, transport, most)
+	return scriptedClaim{claim, s}, err
+}
+
+type scriptedClaim struct {
+	outbox.Claim
+	s *scripted
+}
+
+func (c scriptedClaim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
+	if c.s.settle != nil {
+		if err := c.s.settle(); err != nil {
+			_ = c.Claim.Settle(ctx, nil, nil) // the transaction is rolled back
+			return err
+		}
+	}
+	return c.Claim.Settle(ctx, published, failed)
+}
+
+func TestUnreachableDatabaseIsRiddenOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		claims, settles := 0, 0
+		store := &scripted{Store: y.db}
+		store.claim = func() error {
+			if claims++; claims < 20 {
+				return waybill.ErrUnavailable
+			}
+			return nil
+		}
+		store.settle = func() error {
+			if settles++; settles == 1 {
+				return waybill.ErrUnavailable
+			}
+			return nil
+		}
+		y.dispatch(step{"a", 1})
+		stop := y.start(store)
+		time.Sleep(time.Minute)
+		stop()
+		y.wantConfirmed("a1 a1") // once more than was marked: at least once
+		y.wantPending("")
+		if last := store.pauses()[18]; last != 2*time.Second {
+			t.Errorf("pause between looks in an outage is %v, want 2s", last)
+		}
+	})
+}
+
+func TestStandbyWaitsForTheLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		free := time.Now().Add(time.Minute)
+		store := &scripted{Store: y.db, lead: func() error {
+			if time.Now().Before(free) {
+				return fmt.Errorf("%w (elsewhere)", waybill.ErrRelayRunning)
+			}
+			return nil
+		}}
+		if err := newRelay(t, store, y.broker, y.cfg).Run(t.Context()); err == nil {
+			t.Error("Run beside another relay = nil, want an error")
+		}
+		y.cfg.Standby = true
+		y.start(store)() // stops while it stands by
+		y.dispatch(step{"a", 1})
+		stop := y.start(store)
+		time.Sleep(59 * time.Second)
+		y.wantConfirmed("")
+		time.Sleep(2 * time.Second)
+		y.wantConfirmed("a1")
+		stop()
+	})
+}
+
+func TestDrainEndsWithAnErrorThatNoRetryMends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.Drain = true
+		store := &scripted{Store: y.db, claim: func() error { return errDeclined }}
+		if err := newRelay(t, store, y.broker, y.cfg).Run(t.Context()); err == nil || !strings.Contains(err.Error(), errDeclined.Error()) {
+			t.Errorf("Run = %v, want %v", err, errDeclined)
+		}
+	})
+}
+
+// atomically is a publisher that takes all of a call or nothing.
+type atomically struct {
+	calls  []string
+	refuse string
+}
+
+func (a *atomically) PublishesAtomically() {}
+
+func (a *atomically) Publish(_ context.Context, items []outbox.Item, results chan<- outbox.Result) {
+	var recs []*waybill.Record
+	var err error
+	for _, item := range items {
+		recs = append(recs, item.Record)
+		if name(item.Record) == a.refuse {
+			err = errDeclined
+		}
+	}
+	a.calls = append(a.calls, names(recs))
+	for _, item := range items {
+		results <- outbox.Result{Seq: item.Seq, Err: err}
+	}
+}
+
+func TestAtomicPublisherGetsTheWholeBatch(t *testing.T) {
+	y := newYard(t)
+	y.cfg.Drain = true
+	y.dispatch(step{"a", 1}, step{"a", 2}, step{"b", 1}, step{"a", 3})
+	to := &atomically{}
+	if err := newRelay(t, y.db, to, y.cfg).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a1 a2 b1 a3"}, to.calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func TestCulpritOfARefusedBatchIsFound(t *testing.T) {
+	y := newYard(t)
+	y.cfg.Drain = true
+	y.dispatch(step{"a", 1}, step{"a", 2}, step{"b", 1}, step{"a", 3})
+	if err := newRelay(t, y.db, &atomically{refuse: "a2"}, y.cfg).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	y.wantPending("a2 a3")
+	if failed := y.events.of(waybill.PublishFailed); len(failed) != 1 || failed[0].Key != "a" {
+		t.Errorf("failures %+v, want the one of key a", failed)
+	}
+}
+
+func TestWrongRelayConfigIsRefused(t *testing.T) {
+	for _, cfg := range []outbox.RelayConfig{
+		{Batch: -1}, {BatchBytes: -1}, {Window: -1}, {MaxAttempts: -1}, {PublishDeadline: -1}, {PollMin: -1}, {PollMax: -1},
+		{Retry: waybill.Backoff{Delay: -1}}, {Retry: waybill.Backoff{Multiplier: 0.1}}, {Retry: waybill.Backoff{Jitter: 1.1}},
+	} {
+		if r, err := outbox.NewRelay(memory.NewDB(), newBroker(), cfg); err == nil {
+			t.Errorf("NewRelay(%+v) = %v, nil, want an error", cfg, r)
+		}
+	}
+}
