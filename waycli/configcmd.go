@@ -82,7 +82,7 @@ func (s *session) notes(cfg *config.Config) []string {
 			}
 		}
 		_, opens := s.app.Databases[database.Scheme]
-		if dsn.Scheme != "memory" && dsn.Scheme != "sync" && !(elsewhere && opens) {
+		if !inProcess(dsn) && !(elsewhere && opens) {
 			notes = append(notes, fmt.Sprintf("transports.%s: this version cannot open %s", name, dsn))
 		}
 	}

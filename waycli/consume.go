@@ -55,9 +55,9 @@ It runs until SIGTERM or SIGINT, finishes what is in hand within --drain-timeout
 and exits with 0; then commands that still run are killed, and their messages
 come again. A second signal exits with 130.
 
-With --json, at the end: {"reason": "stopped" or "finished", "handled",
-"duplicates", "failed", "transports": [{"transport", "handled", "duplicates",
-"failed"}]}. Handled includes duplicates; failed counts attempts.`,
+With --json, at the end: {"reason": "stopped", "finished" or "failed",
+"handled", "duplicates", "failed", "transports": [{"transport", "handled",
+"duplicates", "failed"}]}. Handled includes duplicates; failed counts attempts.`,
 		Example: `  waybill consume orders --exec 'php bin/handle.php' --concurrency 4
   waybill consume orders mail --exec ./handle --idle-exit 1s`,
 		Args: cobra.MinimumNArgs(1),
@@ -112,7 +112,14 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	})
 	err := runAll(ctx, runs...)
 	stop()
-	s.consumeResult(transports, counts, ctx.Err() != nil)
+	reason := "finished"
+	switch {
+	case err != nil:
+		reason = "failed"
+	case ctx.Err() != nil:
+		reason = "stopped"
+	}
+	s.consumeResult(transports, counts, reason)
 	return err
 }
 
@@ -176,7 +183,7 @@ func (s *session) consumeBus(ctx context.Context, transport string, f consumeFla
 	return newExecBus(&execHandler{
 		command: f.exec, handler: f.handler, transport: transport,
 		log: db, retention: s.cfg.Inbox.Retention,
-		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates,
+		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates, last: lastActsOf(ctx),
 	}, messageNames(s.cfg))
 }
 
@@ -200,15 +207,12 @@ type consumed struct {
 	Failed     int    `json:"failed"`
 }
 
-func (s *session) consumeResult(transports []string, counts *counts, stopped bool) {
+func (s *session) consumeResult(transports []string, counts *counts, reason string) {
 	result := struct {
 		Reason string `json:"reason"`
 		consumed
 		Transports []consumed `json:"transports"`
-	}{Reason: "finished"}
-	if stopped {
-		result.Reason = "stopped"
-	}
+	}{Reason: reason}
 	for _, name := range transports {
 		n := counts.of(name)
 		one := consumed{name, int(n.handled.Load()), int(n.duplicates.Load()), int(n.failed.Load())}

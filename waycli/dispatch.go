@@ -93,7 +93,7 @@ func messageNames(cfg *config.Config) []string {
 
 // dispatchOne dispatches the message of the arguments.
 func (s *session) dispatchOne(ctx context.Context, f dispatchFlags, args []string) error {
-	d, err := s.newDispatch(ctx, f.to)
+	d, err := s.newDispatcher(ctx, f.to)
 	if err != nil {
 		return err
 	}

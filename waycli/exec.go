@@ -40,6 +40,7 @@ type execHandler struct {
 	stdout     io.Writer
 	stderr     io.Writer
 	duplicates *atomic.Int64
+	last       *lastActs
 }
 
 // newExecBus returns a bus on which x handles the messages of those names.
@@ -87,10 +88,6 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 }
 
 func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.RawMessage) error {
-	headers, err := headersOf(env)
-	if err != nil {
-		return err
-	}
 	id, _ := waybill.Last[waybill.MessageID](env)
 	attempt, _ := waybill.Last[waybill.Redelivery](env)
 	cmd := shellCommand(ctx, x.command)
@@ -102,12 +99,16 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 		"WAYBILL_ATTEMPT="+strconv.Itoa(attempt.Failures+1),
 		"WAYBILL_TRANSPORT="+x.transport,
 	)
-	cmd.Env = append(cmd.Env, headers...)
+	cmd.Env = append(cmd.Env, headersOf(env)...)
 	stdout := &lineWriter{w: x.stdout}
 	stderr := &lineWriter{w: x.stderr, prefix: m.Name + " " + id.String() + ": "}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = leftoverWait
-	err = cmd.Run()
+	forget, err := x.last.during(cmd.Start, func() { _ = cmd.Cancel() })
+	if err == nil {
+		err = cmd.Wait()
+		forget()
+	}
 	stdout.flush()
 	stderr.flush()
 	var status *exec.ExitError
@@ -124,20 +125,22 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 
 // headersOf returns the headers of env as environment variables. Two names
 // that become one variable: the one that sorts last counts.
-func headersOf(env *waybill.Envelope) ([]string, error) {
-	// An envelope does not list its headers, but its record has them.
-	bare := waybill.NewEnvelope(waybill.RawMessage{Name: "headers", ContentType: "application/octet-stream"}, slices.Collect(env.Stamps())...)
-	serializer := waybill.Serializer{Types: waybill.NewTypes()}
-	serializer.Types.AllowRaw("headers")
-	rec, err := serializer.Encode(bare)
-	if err != nil {
-		return nil, err
+func headersOf(env *waybill.Envelope) []string {
+	headers := env.Headers()
+	if key, ok := waybill.Last[waybill.IdempotencyKey](env); ok {
+		headers[waybill.HeaderIdempotencyKey] = string(key)
 	}
-	var vars []string
-	for _, name := range slices.Sorted(maps.Keys(rec.Headers)) {
-		vars = append(vars, "WAYBILL_HEADER_"+variable(name)+"="+rec.Headers[name])
+	if id, ok := waybill.Last[waybill.CorrelationID](env); ok {
+		headers[waybill.HeaderCorrelationID] = string(id)
 	}
-	return vars, nil
+	if id, ok := waybill.Last[waybill.CausationID](env); ok {
+		headers[waybill.HeaderCausationID] = string(id)
+	}
+	vars := make([]string, 0, len(headers))
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		vars = append(vars, "WAYBILL_HEADER_"+variable(name)+"="+headers[name])
+	}
+	return vars
 }
 
 // variable is name in upper case with _ for what a shell does not take.
@@ -159,5 +162,5 @@ func (s *session) commandOutput() io.Writer {
 	if s.flags.json {
 		return s.stderr
 	}
-	return &lockedWriter{w: s.stdout}
+	return s.stdout
 }

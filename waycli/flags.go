@@ -69,8 +69,10 @@ func flagError(cmd *cobra.Command, err error) error {
 	return &Error{Usage, err, hint}
 }
 
-// checkArguments makes wrong arguments of cmd and all below it usage errors.
-func checkArguments(cmd *cobra.Command) {
+// finish makes wrong arguments of cmd and all below it usage errors, and leaves
+// the printing of errors to the caller.
+func finish(cmd *cobra.Command) {
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
@@ -80,7 +82,7 @@ func checkArguments(cmd *cobra.Command) {
 		}
 	}
 	for _, sub := range cmd.Commands() {
-		checkArguments(sub)
+		finish(sub)
 	}
 }
 

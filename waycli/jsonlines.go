@@ -23,7 +23,7 @@ const (
 
 // dispatchFile dispatches the messages of a file, batch by batch.
 func (s *session) dispatchFile(ctx context.Context, f dispatchFlags) error {
-	d, err := s.newDispatch(ctx, f.to)
+	d, err := s.newDispatcher(ctx, f.to)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (s *session) dispatchFile(ctx context.Context, f dispatchFlags) error {
 	return nil
 }
 
-func (d *dispatch) readBatch(in *jsonLines, lines int) ([]prepared, error) {
+func (d *dispatcher) readBatch(in *jsonLines, lines int) ([]prepared, error) {
 	var batch []prepared
 	size := 0
 	for len(batch) < lines && size < maxBatchBytes {
@@ -164,9 +164,9 @@ func parseMessage(line []byte) (message, error) {
 		case errors.Is(err, io.ErrUnexpectedEOF):
 			return m, errors.New("it is not JSON: it ends too early")
 		case errors.As(err, &typ) && typ.Field == "":
-			return m, fmt.Errorf("it is not an object, but a %s", typ.Value)
+			return m, fmt.Errorf("want an object, got %s", article(typ.Value))
 		case errors.As(err, &typ):
-			return m, fmt.Errorf("field %q is a %s, want a %s", typ.Field, typ.Value, jsonKind(typ.Field))
+			return m, fmt.Errorf("field %q is %s, want %s", typ.Field, article(typ.Value), jsonKind(typ.Field))
 		}
 		return m, &Error{0, errors.New(strings.TrimPrefix(err.Error(), "json: ")), "fields: name, key, body, headers, id, delay"}
 	}
@@ -178,7 +178,14 @@ func parseMessage(line []byte) (message, error) {
 
 func jsonKind(field string) string {
 	if field == "headers" {
-		return "object of strings"
+		return "an object of strings"
 	}
-	return "string"
+	return "a string"
+}
+
+func article(noun string) string {
+	if strings.ContainsAny(noun[:1], "aeiou") {
+		return "an " + noun
+	}
+	return "a " + noun
 }

@@ -3,7 +3,6 @@ package waycli
 import (
 	"bytes"
 	"io"
-	"sync"
 )
 
 // A lineWriter passes whole lines on, each with a prefix, in one Write each.
@@ -45,17 +44,4 @@ func (l *lineWriter) flush() {
 func (l *lineWriter) pass(line []byte) error {
 	_, err := l.w.Write(append([]byte(l.prefix), line...))
 	return err
-}
-
-// A lockedWriter may be written to concurrently.
-type lockedWriter struct {
-	mu sync.Mutex
-	w  io.Writer // guarded by mu
-}
-
-// Write implements io.Writer.
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }

@@ -29,5 +29,5 @@ func newLog(s *screen, level, format string, color bool) (*slog.Logger, error) {
 }
 
 func textLog(s *screen, least slog.Level, color bool) *slog.Logger {
-	return slog.New(tint.NewHandler(s, &tint.Options{Level: least, NoColor: !color, TimeFormat: time.TimeOnly}))
+	return slog.New(tint.NewTextHandler(s, &tint.Options{Level: least, NoColor: !color, TimeFormat: time.TimeOnly}))
 }

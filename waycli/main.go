@@ -22,13 +22,13 @@ func Main(ctx context.Context, app App, args []string, stdin io.Reader, stdout, 
 	if err != nil {
 		asJSON, _ := root.PersistentFlags().GetBool("json")
 		// A wrong flag may stand before --json.
-		printError(stderr, err, cmp.Or(app.Name, "waybill"), asJSON || slices.Contains(args, "--json"))
+		PrintError(stderr, cmp.Or(app.Name, "waybill"), err, asJSON || slices.Contains(args, "--json"))
 	}
 	return ExitCode(err)
 }
 
 // New returns the commands of app under one root. Execute prints no errors: it
-// returns them, for ExitCode.
+// returns them, for PrintError and ExitCode.
 func New(app App) *cobra.Command {
 	app.Name = cmp.Or(app.Name, "waybill")
 	c := &cli{app: app}
@@ -40,9 +40,7 @@ order per key, handle each once, and see and mend all of it.
 
 Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 5 partly done, 6 database or broker unavailable, 7 check failed, 130 interrupted.`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknownCommand(cmd, args[0])
@@ -61,7 +59,7 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(flagError)
-	checkArguments(root)
+	finish(root)
 	return root
 }
 

@@ -22,7 +22,7 @@ type message struct {
 	Delay   string            `json:"delay"`
 }
 
-// A prepared message has passed every check that can be made before its
+// A prepared is a message that has passed every check that can be made before its
 // transaction.
 type prepared struct {
 	env        *waybill.Envelope
@@ -32,8 +32,8 @@ type prepared struct {
 	bytes      int
 }
 
-// A dispatch prepares messages and commits them.
-type dispatch struct {
+// A dispatcher prepares messages and commits them.
+type dispatcher struct {
 	s          *session
 	to         string // of --to, or empty
 	serializer waybill.Serializer
@@ -41,12 +41,12 @@ type dispatch struct {
 	commitAll  Dispatch
 }
 
-func (s *session) newDispatch(ctx context.Context, to string) (*dispatch, error) {
+func (s *session) newDispatcher(ctx context.Context, to string) (*dispatcher, error) {
 	cfg, err := s.config()
 	if err != nil {
 		return nil, err
 	}
-	d := &dispatch{s: s, to: to}
+	d := &dispatcher{s: s, to: to}
 	if s.app.Bus != nil {
 		bus, err := s.bus(ctx)
 		if err != nil {
@@ -66,7 +66,7 @@ func (s *session) newDispatch(ctx context.Context, to string) (*dispatch, error)
 	if err != nil {
 		return nil, err
 	}
-	out := outbox.Config{Routes: cfg.Routing, Queues: map[string]string{}, Transports: transportNames(cfg), Serializer: d.serializer}
+	out := outbox.Config{Routes: cfg.Routing, Queues: map[string]string{}, Serializer: d.serializer}
 	if out.To, err = cfg.OutboxTransport(); err != nil {
 		if len(cfg.Routing) == 0 && to == "" {
 			return nil, err
@@ -74,8 +74,11 @@ func (s *session) newDispatch(ctx context.Context, to string) (*dispatch, error)
 		out.To = to
 	}
 	for name, t := range cfg.Transports {
-		if inDatabase(t.DSN, cfg.Database) {
+		switch {
+		case inDatabase(t.DSN, cfg.Database):
 			out.Queues[name] = t.DSN.Host
+		case !inProcess(t.DSN):
+			out.Transports = append(out.Transports, name)
 		}
 	}
 	d.commitAll, err = db.Dispatcher(out)
@@ -83,13 +86,13 @@ func (s *session) newDispatch(ctx context.Context, to string) (*dispatch, error)
 }
 
 // checkName refuses a name that is not on the list.
-func (d *dispatch) checkName(name string) error {
+func (d *dispatcher) checkName(name string) error {
 	_, err := d.serializer.Types.NameOf(waybill.RawMessage{Name: name})
 	return err
 }
 
 // prepare checks m, so that its transaction has no reason to refuse it.
-func (d *dispatch) prepare(m message) (prepared, error) {
+func (d *dispatcher) prepare(m message) (prepared, error) {
 	if err := d.checkName(m.Name); err != nil {
 		return prepared{}, err
 	}
@@ -115,7 +118,7 @@ func (d *dispatch) prepare(m message) (prepared, error) {
 	return prepared{env, id, rec.Name, rec.Key, to, len(rec.Body)}, nil
 }
 
-func (d *dispatch) stamps(m message) (stamps []waybill.Stamp, id waybill.MessageID, err error) {
+func (d *dispatcher) stamps(m message) (stamps []waybill.Stamp, id waybill.MessageID, err error) {
 	if m.ID != "" {
 		id, err = waybill.ParseMessageID(m.ID)
 	} else {
@@ -143,7 +146,7 @@ func (d *dispatch) stamps(m message) (stamps []waybill.Stamp, id waybill.Message
 
 // keyOf returns the partition key. Where the name has a Go type, the body must
 // decode into it, and its own key counts unless another is given.
-func (d *dispatch) keyOf(m message) (string, error) {
+func (d *dispatcher) keyOf(m message) (string, error) {
 	if !d.decodes {
 		return m.Key, nil
 	}
@@ -159,7 +162,7 @@ func (d *dispatch) keyOf(m message) (string, error) {
 
 // route returns the transports of name and refuses those that nobody could
 // take the message from.
-func (d *dispatch) route(name string) ([]string, error) {
+func (d *dispatcher) route(name string) ([]string, error) {
 	cfg := d.s.cfg
 	to := waybill.Routes(cfg.Routing).For(name)
 	if d.to != "" {
@@ -172,10 +175,7 @@ func (d *dispatch) route(name string) ([]string, error) {
 		}
 		to = []string{one}
 	}
-	unreachable := slices.IndexFunc(to, func(name string) bool {
-		scheme := cfg.Transports[name].DSN.Scheme
-		return scheme == "sync" || scheme == "memory"
-	})
+	unreachable := slices.IndexFunc(to, func(name string) bool { return inProcess(cfg.Transports[name].DSN) })
 	if unreachable >= 0 {
 		t := to[unreachable]
 		return nil, &Error{Usage, fmt.Errorf("%s goes to transport %q, which is %s: it lives inside the process that sends to it, and this one ends", name, t, cfg.Transports[t].DSN),
@@ -185,7 +185,7 @@ func (d *dispatch) route(name string) ([]string, error) {
 }
 
 // commit dispatches ps in one transaction and prints them.
-func (d *dispatch) commit(ctx context.Context, ps ...prepared) error {
+func (d *dispatcher) commit(ctx context.Context, ps ...prepared) error {
 	envs := make([]any, len(ps))
 	for i, p := range ps {
 		envs[i] = p.env

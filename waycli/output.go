@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -16,12 +17,15 @@ import (
 // An output is stdout. It remembers the first error, so that a full disk is
 // not taken for success.
 type output struct {
-	w   io.Writer
-	err error
+	mu  sync.Mutex
+	w   io.Writer // guarded by mu
+	err error     // guarded by mu
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It may be called concurrently.
 func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.err != nil {
 		return 0, o.err
 	}
@@ -30,19 +34,24 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// failure returns the first error of a Write.
+func (o *output) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
 // line prints one line.
 func (o *output) line(format string, args ...any) { fmt.Fprintf(o, format+"\n", args...) }
 
-// json prints v as one line.
+// json prints v, which can be encoded, as one line.
 func (o *output) json(v any) {
 	enc := json.NewEncoder(o)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil && o.err == nil {
-		o.err = err
-	}
+	_ = enc.Encode(v) // o has the error
 }
 
-// table prints rows under a header, or says that there are none.
+// table prints rows under a header.
 func (o *output) table(header []string, rows [][]any) {
 	w := tabwriter.NewWriter(o, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(header, "\t"))

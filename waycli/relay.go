@@ -29,8 +29,8 @@ second signal exits with 130. With --drain it exits when nothing that is due is
 left: with 0, or with 5 if keys are blocked. One process relays a SQLite file: a
 second one exits with 4, or waits with --standby until it can take over.
 
-With --json, at the end: {"reason": "stopped" or "drained", "published",
-"refused", "transports": [{"transport", "published", "refused", "pending",
+With --json, at the end: {"reason": "stopped", "drained" or "failed",
+"published", "refused", "transports": [{"transport", "published", "refused", "pending",
 "blocked_keys", "delayed"}]}.`,
 		Example: `  waybill relay --standby --config /etc/waybill.yaml
   waybill relay --drain --json`,
@@ -85,8 +85,15 @@ func (s *session) relay(ctx context.Context, cfg outbox.RelayConfig) error {
 	})
 	err = runAll(ctx, runs...)
 	stop()
+	reason := "stopped"
+	switch {
+	case err != nil:
+		reason = "failed"
+	case cfg.Drain && ctx.Err() == nil:
+		reason = "drained"
+	}
 	// The lanes are counted also after a signal.
-	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, lanes, counts, cfg.Drain && ctx.Err() == nil))
+	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, lanes, counts, reason))
 }
 
 // leftIn counts what waits in lanes. It knows nothing when the database does
@@ -152,41 +159,39 @@ type laneResult struct {
 	Delayed     int    `json:"delayed"`
 }
 
-func (s *session) relayResult(ctx context.Context, db Database, lanes []string, counts *counts, drained bool) error {
+func (s *session) relayResult(ctx context.Context, db Database, lanes []string, counts *counts, reason string) error {
+	stats, err := db.OutboxStats(ctx)
+	if err != nil {
+		return err
+	}
 	result := struct {
 		Reason     string       `json:"reason"`
 		Published  int          `json:"published"`
 		Refused    int          `json:"refused"`
 		Transports []laneResult `json:"transports"`
-	}{Reason: "stopped"}
-	if drained {
-		result.Reason = "drained"
-	}
-	blocked, waiting := 0, 0
+	}{Reason: reason}
+	blocked := 0
 	for _, lane := range lanes {
-		left, err := db.Left(ctx, lane)
-		if err != nil {
-			return err
-		}
-		keys, err := db.Blocked(ctx, lane, 0)
-		if err != nil {
-			return err
-		}
 		n := counts.of(lane)
-		result.Published += int(n.published.Load())
-		result.Refused += int(n.refused.Load())
-		result.Transports = append(result.Transports, laneResult{lane, int(n.published.Load()), int(n.refused.Load()), left.Pending, len(keys), left.Delayed})
-		blocked += len(keys)
-		waiting += left.Blocked
+		one := laneResult{Transport: lane, Published: int(n.published.Load()), Refused: int(n.refused.Load())}
+		for _, left := range stats {
+			if left.Transport == lane {
+				one.Pending, one.BlockedKeys, one.Delayed = left.Pending, left.BlockedKeys, left.Delayed
+			}
+		}
+		result.Transports = append(result.Transports, one)
+		result.Published += one.Published
+		result.Refused += one.Refused
+		blocked += one.BlockedKeys
 	}
 	if s.flags.json {
 		s.stdout.json(result)
 	} else {
-		s.say("%s: %s published", result.Reason, plural(result.Published, "message"))
+		s.say("%s: %s published", reason, plural(result.Published, "message"))
 	}
-	if drained && blocked > 0 {
-		return &Error{Partial, fmt.Errorf("%s blocked: %s behind what is refused", keysAre(blocked), plural(waiting, "message")),
-			fmt.Sprintf("`%s outbox blocked` shows why; a relay goes on trying", s.app.Name)}
+	if reason == "drained" && blocked > 0 {
+		return &Error{Partial, fmt.Errorf("%s blocked by a message that is refused", keysAre(blocked)),
+			fmt.Sprintf("`%s outbox blocked` shows why, and how many wait; a relay goes on trying", s.app.Name)}
 	}
 	return nil
 }

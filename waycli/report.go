@@ -17,9 +17,10 @@ type complaint struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// printError prints err: a line for each thing that is wrong, each with its
-// hint, or as one JSON object.
-func printError(w io.Writer, err error, name string, asJSON bool) {
+// PrintError prints what Execute of the commands returned: a line for each
+// thing that is wrong, with what to do about it, or one JSON object. Name is
+// that of the program. Main calls it.
+func PrintError(w io.Writer, name string, err error, asJSON bool) {
 	all := complaints(err, name)
 	if asJSON {
 		enc := json.NewEncoder(w)

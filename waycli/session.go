@@ -47,7 +47,7 @@ func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
 
 // close closes what was opened and reports what could not be printed.
 func (s *session) close() error {
-	errs := []error{s.stdout.err}
+	errs := []error{s.stdout.failure()}
 	for _, db := range s.opened {
 		errs = append(errs, db.Close())
 	}

@@ -13,6 +13,7 @@ import (
 // 130. It is for func main; stop gives the signals back.
 func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	last := &lastActs{}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	stopped := make(chan struct{})
@@ -26,14 +27,59 @@ func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 		}
 		select {
 		case <-signals:
+			last.run()
 			os.Exit(exitInterrupted)
 		case <-stopped:
 		}
 	})
-	return ctx, sync.OnceFunc(func() {
+	return context.WithValue(ctx, lastActsKey{}, last), sync.OnceFunc(func() {
 		signal.Stop(signals)
 		cancel()
 		close(stopped)
 		wg.Wait()
 	})
+}
+
+// lastActs are what is still to be done when a second signal ends the process:
+// killing commands, which would outlive it. A nil *lastActs has none.
+type lastActs struct {
+	mu   sync.Mutex
+	acts map[*func()]bool
+}
+
+type lastActsKey struct{}
+
+func lastActsOf(ctx context.Context) *lastActs {
+	l, _ := ctx.Value(lastActsKey{}).(*lastActs)
+	return l
+}
+
+// during makes act one of them until forget is called, from a successful start
+// on.
+func (l *lastActs) during(start func() error, act func()) (forget func(), err error) {
+	if l == nil {
+		return func() {}, start()
+	}
+	l.mu.Lock() // a start and run exclude each other
+	defer l.mu.Unlock()
+	if err := start(); err != nil {
+		return func() {}, err
+	}
+	if l.acts == nil {
+		l.acts = map[*func()]bool{}
+	}
+	l.acts[&act] = true
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.acts, &act)
+	}, nil
+}
+
+// run does them. Nothing starts any more.
+func (l *lastActs) run() {
+	l.mu.Lock() // for good: the process ends
+	for act := range l.acts {
+		(*act)()
+	}
 }

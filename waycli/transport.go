@@ -22,6 +22,10 @@ func inDatabase(dsn, database config.DSN) bool {
 	return !ok || other.Equal(database)
 }
 
+// inProcess reports whether dsn names a transport inside the process that
+// sends to it.
+func inProcess(dsn config.DSN) bool { return dsn.Scheme == "memory" || dsn.Scheme == "sync" }
+
 // transport returns the configured transport of that name.
 func (s *session) transport(name string) (config.Transport, error) {
 	cfg, err := s.config()
@@ -45,9 +49,9 @@ func (s *session) queue(ctx context.Context, name string) (Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch t.DSN.Scheme {
-	case queueScheme:
-	case "memory", "sync":
+	switch {
+	case t.DSN.Scheme == queueScheme:
+	case inProcess(t.DSN):
 		return nil, &Error{Usage, fmt.Errorf("transport %q is %s: it lives inside the process that sends to it, and no other process can reach it", name, t.DSN),
 			"relay and consume it inside the application, or make it queue://" + name}
 	default:

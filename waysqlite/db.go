@@ -128,7 +128,7 @@ func New(pool *sql.DB, cfg Config) (*DB, error) {
 func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 	prefix := cmp.Or(cfg.Prefix, defaultPrefix)
 	if !sqlfile.ValidPrefix(prefix) {
-		return nil, fmt.Errorf("table prefix %q: use lower case letters, digits and '_'", prefix)
+		return nil, badPrefix(prefix)
 	}
 	db := &DB{
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention),
@@ -154,6 +154,10 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 		return nil, translate(err)
 	}
 	return db, nil
+}
+
+func badPrefix(prefix string) error {
+	return fmt.Errorf("waysqlite: table prefix %q: use lower case letters, digits and '_'", prefix)
 }
 
 // checkFile makes a wrong path an error that says which part of it is wrong,

@@ -1,6 +1,7 @@
 package waysqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -22,8 +23,8 @@ type migration struct {
 	sql     string
 }
 
-// migrations returns all of them in order, with this DB's prefix.
-func (db *DB) migrations() ([]migration, error) {
+// migrations returns all of them in order, for tables with that prefix.
+func migrations(prefix string) ([]migration, error) {
 	files, err := fs.Glob(sqlFiles, "sql/schema/*.sql")
 	if err != nil {
 		return nil, err
@@ -40,7 +41,7 @@ func (db *DB) migrations() ([]migration, error) {
 		if err != nil {
 			return nil, fmt.Errorf("migration %s: %w", name, err)
 		}
-		all = append(all, migration{version, name, sqlfile.Rewrite(string(text), db.prefix)})
+		all = append(all, migration{version, name, sqlfile.Rewrite(string(text), prefix)})
 	}
 	return all, nil
 }
@@ -48,7 +49,7 @@ func (db *DB) migrations() ([]migration, error) {
 // SchemaUp creates or upgrades the tables in one transaction. It may be run at
 // any time and does nothing when they are up to date.
 func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
-	all, err := db.migrations()
+	all, err := migrations(db.prefix)
 	if err != nil {
 		return admin.SchemaStatus{}, err
 	}
@@ -97,7 +98,7 @@ const setVersion = `INSERT INTO waybill_meta (name, value) VALUES ('schema_versi
 
 // SchemaStatus compares the tables with what this version of waybill wants.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
-	all, err := db.migrations()
+	all, err := migrations(db.prefix)
 	if err != nil {
 		return admin.SchemaStatus{}, err
 	}
@@ -114,17 +115,24 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	return status, nil
 }
 
+// SchemaSQL implements admin.Database.
+func (db *DB) SchemaSQL() (string, error) { return SchemaSQL(db.prefix) }
+
 // SchemaSQL returns the statements that SchemaUp runs on an empty database, for
-// a migration tool of the user's own.
-func (db *DB) SchemaSQL() (string, error) {
-	all, err := db.migrations()
+// a migration tool of the user's own. An empty prefix means "waybill_".
+func SchemaSQL(prefix string) (string, error) {
+	prefix = cmp.Or(prefix, defaultPrefix)
+	if !sqlfile.ValidPrefix(prefix) {
+		return "", badPrefix(prefix)
+	}
+	all, err := migrations(prefix)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
 	for _, m := range all {
 		fmt.Fprintf(&b, "-- %s\n%s\n", m.name, strings.TrimSpace(m.sql))
-		version := strings.Replace(sqlfile.Rewrite(setVersion, db.prefix), "?", "'"+strconv.Itoa(m.version)+"'", 1)
+		version := strings.Replace(sqlfile.Rewrite(setVersion, prefix), "?", "'"+strconv.Itoa(m.version)+"'", 1)
 		fmt.Fprintf(&b, "\n%s;\n", version)
 	}
 	return b.String(), nil

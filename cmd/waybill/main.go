@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waycli/sqlite"
 )
 
 func main() {
@@ -19,12 +20,16 @@ func main() {
 func run() int {
 	ctx, stop := waycli.WithSignals(context.Background())
 	defer stop()
-	app := waycli.App{
+	return waycli.Main(ctx, app(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+}
+
+// app is the stock binary.
+func app() waycli.App {
+	return waycli.App{
 		Name:      "waybill",
-		Databases: map[string]waycli.Driver{"sqlite": {Open: openSQLite, SchemaSQL: sqliteSchema}},
+		Databases: map[string]waycli.Driver{"sqlite": sqlite.Driver()},
 		Commands:  commands(),
 	}
-	return waycli.Main(ctx, app, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 }
 
 // commands returns what the stock binary has besides waycli's commands.

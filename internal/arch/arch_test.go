@@ -62,6 +62,7 @@ var rules = []rule{
 	// one database compiles nothing of the others.
 	{packages: "config", reaches: core, modules: with(ids, "github.com/goccy/go-yaml")},
 	{packages: "waycli", reaches: with(core, "config"), modules: with(ids, commands...)},
+	{packages: "waycli/sqlite", reaches: with(core, "config", "waycli", "waysqlite"), modules: with(ids, commands...)},
 	{packages: "cmd/...", reaches: []string{"..."}, modules: with(ids, commands...)},
 
 	// For tests.

@@ -1,10 +1,9 @@
-package main
+// Package sqlite lets the commands of waycli open SQLite databases: for
+// waycli.App.Databases, under the scheme "sqlite".
+package sqlite
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
@@ -13,12 +12,15 @@ import (
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
-// sqliteDB is a *waysqlite.DB without its transaction type.
-type sqliteDB struct{ *waysqlite.DB }
+// Driver returns what opens sqlite:// DSNs.
+func Driver() waycli.Driver { return waycli.Driver{Open: open, SchemaSQL: waysqlite.SchemaSQL} }
 
-var _ waycli.Database = sqliteDB{}
+// database is a *waysqlite.DB without its transaction type.
+type database struct{ *waysqlite.DB }
 
-func openSQLite(_ context.Context, dsn config.DSN, how waycli.Open) (waycli.Database, error) {
+var _ waycli.Database = database{}
+
+func open(_ context.Context, dsn config.DSN, how waycli.Open) (waycli.Database, error) {
 	db, err := waysqlite.Open(dsn.Path, waysqlite.Config{
 		Prefix:      dsn.Text("prefix", ""),
 		Normal:      dsn.Enum("synchronous", "full") == "normal",
@@ -29,11 +31,11 @@ func openSQLite(_ context.Context, dsn config.DSN, how waycli.Open) (waycli.Data
 	if err != nil {
 		return nil, err
 	}
-	return sqliteDB{db}, nil
+	return database{db}, nil
 }
 
 // Dispatcher implements waycli.Database.
-func (db sqliteDB) Dispatcher(cfg outbox.Config) (waycli.Dispatch, error) {
+func (db database) Dispatcher(cfg outbox.Config) (waycli.Dispatch, error) {
 	out, err := outbox.New(db.DB, cfg)
 	if err != nil {
 		return nil, err
@@ -48,21 +50,6 @@ func (db sqliteDB) Dispatcher(cfg outbox.Config) (waycli.Dispatch, error) {
 }
 
 // Queue implements waycli.Database.
-func (db sqliteDB) Queue(dsn config.DSN) (waycli.Queue, error) {
+func (db database) Queue(dsn config.DSN) (waycli.Queue, error) {
 	return db.DB.Queue(dsn.Host, waysqlite.QueueConfig{Lease: dsn.Duration("lease", 0)})
-}
-
-// sqliteSchema has the SQL written by a database of its own, which it removes.
-func sqliteSchema(prefix string) (_ string, err error) {
-	dir, err := os.MkdirTemp("", "waybill-schema-")
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	db, err := waysqlite.Open(filepath.Join(dir, "empty.db"), waysqlite.Config{Prefix: prefix})
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return db.SchemaSQL()
 }

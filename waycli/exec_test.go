@@ -1,0 +1,181 @@
+//go:build unix
+
+package waycli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+)
+
+// memoryLog is an inbox.Log, which fails with err.
+type memoryLog struct {
+	mu   sync.Mutex
+	seen map[inbox.Entry]bool // guarded by mu
+	err  error
+}
+
+func (l *memoryLog) Seen(_ context.Context, e inbox.Entry) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen[e], nil
+}
+
+func (l *memoryLog) Mark(ctx context.Context, e inbox.Entry) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	l.seen[e] = true
+	return ctx.Err()
+}
+
+// A run is an execHandler and what it has written.
+type execRun struct {
+	*execHandler
+	bus            *waybill.Bus
+	log            *memoryLog
+	stdout, stderr bytes.Buffer
+	rec            *waybill.Record
+}
+
+func newExecRun(t *testing.T, command string) *execRun {
+	t.Helper()
+	id, err := waybill.NewMessageID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &execRun{log: &memoryLog{seen: map[inbox.Entry]bool{}}}
+	r.rec = &waybill.Record{ID: id, Name: "order.placed", Body: []byte("{}"), DispatchedAt: time.Now()}
+	r.execHandler = &execHandler{command: command, transport: "orders", log: r.log, retention: time.Hour, stdout: &r.stdout, stderr: &r.stderr, duplicates: &atomic.Int64{}}
+	if r.bus, err = newExecBus(r.execHandler, []string{"order.placed"}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *execRun) handle(ctx context.Context) error {
+	return r.bus.HandleRecord(ctx, r.rec, "orders", 0)
+}
+
+func TestExecRunsOnceForOneMessage(t *testing.T) {
+	r := newExecRun(t, "echo ran")
+	for range 2 {
+		if err := r.handle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := r.stdout.String(); got != "ran\n" || r.duplicates.Load() != 1 {
+		t.Errorf("stdout %q with %d duplicates, want one run and one duplicate", got, r.duplicates.Load())
+	}
+}
+
+func TestExecFailureIsNotRemembered(t *testing.T) {
+	r := newExecRun(t, "exit 75")
+	if err := r.handle(t.Context()); err == nil || waybill.IsUnrecoverable(err) {
+		t.Errorf("handle = %v, want an error that a retry may mend", err)
+	}
+	if len(r.log.seen) != 0 {
+		t.Errorf("the inbox remembers %v", r.log.seen)
+	}
+}
+
+func TestExecExit65IsUnrecoverable(t *testing.T) {
+	if err := newExecRun(t, "exit 65").handle(t.Context()); !waybill.IsUnrecoverable(err) {
+		t.Errorf("handle = %v, want an unrecoverable error", err)
+	}
+}
+
+func TestExecFailsWhenTheInboxCannotRemember(t *testing.T) {
+	r := newExecRun(t, "true")
+	r.log.err = waybill.ErrUnavailable
+	if err := r.handle(t.Context()); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("handle = %v, want ErrUnavailable: the message must come again", err)
+	}
+}
+
+func TestExecRemembersAnEffectThatOutlastedItsContext(t *testing.T) {
+	// The context ends while the command, which has succeeded, is waited for:
+	// its effect has happened.
+	ctx, cancel := context.WithCancel(t.Context())
+	r := newExecRun(t, "true")
+	r.execHandler.stdout = writerFunc(func([]byte) { cancel() })
+	r.execHandler.command = "echo done"
+	if err := r.handle(ctx); err == nil && len(r.log.seen) != 1 {
+		t.Error("handled, but the inbox does not know")
+	}
+}
+
+func TestExecDoesNotWaitForWhatTheCommandLeftBehind(t *testing.T) {
+	r := newExecRun(t, "sleep 30 & echo done")
+	start := time.Now()
+	if err := r.handle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if r.stdout.String() != "done\n" {
+		t.Errorf("stdout %q, want done", r.stdout.String())
+	}
+}
+
+func TestExecTakesACommandThatReadsNothing(t *testing.T) {
+	r := newExecRun(t, "true")
+	r.rec.Body = []byte(`"` + strings.Repeat("x", 1<<19) + `"`)
+	if err := r.handle(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExecKillsTheProcessGroupWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	r := newExecRun(t, "cd "+dir+"; (sleep 1; touch survived) & touch started; wait")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(filepath.Join(dir, "started")); err == nil {
+				cancel(waybill.ErrLeaseLost)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	if err := r.handle(ctx); !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Errorf("handle = %v, want the cause of the context's end", err)
+	}
+	time.Sleep(1500 * time.Millisecond) // longer than what must not happen would take
+	if _, err := os.Stat(filepath.Join(dir, "survived")); err == nil {
+		t.Error("a child of the command survived")
+	}
+}
+
+func TestExecPassesHeadersAndTheIdempotencyKey(t *testing.T) {
+	r := newExecRun(t, "env | grep ^WAYBILL_HEADER | sort")
+	r.rec.Headers = map[string]string{"tenant-id": "größe=1", waybill.HeaderIdempotencyKey: "payment-42", waybill.HeaderHandledBy: "other"}
+	if err := r.handle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.stdout.String(), "WAYBILL_HEADER_TENANT_ID=größe=1\nWAYBILL_HEADER_X_IDEMPOTENCY_KEY=payment-42\n"; got != want {
+		t.Errorf("headers %q, want %q", got, want)
+	}
+	if !r.log.seen[inbox.Entry{Handler: "exec:orders", DedupKey: "k:payment-42", MessageID: r.rec.ID}] {
+		t.Errorf("the inbox remembers %v", r.log.seen)
+	}
+}
+
+func TestExecHandlerNameIsChecked(t *testing.T) {
+	if _, err := newExecBus(&execHandler{handler: "a,b"}, nil); ExitCode(err) != 2 {
+		t.Errorf("newExecBus = %v, want a usage error", err)
+	}
+}

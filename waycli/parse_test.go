@@ -1,0 +1,103 @@
+package waycli
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestConditionsCompare(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		v    float64
+		want bool
+	}{
+		{"pending>1000", 1000, false}, {"pending>1000", 1001, true},
+		{"pending >= 1000", 1000, true}, {"blocked<1", 0, true}, {"blocked<=0", 1, false},
+		{"delayed==0", 0, true}, {"delayed!=0", 0, false}, {"oldest_age>5m", 300, false}, {"oldest_age>5m", 300.1, true}, {"oldest_age>1d", 90000, true},
+	} {
+		parsed, err := parseCondition(c.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := parsed.holds(c.v); got != c.want {
+			t.Errorf("%s with %v: %v, want %v", c.text, c.v, got, c.want)
+		}
+	}
+}
+
+func TestWrongConditionsAreUsageErrors(t *testing.T) {
+	for _, text := range []string{"", "pending", ">1", "pending=1", "pending=>1", "pending>", "pending>1.5", "pending>many", "oldest_age>5", "age>5m", "pending!1"} {
+		if _, err := parseCondition(text); ExitCode(err) != 2 {
+			t.Errorf("parseCondition(%q) = %v, want a usage error", text, err)
+		}
+	}
+}
+
+func TestDidYouMeanNamesTheNearest(t *testing.T) {
+	known := []string{"order.placed", "order.shipped", "mail"}
+	for word, want := range map[string]string{
+		"order.place": `did you mean "order.placed"?`,
+		"ordershiped": `did you mean "order.shipped"?`,
+		"zzz":         "names: order.placed, order.shipped, mail",
+	} {
+		if got := didYouMean(word, known, "names"); got != want {
+			t.Errorf("didYouMean(%q) = %s, want %s", word, got, want)
+		}
+	}
+	if got := didYouMean("x", nil, "transports"); got != "there are no transports" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestVariableIsWhatAShellTakes(t *testing.T) {
+	for name, want := range map[string]string{"tenant-id": "TENANT_ID", "x.y": "X_Y", "A1_b": "A1_B"} {
+		if got := variable(name); got != want {
+			t.Errorf("variable(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+// The body's bytes pass unchanged, and no error quotes them.
+func FuzzParseMessage(f *testing.F) {
+	for _, seed := range []string{
+		`{"name":"order.placed","key":"ключ","body":{"n" : 1.00},"headers":{"a":"b"},"id":"x","delay":"5m"}`,
+		`{"name":"order.placed","body":null}`, `{"body":"s3cr3t"`, `["s3cr3t"]`, `{"kye":"s3cr3t"}`, `{"headers":{"a":1}}`, `{} {}`, ``,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		m, err := parseMessage(line)
+		if err != nil {
+			if len(line) > 40 && strings.Contains(err.Error(), string(line[:40])) {
+				t.Errorf("the error quotes the line: %v", err)
+			}
+			return
+		}
+		if m.Body != nil && (!json.Valid(m.Body) || !bytes.Contains(line, m.Body)) {
+			t.Errorf("body %q is not what the line says: %q", m.Body, line)
+		}
+	})
+}
+
+func TestBlankLinesAreCountedAndPassedOver(t *testing.T) {
+	in := newJSONLines(strings.NewReader("\n{\"name\":\"a\"}\r\n   \n{\"name\":\"b\"}"))
+	var got []string
+	var lines []int
+	for {
+		m, err := in.next()
+		if err != nil {
+			break
+		}
+		got, lines = append(got, m.Name), append(lines, in.number)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]int{2, 4}, lines); diff != "" {
+		t.Error(diff)
+	}
+}
