@@ -130,6 +130,10 @@ func (s *session) open(ctx context.Context, dsn config.DSN, origin string) (Data
 	if err == nil {
 		err = s.schemaProblem(status)
 	}
+	var problem *Error
+	if errors.As(err, &problem) && status.Version < status.Wanted && !dsn.Equal(s.cfg.Database) {
+		problem.Hint = fmt.Sprintf("run `%s schema up --database %s` first", s.app.Name, dsn)
+	}
 	return db, err
 }
 

@@ -197,7 +197,9 @@ func (q *Queue) lend(ctx context.Context, tx *sql.Tx, now int64, max int) ([]*wa
 
 // Ack implements waybill.Receiver.
 func (q *Queue) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
-	return q.settle(ctx, "ack", ds)
+	err := q.settle(ctx, "ack", ds)
+	q.db.hint("queue " + q.name) // the keys' next messages may be lent now
+	return err
 }
 
 // Release implements waybill.Receiver.

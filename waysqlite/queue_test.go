@@ -3,6 +3,7 @@ package waysqlite_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -211,5 +212,33 @@ func TestSendInsideAUnitOfWorkOfTheSameDatabaseIsRefused(t *testing.T) {
 	})
 	if !errors.Is(err, waybill.ErrNestedTransaction) {
 		t.Errorf("Dispatch = %v, want ErrNestedTransaction", err)
+	}
+}
+
+// A look at a queue reads what is held, not what waits.
+func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
+	db := open(t, waysqlite.Config{Normal: true})
+	q := newQueue(t, db, "q", waysqlite.QueueConfig{})
+	lend := func() time.Duration {
+		start := time.Now()
+		for range 20 {
+			if ds := receive(t, q, 1); len(ds) != 1 {
+				t.Fatalf("%d messages, want 1", len(ds))
+			}
+		}
+		return time.Since(start) / 20
+	}
+	fill := func(from, to int) {
+		var msgs []any
+		for i := from; i < to; i++ {
+			msgs = append(msgs, order{fmt.Sprint(i), i})
+		}
+		local(t, db, msgs...)
+	}
+	fill(0, 100)
+	short := lend()
+	fill(100, 10_000)
+	if long := lend(); long > 5*short+time.Millisecond {
+		t.Errorf("lending one message takes %v of 10000 and %v of 100", long, short)
 	}
 }

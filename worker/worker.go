@@ -166,9 +166,11 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		} else if (r.busy == 0 || gaveUp) && receiving == nil {
 			return failure
 		}
+		// Room is offered when it is worth a call: half of the prefetch, or
+		// anything when a handler would have nothing to do.
 		free := r.cfg.Prefetch - r.hand.count
 		var room chan<- int // nil, and so never chosen, when there is none
-		if stopping != nil && free > 0 {
+		if stopping != nil && free > 0 && (2*free >= r.cfg.Prefetch || r.busy < r.cfg.Concurrency) {
 			room = r.room
 		}
 		select {

@@ -3,11 +3,12 @@ INSERT INTO waybill_queue (queue, message_id, message_name, partition_key, heade
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: any
--- Whether claim would find something, without taking the write lock.
+-- Whether claim would find something, without taking the write lock. INDEXED BY
+-- reads the held rows alone; left to itself SQLite reads the whole queue.
 SELECT EXISTS (
     SELECT 1 FROM waybill_queue
     WHERE  queue = ?1 AND held_until <= ?2 AND (partition_key = '' OR partition_key NOT IN (
-           SELECT partition_key FROM waybill_queue
+           SELECT partition_key FROM waybill_queue INDEXED BY waybill_queue_held
            WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> '')));
 
 -- name: claim
@@ -20,7 +21,7 @@ UPDATE waybill_queue SET held_until = ?4, holder = ?3, lease = lease + 1
 WHERE  id IN (
     SELECT id FROM waybill_queue
     WHERE  queue = ?1 AND held_until <= ?2 AND (partition_key = '' OR partition_key NOT IN (
-           SELECT partition_key FROM waybill_queue
+           SELECT partition_key FROM waybill_queue INDEXED BY waybill_queue_held
            WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> ''))
     ORDER  BY id LIMIT ?5)
 RETURNING id, message_id, message_name, partition_key, headers, body, created_at, failures, lease;
