@@ -18,6 +18,7 @@ const (
 	Partial                     // a part was done
 	Unavailable                 // a database or broker cannot be reached
 	CheckFailed                 // a check that was asked for failed
+	Interrupted                 // a signal came before it was done
 )
 
 // An Error is an error of a command, with what to do about it.
@@ -75,4 +76,4 @@ func ExitCode(err error) int {
 	return 1
 }
 
-var codes = map[Kind]int{Usage: 2, NotFound: 3, Refused: 4, Partial: 5, Unavailable: 6, CheckFailed: 7}
+var codes = map[Kind]int{Usage: 2, NotFound: 3, Refused: 4, Partial: 5, Unavailable: 6, CheckFailed: 7, Interrupted: exitInterrupted}

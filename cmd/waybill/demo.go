@@ -59,6 +59,9 @@ take files of your own (sqlite:///path), which must not have been used by the de
 			opt.Progress = cmd.ErrOrStderr()
 			opt.Live = isTerminal(opt.Progress)
 			verdict, err := demo.Run(cmd.Context(), opt)
+			if cmd.Context().Err() != nil {
+				return &waycli.Error{Kind: waycli.Interrupted, Err: errors.New("demo: interrupted: there is no verdict")}
+			}
 			if err != nil {
 				return err
 			}

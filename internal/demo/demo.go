@@ -43,7 +43,8 @@ const (
 	killMax    = 420 * time.Millisecond
 )
 
-// Run runs the demo and returns its verdict. An error means that there is none.
+// Run runs the demo and returns its verdict. An error means that there is none,
+// because something could not be started or ctx has ended.
 func Run(ctx context.Context, opt Options) (Verdict, error) {
 	opt.Orders = cmp.Or(opt.Orders, 2000)
 	opt.Limit = cmp.Or(opt.Limit, 55*time.Second)
@@ -53,6 +54,7 @@ func Run(ctx context.Context, opt Options) (Verdict, error) {
 	if opt.Orders < 1 {
 		return Verdict{}, fmt.Errorf("demo: %d orders", opt.Orders)
 	}
+	interrupted := ctx
 	ctx, cancel := context.WithTimeout(ctx, opt.Limit)
 	defer cancel()
 
@@ -90,6 +92,9 @@ func Run(ctx context.Context, opt Options) (Verdict, error) {
 	}
 	stopServing()
 	err = errors.Join(err, <-billed, <-shown)
+	if interrupted.Err() != nil {
+		err = interrupted.Err()
+	}
 	if err != nil {
 		return Verdict{}, fmt.Errorf("demo: %w", err)
 	}

@@ -51,6 +51,7 @@ func (f *fleet) launch() error {
 	args := append(append([]string{}, f.opt.Relay[1:]...), f.site.config)
 	cmd := exec.Command(f.opt.Relay[0], args...)
 	cmd.Stdout, cmd.Stderr = f.log, f.log
+	cmd.SysProcAttr = apart()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("relay process: %w", err)
 	}
