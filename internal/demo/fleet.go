@@ -12,6 +12,13 @@ import (
 	"time"
 )
 
+// takeover is longer than a relay on standby takes to notice that it is needed,
+// so that it goes to work before its replacement can.
+const takeover = 75 * time.Millisecond
+
+// maxStall bounds the time for which the broker does not answer.
+const maxStall = 300 * time.Millisecond
+
 // relays is how many relay processes there are: one at work, one standing by.
 const relays = 2
 
@@ -75,6 +82,12 @@ func (f *fleet) kill(ctx context.Context) error {
 		if err := f.strike(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
+		pause(ctx, takeover)
+		for len(f.ships) < relays {
+			if err := f.launch(); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -109,15 +122,20 @@ func (f *fleet) strike(ctx context.Context) error {
 	<-s.done
 	f.figures.kills.Add(1)
 	f.ships = append(f.ships[:victim], f.ships[victim+1:]...)
-	return f.launch()
+	return nil
 }
 
 // stallBroker keeps the broker from storing anything until proceed is called,
-// and returns when a relay has had time to run into that.
+// and returns when messages were committed meanwhile and a relay has had time
+// to run into the stall with them.
 func (f *fleet) stallBroker(ctx context.Context) (proceed func(), err error) {
 	tx, err := f.site.broker.SQL().BeginTx(ctx, nil) // has the write lock at once
 	if err != nil {
 		return nil, err
+	}
+	before, start := f.figures.committed.Load(), time.Now()
+	for f.figures.committed.Load() < before+3 && time.Since(start) < maxStall && ctx.Err() == nil {
+		pause(ctx, time.Millisecond)
 	}
 	pause(ctx, 15*time.Millisecond+time.Duration(f.dice.Int64N(int64(30*time.Millisecond))))
 	return func() { _ = tx.Rollback() }, nil
