@@ -33,14 +33,14 @@ lint:
 # The race detector needs cgo, hence a C compiler.
 unit:
 	@echo "unit: go test -race, the architecture test included"
-	@CGO_ENABLED=1 $(GO) test -race ./... && CGO_ENABLED=1 $(GO) test -race -tags chaos ./internal/mutant || { \
+	@CGO_ENABLED=1 $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/mutant || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
 
 # Modules of their own, which ./... does not reach.
 modules:
 	@if [ -d examples/orders ]; then \
 		echo "modules: vet and test examples/orders"; cd examples/orders && \
-		$(GO) vet ./... && CGO_ENABLED=1 $(GO) test -race ./... || { \
+		$(GO) vet ./... && CGO_ENABLED=1 $(GO) test -race -count=1 ./... || { \
 			echo "modules: run the same in examples/orders; it must work with this tree"; exit 1; }; \
 	fi
 	@if [ -d bench ]; then \
