@@ -3,6 +3,8 @@ package config
 import (
 	"regexp"
 	"strings"
+
+	"github.com/waybill-go/waybill/internal/nearest"
 )
 
 // A DSN names a database, a broker or a queue, and how to use it. ParseDSN
@@ -53,7 +55,7 @@ func parseDSN(s string) (DSN, error) {
 	plain, inOrder := strings.CutPrefix(word, "ordered-")
 	canonical, spec, ok := lookupScheme(plain)
 	if !ok {
-		return DSN{}, problem("unknown scheme "+quote(word), didYouMean(plain, schemeNames(), "schemes"))
+		return DSN{}, problem("unknown scheme "+quote(word), nearest.Hint(plain, schemeNames(), "schemes"))
 	}
 	if err := checkText(rest); err != nil {
 		return DSN{}, err

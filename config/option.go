@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/nearest"
 )
 
 // A kind is the type of an option's value: time.Duration, int, bool, string
@@ -81,7 +83,7 @@ func parseOptions(query string, known []option, of string) (map[string]any, erro
 			// Not named: it may be the tail of a password with a bare ? in it.
 			errs = append(errs, problem("an option without a value", "write name=value, and ? in a password as %3F"))
 		case i < 0:
-			errs = append(errs, problem("unknown option "+quote(word), didYouMean(word, optionNames(known), "options of "+of)))
+			errs = append(errs, problem("unknown option "+quote(word), nearest.Hint(word, optionNames(known), "options of "+of)))
 		case twice:
 			errs = append(errs, problem("option "+quote(word)+" is given twice", "several values of a list are separated by commas"))
 		default:

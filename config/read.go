@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/nearest"
 )
 
 // A reader fills a Config from a tree and collects everything that is wrong.
@@ -31,7 +33,7 @@ func (r *reader) group(fields map[string]field) field {
 		present := map[string]*node{}
 		for _, e := range r.entries(n, at) {
 			if fields[e.key] == nil {
-				r.fail(e.line, at, "unknown key "+quote(e.key), didYouMean(e.key, known, "keys"))
+				r.fail(e.line, at, "unknown key "+quote(e.key), nearest.Hint(e.key, known, "keys"))
 				continue
 			}
 			present[e.key] = e.value

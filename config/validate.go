@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/waybill-go/waybill/internal/nearest"
 )
 
 // Validate reports everything that is wrong with c, as *Errors joined, or nil.
@@ -138,7 +140,7 @@ const notAvailable = "not available in this version"
 // known demands that name is a transport.
 func (v *validation) known(at keyPath, name string) {
 	if _, ok := v.c.Transports[name]; !ok {
-		v.fail(at, "unknown transport "+quote(name), didYouMean(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
+		v.fail(at, "unknown transport "+quote(name), nearest.Hint(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
 	}
 }
 

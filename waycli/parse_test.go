@@ -37,22 +37,6 @@ func TestWrongConditionsAreUsageErrors(t *testing.T) {
 	}
 }
 
-func TestDidYouMeanNamesTheNearest(t *testing.T) {
-	known := []string{"order.placed", "order.shipped", "mail"}
-	for word, want := range map[string]string{
-		"order.place": `did you mean "order.placed"?`,
-		"ordershiped": `did you mean "order.shipped"?`,
-		"zzz":         "names: order.placed, order.shipped, mail",
-	} {
-		if got := didYouMean(word, known, "names"); got != want {
-			t.Errorf("didYouMean(%q) = %s, want %s", word, got, want)
-		}
-	}
-	if got := didYouMean("x", nil, "transports"); got != "there are no transports" {
-		t.Errorf("got %q", got)
-	}
-}
-
 func TestVariableIsWhatAShellTakes(t *testing.T) {
 	for name, want := range map[string]string{"tenant-id": "TENANT_ID", "x.y": "X_Y", "A1_b": "A1_B"} {
 		if got := variable(name); got != want {

@@ -73,6 +73,7 @@ var rules = []rule{
 	{packages: "internal/arch"},
 	{packages: "internal/demo", reaches: with(core, "config", "waysqlite"), modules: ids},
 	{packages: "internal/mutant"},
+	{packages: "internal/nearest"},
 	{packages: "internal/sqlfile"},
 }
 

@@ -1,11 +1,15 @@
-package config
+// Package nearest finds what a mistyped word was meant to be.
+package nearest
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
-// nearest returns the known word that takes the fewest edits to reach from
-// word, or "" where every one is too far off to have been meant. Of equals the
-// first wins.
-func nearest(word string, known []string) string {
+// Word returns the known word that takes the fewest edits to reach from word,
+// or "" where every one is too far off to have been meant. Of equals the first
+// wins.
+func Word(word string, known []string) string {
 	if len(word) > 64 {
 		return "" // no known word is, and the work grows with it
 	}
@@ -18,11 +22,11 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// didYouMean is the hint for an unknown word: the nearest known one, or all of
-// them (called noun) where none is near.
-func didYouMean(word string, known []string, noun string) string {
-	if near := nearest(word, known); near != "" {
-		return "did you mean " + quote(near) + "?"
+// Hint says what an unknown word may have been meant to be: the nearest known
+// one, or all of them, called noun, where none is near.
+func Hint(word string, known []string, noun string) string {
+	if near := Word(word, known); near != "" {
+		return "did you mean " + strconv.Quote(near) + "?"
 	}
 	if len(known) == 0 {
 		return "there are no " + noun
