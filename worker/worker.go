@@ -69,9 +69,6 @@ var ErrDrained = errors.New("worker stopped before the handler was done")
 // abandonAfter is how long Run waits for a handler whose context has ended.
 const abandonAfter = 2 * time.Second
 
-// settleTimeout bounds each call that settles deliveries.
-const settleTimeout = 10 * time.Second
-
 // A Worker runs a bus on what it receives.
 type Worker struct {
 	bus  *waybill.Bus
@@ -254,91 +251,4 @@ func (r *running) takeIn(ds []*waybill.Delivery, stopping bool) {
 	if stopping {
 		r.release(r.hand.rest())
 	}
-}
-
-// finish decides what becomes of a delivery whose handlers have returned.
-func (r *running) finish(o outcome) {
-	d := o.d
-	switch {
-	case o.err == nil:
-		r.hand.succeeded(d)
-		r.acks <- d
-	case errors.Is(o.cause, waybill.ErrLeaseLost):
-		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
-		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
-		// What waits behind it must not run before whoever has it now is done.
-		behind := r.hand.failed(d)
-		r.drop(d)
-		r.release(append(behind, r.hand.forget(d)...))
-	case errors.Is(o.cause, ErrDrained):
-		r.release(append([]*waybill.Delivery{d}, r.hand.failed(d)...))
-		r.hand.forget(d)
-	default:
-		r.retry(d, o.err)
-	}
-}
-
-// retry gives d back for later, and what waits behind it at once.
-func (r *running) retry(d *waybill.Delivery, err error) {
-	var several *waybill.HandlersError
-	if errors.As(err, &several) {
-		d.Record.MarkHandled(several.Succeeded...)
-	}
-	failures := d.Failures + 1
-	delay, level := r.cfg.Retry.After(failures, err), slog.LevelWarn
-	if failures > r.cfg.MaxRetries || waybill.IsUnrecoverable(err) {
-		delay, level = r.cfg.Retry.Longest(), slog.LevelError
-	}
-	r.cfg.Log.LogAttrs(r.work, level, "handling failed, will be retried", append(r.attrs(d, err), slog.Duration("retry_in", delay))...)
-	e := r.event(waybill.Retrying, d, 0, err)
-	e.Failures, e.Delay = failures, delay
-	r.cfg.Observer.Observe(r.work, e)
-
-	ctx, cancel := r.settling()
-	defer cancel()
-	behind := r.hand.failed(d)
-	if err := r.from.Retry(ctx, d, delay); err != nil {
-		// Its lease ends by itself; what is behind it must not run before it.
-		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "retry not stored, the message comes again when its lease ends", r.attrs(d, err)...)
-	}
-	r.drop(d)
-	r.release(append(behind, r.hand.forget(d)...))
-}
-
-// release gives ds back unhandled.
-func (r *running) release(ds []*waybill.Delivery) {
-	if len(ds) == 0 {
-		return
-	}
-	ctx, cancel := r.settling()
-	defer cancel()
-	if err := r.from.Release(ctx, ds...); err != nil && !errors.Is(err, waybill.ErrLeaseLost) {
-		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "release failed, the messages come again when their leases end", slog.String("queue", r.cfg.Transport), slog.Int("messages", len(ds)), slog.Any("err", err))
-	}
-	r.drop(ds...)
-}
-
-// drop takes ds out of the hand without an acknowledgement.
-func (r *running) drop(ds ...*waybill.Delivery) {
-	r.hand.settled(len(ds))
-	r.forget(ds)
-}
-
-// forget ends the renewal of ds.
-func (r *running) forget(ds []*waybill.Delivery) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, d := range ds {
-		delete(r.cancels, d)
-		delete(r.lost, d)
-	}
-}
-
-// settling is the context of calls that settle: they go on while handlers drain.
-func (r *running) settling() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(r.work), settleTimeout)
-}
-
-func (r *running) attrs(d *waybill.Delivery, err error) []slog.Attr {
-	return []slog.Attr{slog.String("queue", r.cfg.Transport), slog.String("type", d.Record.Name), slog.String("id", d.Record.ID.String()), slog.Int("attempt", d.Failures+1), slog.Any("err", err)}
 }
