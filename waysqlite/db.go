@@ -176,9 +176,18 @@ func checkFile(path string, mustExist bool) error {
 		return fmt.Errorf("waysqlite: database %s: the directory %s does not exist", path, filepath.Dir(path))
 	}
 	if mustExist {
-		return fmt.Errorf("waysqlite: there is no database at %s: check the path, or create it with `waybill schema up`", path)
+		return fmt.Errorf("waysqlite: there is no database at %s: check the path, or create it with `waybill schema up --database %s`", path, dsnOf(path))
 	}
 	return nil
+}
+
+// dsnOf returns the DSN of the file at path, as the command line takes it.
+func dsnOf(path string) string {
+	escaped := (&url.URL{Path: path}).EscapedPath()
+	if filepath.IsAbs(path) || strings.HasPrefix(path, "../") {
+		return "sqlite://" + escaped
+	}
+	return "sqlite://./" + escaped
 }
 
 func dsn(path string, cfg Config, readOnly bool) string {
