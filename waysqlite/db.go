@@ -42,8 +42,8 @@ type Config struct {
 	// Normal sets synchronous=NORMAL: commits are two to three times as fast,
 	// and the last of them may be lost with the power, messages and all.
 	Normal bool
-	// BusyTimeout is how long a transaction waits for another process that
-	// writes; zero means 10 s.
+	// BusyTimeout is how long a transaction waits for another one that writes,
+	// of this process or another; zero means 10 s.
 	BusyTimeout time.Duration
 	// Retention is how long the inbox remembers; zero means 30 days. A message
 	// older than that is not handled.
@@ -53,6 +53,7 @@ type Config struct {
 }
 
 const (
+	defaultBusy      = 10 * time.Second
 	defaultPrefix    = "waybill_"
 	defaultRetention = 30 * 24 * time.Hour
 )
@@ -66,11 +67,10 @@ type DB struct {
 	path           string
 	prefix         string
 	retention      time.Duration
-	owned          bool // Close closes the pools
+	busy           time.Duration // the longest wait for the writer
+	owned          bool          // Close closes the pools
 
 	outboxSQL, inboxSQL, queueSQL, adminSQL sqlfile.Set
-
-	units sync.Map // *sql.Tx -> *unit
 
 	mu         sync.Mutex
 	ready      bool // the schema was checked
@@ -86,6 +86,9 @@ type DB struct {
 // Open opens the file at path, creating it unless cfg says otherwise. It does
 // not create tables: see SchemaUp.
 func Open(path string, cfg Config) (*DB, error) {
+	if path == "" {
+		return nil, errors.New("waysqlite: the path of the database is empty")
+	}
 	path = filepath.Clean(path)
 	if strings.Contains(path, ":memory:") {
 		return nil, errors.New("waysqlite: an in-memory database is gone with its connection: use a file, or package memory")
@@ -131,7 +134,7 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 		return nil, badPrefix(prefix)
 	}
 	db := &DB{
-		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention),
+		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		lanes: map[string]int64{}, wakes: map[string]chan struct{}{}, prepared: map[string]*sql.Stmt{}, cursors: map[int64]cursor{}, claimed: map[int64]bool{},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
@@ -191,12 +194,15 @@ func dsnOf(path string) string {
 }
 
 func dsn(path string, cfg Config, readOnly bool) string {
-	q := url.Values{"_txlock": {"immediate"}}
+	q := url.Values{}
+	if !readOnly {
+		q.Set("_txlock", "immediate")
+	}
 	synchronous := "FULL"
 	if cfg.Normal {
 		synchronous = "NORMAL"
 	}
-	busy := cmp.Or(cfg.BusyTimeout, 10*time.Second)
+	busy := cmp.Or(cfg.BusyTimeout, defaultBusy)
 	q["_pragma"] = []string{
 		"busy_timeout(" + strconv.FormatInt(busy.Milliseconds(), 10) + ")",
 		"journal_mode(WAL)",

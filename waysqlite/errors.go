@@ -15,6 +15,10 @@ func translate(err error) error {
 	switch code(err) {
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_IOERR, lib.SQLITE_CANTOPEN, lib.SQLITE_FULL:
 		return fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
+	case lib.SQLITE_READONLY, lib.SQLITE_PERM:
+		return fmt.Errorf("%w: not allowed to write the database file, or FILE-wal and FILE-shm in its directory: %w", waybill.ErrUnavailable, err)
+	case lib.SQLITE_CORRUPT:
+		return fmt.Errorf("the database file is damaged: %w", err)
 	case lib.SQLITE_NOTADB:
 		return fmt.Errorf("the file is not a SQLite database: %w", err)
 	}

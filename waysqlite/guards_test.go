@@ -3,8 +3,14 @@ package waysqlite_test
 import (
 	"context"
 	"errors"
+	"os"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waysqlite"
 )
@@ -38,5 +44,125 @@ func TestLaneIsClaimedOnceAtATime(t *testing.T) {
 	three, _ := db.Claim(t.Context(), "default", max)
 	if f := three.Rows()[1].Failures; f != 0 {
 		t.Errorf("the follower, never published, has %d failures", f)
+	}
+}
+
+// SQLite rolls back by itself after an interrupted write or INSERT OR ROLLBACK
+// and goes on without a transaction: then nothing must be dispatched.
+func TestUnitWhoseTransactionEndedInsideDispatchesNothing(t *testing.T) {
+	for name, end := range map[string]string{
+		"ROLLBACK":           "ROLLBACK",
+		"INSERT OR ROLLBACK": "INSERT OR ROLLBACK INTO once VALUES (1)",
+		"COMMIT":             "COMMIT",
+	} {
+		db := open(t, waysqlite.Config{})
+		if _, err := db.SQL().Exec("CREATE TABLE once (n INTEGER PRIMARY KEY); INSERT INTO once VALUES (1)"); err != nil {
+			t.Fatal(err)
+		}
+		out := newOutbox(t, db, outbox.Config{})
+		err := out.InTx(t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
+			if _, err := tx.Dispatch(ctx, order{"k", 1}); err != nil {
+				return err
+			}
+			_, _ = tx.SQL().ExecContext(ctx, end) // its error is ignored
+			return nil
+		})
+		if err == nil || errors.Is(err, waybill.ErrCommitUnknown) {
+			t.Errorf("%s: InTx = %v, want an error", name, err)
+		}
+		if n := count(t, db, "SELECT count(*) FROM waybill_outbox"); n != 0 {
+			t.Errorf("%s: %d messages were dispatched", name, n)
+		}
+	}
+}
+
+func TestGoroutinesMayDispatchInOneTransaction(t *testing.T) {
+	db := open(t, waysqlite.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	err := out.InTx(t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				if _, err := tx.Dispatch(ctx, order{"k", i}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		return nil
+	})
+	if n := count(t, db, "SELECT count(*) FROM waybill_outbox"); err != nil || n != 50 {
+		t.Errorf("%d of 50 messages, %v", n, err)
+	}
+}
+
+func TestTransactionOfAnotherDatabaseIsRefused(t *testing.T) {
+	a, b := open(t, waysqlite.Config{}), open(t, waysqlite.Config{})
+	out, other := newOutbox(t, a, outbox.Config{To: "events"}), newOutbox(t, b, outbox.Config{To: "mail"})
+	err := other.InTx(t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
+		_, err := out.Dispatch(ctx, tx.SQL(), order{"k", 1})
+		return err
+	})
+	if err == nil {
+		t.Error("a unit of work of another database was accepted")
+	}
+	tx, err := b.SQL().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := out.Dispatch(t.Context(), tx, order{"k", 1}); err == nil {
+		t.Error("a transaction of another database was accepted")
+	}
+}
+
+func TestWaitForOnesOwnTransactionEnds(t *testing.T) {
+	db := open(t, waysqlite.Config{BusyTimeout: 100 * time.Millisecond})
+	out := newOutbox(t, db, outbox.Config{})
+	err := out.InTx(t.Context(), func(context.Context, waysqlite.Tx) error {
+		return out.InTx(t.Context(), func(context.Context, waysqlite.Tx) error { return nil }) // the outer context
+	})
+	if !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("InTx in InTx with the outer context = %v, want an error that wraps ErrUnavailable", err)
+	}
+}
+
+func TestReadersMayBeginTransactions(t *testing.T) {
+	db := open(t, waysqlite.Config{})
+	tx, err := db.ReadSQL().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec("DELETE FROM waybill_outbox"); err == nil {
+		t.Error("a reader may write")
+	}
+}
+
+// What docs/schema.md tells other programs to do.
+func TestDocumentedInsertIsRelayed(t *testing.T) {
+	doc, err := os.ReadFile("../docs/schema.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, ok := strings.Cut(string(doc), "```sql\n")
+	block, _, end := strings.Cut(block, "```")
+	if !ok || !end {
+		t.Fatal("docs/schema.md has no block of SQL")
+	}
+	db := open(t, waysqlite.Config{})
+	for range 2 {
+		if _, err := db.SQL().Exec(block); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{Transport: "events"})
+	if len(sink.ids) != 2 {
+		t.Errorf("%d messages arrived, want 2", len(sink.ids))
+	}
+	rows, err := db.Outbox(t.Context(), admin.OutboxQuery{})
+	if err != nil || len(rows) != 0 {
+		t.Errorf("left: %v, %v", rows, err)
 	}
 }

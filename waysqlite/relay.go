@@ -65,7 +65,12 @@ func (db *DB) write(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction
 	}
-	tx, err := db.writer.BeginTx(ctx, nil)
+	conn, err := db.writerConn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return translate(err)
 	}

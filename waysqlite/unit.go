@@ -7,17 +7,26 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// unit is the buffer of one unit of work. Only the goroutine that has the
-// transaction touches it.
+// unit is the buffer of one unit of work.
 type unit struct {
+	db *DB
+
+	mu    sync.Mutex // a transaction may be shared by goroutines
 	rows  []outbox.Row
 	depth int // of savepoints
 }
+
+// units are those that are open in this process: *sql.Tx -> *unit.
+var units sync.Map
+
+// guard is the savepoint around everything in a unit of work.
+const guard = "waybill_unit"
 
 // insideKey marks contexts of functions given to InTx.
 type insideKey struct{ db *DB }
@@ -36,26 +45,34 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	}
 	// The transaction begins and ends by our word alone: a context that ends
 	// between COMMIT and its answer must not decide what we report.
-	conn, err := db.writer.Conn(ctx)
+	conn, err := db.writerConn(ctx)
 	if err != nil {
-		return fmt.Errorf("begin: %w", translate(err))
+		return err
 	}
 	defer func() { _ = conn.Close() }() // gives it back to the pool
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
-		return fmt.Errorf("begin: %w", translate(err))
+		return fmt.Errorf("begin on %s: %w", db.path, translate(err))
 	}
-	u := &unit{}
-	db.units.Store(tx, u)
+	u := &unit{db: db}
+	units.Store(tx, u)
 	defer func() {
-		db.units.Delete(tx)
+		units.Delete(tx)
 		_ = tx.Rollback() // after a commit this does nothing
 	}()
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+guard); err != nil {
+		return fmt.Errorf("begin on %s: %w", db.path, translate(err))
+	}
 	if err := fn(context.WithValue(ctx, insideKey{db}, true), tx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	// SQLite ends a transaction by itself after an interrupted write or an
+	// INSERT OR ROLLBACK; then every statement commits alone, and ours must not.
+	if _, err := tx.ExecContext(ctx, "RELEASE "+guard); err != nil {
+		return fmt.Errorf("the transaction was ended inside the unit of work, by its own ROLLBACK or an interrupted write: nothing was dispatched: %w", translate(err))
 	}
 	if err := db.insert(ctx, tx, tx.StmtContext(ctx, insert), u.rows); err != nil {
 		return err
@@ -81,28 +98,49 @@ func commitError(err error, rows []outbox.Row) error {
 	return unknown
 }
 
+// writerConn takes the one connection that writes, which others may hold for
+// busy_timeout at most: a goroutine that holds it itself would wait for ever.
+func (db *DB) writerConn(ctx context.Context) (*sql.Conn, error) {
+	waiting, cancel := context.WithTimeout(ctx, db.busy)
+	defer cancel()
+	conn, err := db.writer.Conn(waiting)
+	switch {
+	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
+		return nil, fmt.Errorf("%w: %s: the writing connection was taken for %v: does this goroutine hold a transaction itself?", waybill.ErrUnavailable, db.path, db.busy)
+	case err != nil:
+		return nil, fmt.Errorf("begin on %s: %w", db.path, translate(err))
+	}
+	return conn, nil
+}
+
 // Savepoint implements outbox.Writer. In a transaction of the caller's own it
 // undoes statements; what was dispatched there is one of them.
 func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context) error) error {
-	u := db.unitOf(tx)
-	if u == nil {
-		u = &unit{}
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return err
 	}
+	if u == nil {
+		u = &unit{db: db}
+	}
+	u.mu.Lock()
 	mark := len(u.rows)
 	u.depth++
 	name := fmt.Sprintf("waybill_%d", u.depth)
-	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
-		u.depth--
-		return fmt.Errorf("savepoint: %w", translate(err))
-	}
+	u.mu.Unlock()
 	done := false
 	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
 		u.depth--
 		if !done { // an error, or a panic of fn
 			u.rows = u.rows[:mark]
 			_, _ = tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO "+name+"; RELEASE "+name)
 		}
 	}()
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("savepoint: %w", translate(err))
+	}
 	if err := fn(ctx); err != nil {
 		return err
 	}
@@ -113,20 +151,32 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	return nil
 }
 
-func (db *DB) unitOf(tx *sql.Tx) *unit {
-	if u, ok := db.units.Load(tx); ok {
-		return u.(*unit)
+// unitOf returns the unit of work whose transaction tx is, or nil.
+func (db *DB) unitOf(tx *sql.Tx) (*unit, error) {
+	found, ok := units.Load(tx)
+	if !ok {
+		return nil, nil
 	}
-	return nil
+	u := found.(*unit)
+	if u.db != db {
+		return nil, fmt.Errorf("the transaction is one of %s, and the outbox is in %s", u.db.path, db.path)
+	}
+	return u, nil
 }
 
 // Write implements outbox.Writer.
 func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
-	if u := db.unitOf(tx); u != nil {
-		u.rows = append(u.rows, rows...)
-		return nil
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return err
 	}
-	return db.insert(ctx, tx, nil, rows)
+	if u == nil {
+		return db.insert(ctx, tx, nil, rows)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rows = append(u.rows, rows...)
+	return nil
 }
 
 // insert writes rows as part of tx; insertOutbox may be nil.
@@ -150,7 +200,7 @@ func (db *DB) insert(ctx context.Context, tx *sql.Tx, insertOutbox *sql.Stmt, ro
 		case insertOutbox != nil:
 			_, err = insertOutbox.ExecContext(ctx, lane, rec.ID[:], rec.Name, rec.Key, headers, body, created)
 		default:
-			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_outbox"), lane, rec.ID[:], rec.Name, rec.Key, headers, body, created)
+			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_outbox_by_name"), row.Transport, rec.ID[:], rec.Name, rec.Key, headers, body, created)
 		}
 		if err != nil {
 			return fmt.Errorf("insert %s: %w", rec.Name, translate(err))

@@ -14,6 +14,13 @@ SELECT id, name FROM waybill_outbox_lane;
 INSERT INTO waybill_outbox (lane, message_id, message_name, partition_key, headers, body, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
+-- name: insert_outbox_by_name
+-- One message in a transaction of the caller's own, which may be one of another
+-- database: there the transport has another number, or none, and the insert
+-- fails.
+INSERT INTO waybill_outbox (lane, message_id, message_name, partition_key, headers, body, created_at)
+VALUES ((SELECT id FROM waybill_outbox_lane WHERE name = ?), ?, ?, ?, ?, ?, ?);
+
 -- name: insert_delayed
 INSERT INTO waybill_delayed (due_at, lane, queue, message_id, message_name, partition_key, headers, body, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -26,7 +26,7 @@ CREATE TABLE waybill_outbox (
     partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
     headers       TEXT NOT NULL DEFAULT '{}',
     body          BLOB NOT NULL,
-    created_at    INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
 );
 CREATE INDEX waybill_outbox_by_lane ON waybill_outbox (lane);
 
@@ -80,7 +80,7 @@ CREATE TABLE waybill_queue (
     partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
     headers       TEXT NOT NULL DEFAULT '{}',
     body          BLOB NOT NULL,
-    created_at    INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
     failures      INTEGER NOT NULL DEFAULT 0,
     held_until    INTEGER NOT NULL DEFAULT 0,
     holder        BLOB,
