@@ -1,6 +1,8 @@
 package waybill
 
 import (
+	"encoding"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -180,7 +182,7 @@ func shapeOf(typ reflect.Type) error {
 	case typ.Kind() != reflect.Struct:
 		return &TypeError{typ.String(), "a message is a struct"}
 	}
-	for _, want := range []reflect.Type{reflect.TypeFor[Named](), reflect.TypeFor[Keyed]()} {
+	for _, want := range []reflect.Type{reflect.TypeFor[Named](), reflect.TypeFor[Keyed](), reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()} {
 		if !typ.Implements(want) && reflect.PointerTo(typ).Implements(want) {
 			return &TypeError{typ.String(), fmt.Sprintf("%s has a pointer receiver and would be missed: give it a value receiver", want.Method(0).Name)}
 		}

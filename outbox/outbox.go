@@ -81,6 +81,9 @@ type Outbox[TX any] struct {
 // New returns an outbox on w. It makes the transports of cfg known to the
 // database.
 func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
+	if any(w) == nil {
+		return nil, errors.New("outbox: New needs a database")
+	}
 	if err := cfg.Routes.Validate(); err != nil {
 		return nil, err
 	}

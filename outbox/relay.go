@@ -85,6 +85,9 @@ type Relay struct {
 
 // NewRelay returns a relay from store to the broker behind to.
 func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
+	if store == nil || to == nil {
+		return nil, errors.New("outbox: a relay needs a store and a publisher")
+	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -139,6 +142,9 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 		release, err := r.store.Lead(ctx)
 		switch {
 		case err == nil:
+			if said {
+				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "took over", slog.String("queue", r.cfg.Transport))
+			}
 			return release, nil
 		case errors.Is(err, waybill.ErrUnavailable):
 			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot lead, will try again", slog.String("queue", r.cfg.Transport), slog.Any("err", err))

@@ -3,6 +3,7 @@ package waycli
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,9 +83,32 @@ func finish(cmd *cobra.Command) {
 			return nil
 		}
 	}
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := emptyFlag(cmd); err != nil {
+				return err
+			}
+			return run(cmd, args)
+		}
+	}
 	for _, sub := range cmd.Commands() {
 		finish(sub)
 	}
+}
+
+// emptyFlag refuses a flag that was given an empty value, as by a shell
+// variable that is not set: it must not mean the default.
+func emptyFlag(cmd *cobra.Command) error {
+	var empty []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" && f.Value.String() == "" {
+			empty = append(empty, "--"+f.Name)
+		}
+	})
+	if len(empty) > 0 {
+		return &Error{Usage, fmt.Errorf("%s: the value is empty", strings.Join(empty, ", ")), "leave it out for the default"}
+	}
+	return nil
 }
 
 // group makes cmd a mere parent of its commands.

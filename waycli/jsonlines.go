@@ -101,7 +101,12 @@ func (s *session) notCommitted(file string, committed, last int, err error) erro
 // stopped says what was done before err, and how to go on.
 func (s *session) stopped(file string, committed int, err error, hint string) error {
 	if committed == 0 {
-		return &Error{0, err, joined(hint, "nothing was dispatched")}
+		var own *Error
+		kind := Kind(0)
+		if errors.As(err, &own) {
+			kind = own.Kind
+		}
+		return &Error{kind, err, joined(hint, "nothing was dispatched")}
 	}
 	input := file
 	if file == "-" {

@@ -27,7 +27,15 @@ func newLog(s *screen, level, format string, color bool) (*slog.Logger, error) {
 	default:
 		return nil, &Error{Usage, fmt.Errorf("--log-format: %q is not a format", format), nearest.Hint(format, []string{"auto", "text", "json"}, "formats")}
 	}
-	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: least})), nil
+	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: least, ReplaceAttr: readable})), nil
+}
+
+// readable prints durations as 1.5s and not in nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		return slog.String(a.Key, a.Value.Duration().String())
+	}
+	return a
 }
 
 func textLog(s *screen, least slog.Level, color bool) *slog.Logger {

@@ -96,5 +96,10 @@ func (r *running) settling() (context.Context, context.CancelFunc) {
 }
 
 func (r *running) attrs(d *waybill.Delivery, err error) []slog.Attr {
-	return []slog.Attr{slog.String("queue", r.cfg.Transport), slog.String("type", d.Record.Name), slog.String("id", d.Record.ID.String()), slog.Int("attempt", d.Failures+1), slog.Any("err", err)}
+	as := []slog.Attr{slog.String("queue", r.cfg.Transport), slog.String("type", d.Record.Name), slog.String("id", d.Record.ID.String()), slog.Int("attempt", d.Failures+1), slog.Any("err", err)}
+	var panicked *waybill.PanicError
+	if errors.As(err, &panicked) {
+		as = append(as, slog.String("stack", string(panicked.Stack)))
+	}
+	return as
 }

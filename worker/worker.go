@@ -46,11 +46,14 @@ func (cfg Config) withDefaults() (Config, error) {
 			return cfg, fmt.Errorf("worker: config: %d is negative", n)
 		}
 	}
+	if n := max(cfg.Concurrency, cfg.Prefetch); n > maxInHand {
+		return cfg, fmt.Errorf("worker: config: %d messages at once, the limit is %d", n, maxInHand)
+	}
 	if err := cfg.Retry.Validate(); err != nil {
 		return cfg, err
 	}
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 10)
-	cfg.Prefetch = max(cmp.Or(cfg.Prefetch, 4*cfg.Concurrency), cfg.Concurrency)
+	cfg.Prefetch = max(cmp.Or(cfg.Prefetch, min(4*cfg.Concurrency, maxInHand)), cfg.Concurrency)
 	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, 8)
 	cfg.Drain = cmp.Or(cfg.Drain, 25*time.Second)
 	if cfg.Log == nil {
@@ -66,6 +69,9 @@ func (cfg Config) withDefaults() (Config, error) {
 // the drain time. The message comes again; no failure is counted.
 var ErrDrained = errors.New("worker stopped before the handler was done")
 
+// maxInHand bounds Concurrency and Prefetch. AMQP's prefetch is 16 bits, too.
+const maxInHand = 65535
+
 // abandonAfter is how long Run waits for a handler whose context has ended.
 const abandonAfter = 2 * time.Second
 
@@ -78,6 +84,9 @@ type Worker struct {
 
 // New returns a worker that takes messages from a receiver and gives them to bus.
 func New(bus *waybill.Bus, from waybill.Receiver, cfg Config) (*Worker, error) {
+	if bus == nil || from == nil {
+		return nil, errors.New("worker: New needs a bus and a receiver")
+	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err

@@ -48,8 +48,11 @@ take files of your own (sqlite:///path), which must not have been used by the de
 			if opt.Broker, err = sqlitePath("--broker", broker); err != nil {
 				return err
 			}
-			if opt.Orders < 1 {
-				return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d: want 1 or more", opt.Orders)}
+			if opt.Orders < 1 || opt.Limit <= 0 {
+				return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d, --time-limit %v: want more than nothing", opt.Orders, opt.Limit)}
+			}
+			if opt.Database != "" && opt.Database == opt.Broker {
+				return &waycli.Error{Kind: waycli.Usage, Err: errors.New("--database and --broker are the same file"), Hint: "the broker is another system: give it a file of its own"}
 			}
 			self, err := os.Executable()
 			if err != nil {
@@ -62,11 +65,17 @@ take files of your own (sqlite:///path), which must not have been used by the de
 			if cmd.Context().Err() != nil {
 				return &waycli.Error{Kind: waycli.Interrupted, Err: errors.New("demo: interrupted: there is no verdict")}
 			}
+			if errors.Is(err, demo.ErrUsed) {
+				return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "leave --database and --broker out, or name new files"}
+			}
 			if err != nil {
 				return err
 			}
 			if err := printVerdict(cmd.OutOrStdout(), verdict, asJSON); err != nil {
 				return err
+			}
+			if !verdict.Drained {
+				return &waycli.Error{Kind: waycli.CheckFailed, Err: fmt.Errorf("demo: %d messages were still on their way when the time was up", verdict.Unfinished), Hint: "raise --time-limit"}
 			}
 			if !verdict.OK {
 				return &waycli.Error{Kind: waycli.CheckFailed, Err: errors.New("demo: the verdict is not ok"), Hint: fmt.Sprintf("repeat it with --seed %d", verdict.Seed)}
@@ -112,7 +121,7 @@ func printVerdict(w io.Writer, v demo.Verdict, asJSON bool) error {
 	_, err := fmt.Fprintf(w, `
 committed            %6d   messages, and %d transactions rolled back
 handled              %6d   of them
-lost                 %6d
+lost                 %6d   and %d unfinished
 phantom              %6d   effects of what was rolled back
 duplicate effects    %6d
 order violations     %6d   over %d orders
@@ -123,7 +132,7 @@ duplicate deliveries %6d   suppressed by the inbox
 handler failures     %6d   retried
 
 %s (seed %d, %.1f s)
-`, v.Committed, v.RolledBack, v.Handled, v.Lost, v.Phantoms, v.DuplicateEffects, v.OrderViolations, v.Orders,
+`, v.Committed, v.RolledBack, v.Handled, v.Lost, v.Unfinished, v.Phantoms, v.DuplicateEffects, v.OrderViolations, v.Orders,
 		v.Kills, v.LostAcks, v.DuplicatesSuppressed, v.HandlerFailures, word, v.Seed, v.Seconds)
 	return err
 }

@@ -52,10 +52,35 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "sql": execSQL, "rows": rows, "waitfor": waitFor, "bigfile": bigFile, "lock": lock, "unlock": unlock, "terminate": terminate,
+			"exits": exits, "sql": execSQL, "rows": rows, "waitfor": waitFor, "bigfile": bigFile, "lock": lock, "unlock": unlock, "terminate": terminate, "readme": readme,
 		},
 	})
 }
+
+// readme writes the block of the README that builds and runs the binary into a
+// file, with the binary of this test in place of the one it builds.
+func readme(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: readme FILE")
+	}
+	text, err := os.ReadFile(filepath.Join(startedIn, "..", "..", "README.md"))
+	ts.Check(err)
+	_, block, ok := strings.Cut(string(text), "go build -o waybill ./cmd/waybill\n")
+	block, _, end := strings.Cut(block, "```")
+	if !ok || !end {
+		ts.Fatalf("README.md has no block that builds the binary")
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.ReplaceAll(block, "./waybill ", "waybill ")), 0o600))
+}
+
+// startedIn is the directory of this package.
+var startedIn = func() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	return dir
+}()
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {

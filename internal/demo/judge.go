@@ -20,7 +20,8 @@ type Verdict struct {
 	Delivered  int `json:"delivered"`   // by the broker, duplicates included
 	Handled    int `json:"handled"`     // messages with an effect
 
-	Lost             int `json:"lost"`              // committed without an effect
+	Lost             int `json:"lost"`              // committed, without an effect and not on the way
+	Unfinished       int `json:"unfinished"`        // still on the way when the time was up
 	Phantoms         int `json:"phantoms"`          // effects of messages that were never committed
 	DuplicateEffects int `json:"duplicate_effects"` // effects beyond the first of a message
 	OrderViolations  int `json:"order_violations"`  // per order, in first delivery and in effects
@@ -49,7 +50,11 @@ func judge(ctx context.Context, site *site, billing *billing, figures *Figures) 
 	if err != nil {
 		return Verdict{}, err
 	}
-	v := compare(committed, effects)
+	onTheWay, err := underWay(ctx, site)
+	if err != nil {
+		return Verdict{}, err
+	}
+	v := compare(committed, effects, onTheWay)
 	v.OrderViolations += unordered(committed, billing.seen.order)
 	v.RolledBack, v.Delivered = int(figures.rolledBack.Load()), int(figures.delivered.Load())
 	v.DuplicatesSuppressed, v.LostAcks = int(figures.suppressed.Load()), int(figures.lostAcks.Load())
@@ -58,8 +63,26 @@ func judge(ctx context.Context, site *site, billing *billing, figures *Figures) 
 	return v, nil
 }
 
+// underWay returns the messages that wait in the outbox or in the broker.
+func underWay(ctx context.Context, site *site) (map[waybill.MessageID]bool, error) {
+	ids := map[waybill.MessageID]bool{}
+	for _, in := range []struct {
+		db    *waysqlite.DB
+		table string
+	}{{site.orders, "waybill_outbox"}, {site.broker, "waybill_queue"}} {
+		waiting, err := read(ctx, in.db, "SELECT 0, 0, message_id FROM "+in.table)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range waiting {
+			ids[w.id] = true
+		}
+	}
+	return ids, nil
+}
+
 // compare counts how effects differ from what was committed.
-func compare(committed, effects []step) Verdict {
+func compare(committed, effects []step, onTheWay map[waybill.MessageID]bool) Verdict {
 	v := Verdict{Committed: len(committed)}
 	times := make(map[waybill.MessageID]int, len(effects))
 	latest := map[int]int{} // by order
@@ -74,10 +97,13 @@ func compare(committed, effects []step) Verdict {
 		latest[e.order] = max(latest[e.order], e.step)
 	}
 	for _, c := range committed {
-		if times[c.id] == 0 {
-			v.Lost++
-		} else {
+		switch {
+		case times[c.id] > 0:
 			v.Handled++
+		case onTheWay[c.id]:
+			v.Unfinished++
+		default:
+			v.Lost++
 		}
 	}
 	v.Phantoms = len(times) - v.Handled

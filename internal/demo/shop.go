@@ -59,7 +59,8 @@ func (s *shop) run(ctx context.Context) error {
 // step on, paced so that the whole takes its minimum time.
 func (s *shop) work(ctx context.Context, clerk int) error {
 	dice := dice(s.opt, uint64(100+clerk))
-	pace := time.NewTicker(max(time.Microsecond, minimumFor*clerks/time.Duration(s.opt.Orders*steps)))
+	working := min(clerks, s.opt.Orders)
+	pace := time.NewTicker(max(time.Microsecond, minimumFor*time.Duration(working)/time.Duration(s.opt.Orders*steps)))
 	defer pace.Stop()
 	next, open := clerk, []int{}
 	at := map[int]int{}

@@ -15,8 +15,11 @@ import (
 )
 
 // transport is the name under which messages leave the order service, and the
-// name of the broker's queue.
-const transport = "events"
+// name of the broker's queue. It is the demo's alone.
+const transport = "waybill_demo"
+
+// ErrUsed says that a database given to the demo has something in it.
+var ErrUsed = errors.New("the demo wants a database without messages in it, and not used by the demo before")
 
 // lease is how long the broker waits for an acknowledgement.
 const lease = time.Second
@@ -81,13 +84,28 @@ func (s *site) open(ctx context.Context, path, table string) (*waysqlite.DB, err
 	if _, err := db.SchemaUp(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	if err := refuseUsed(ctx, db); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 	if table == "" {
 		return db, nil
 	}
 	if _, err := db.SQL().ExecContext(ctx, table); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: the demo wants a database it has not used before: %w", path, err), db.Close())
+		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
+}
+
+// refuseUsed keeps the demo away from messages that are not its own.
+func refuseUsed(ctx context.Context, db *waysqlite.DB) error {
+	var messages, tables int
+	err := db.ReadSQL().QueryRowContext(ctx, `SELECT
+		(SELECT count(*) FROM waybill_outbox) + (SELECT count(*) FROM waybill_delayed) + (SELECT count(*) FROM waybill_queue),
+		(SELECT count(*) FROM sqlite_schema WHERE name LIKE 'demo\_%' ESCAPE '\')`).Scan(&messages, &tables)
+	if err == nil && messages+tables > 0 {
+		err = fmt.Errorf("%s: %w", db.Path(), ErrUsed)
+	}
+	return err
 }
 
 // pending counts the messages that wait in the outbox and in the broker.

@@ -37,7 +37,7 @@ func (v *view) run(ctx context.Context) error {
 	if v.opt.Live {
 		every = 200 * time.Millisecond
 	}
-	fmt.Fprintf(v.opt.Progress, "%d orders, seed %d: an order service, %d relay processes under kill -9, a billing service that loses acks\n", v.opt.Orders, v.opt.Seed, relays)
+	fmt.Fprintf(v.opt.Progress, "%d orders, %d relay processes under kill -9, lost acks; seed %d\n", v.opt.Orders, relays, v.opt.Seed)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -66,11 +66,12 @@ func (v *view) draw(ctx context.Context) {
 		return
 	}
 	total := int64(v.opt.Orders * steps)
+	// Each line fits into 80 columns, or going up to erase would miss.
 	lines := []string{
-		fmt.Sprintf("  order service  %s %6d committed   %6.0f/s   %d rolled back", bar(committed, total), committed, in, f.rolledBack.Load()),
-		fmt.Sprintf("  relays         %6d in the outbox    %d killed with -9", out, f.kills.Load()),
-		fmt.Sprintf("  broker         %6d in the queue     %d delivered, %d acks lost", broker, f.delivered.Load(), f.lostAcks.Load()),
-		fmt.Sprintf("  billing        %s %6d handled     %6.0f/s   %d duplicates suppressed, %d failures retried", bar(handled, total), handled, done, f.suppressed.Load(), f.failures.Load()),
+		fmt.Sprintf(" orders  %s %6d committed %6.0f/s  %5d rolled back", bar(committed, total), committed, in, f.rolledBack.Load()),
+		fmt.Sprintf(" relays  %24d in the outbox       %5d killed with -9", out, f.kills.Load()),
+		fmt.Sprintf(" broker  %24d in the queue        %5d acks lost", broker, f.lostAcks.Load()),
+		fmt.Sprintf(" billing %s %6d handled   %6.0f/s  %5d suppressed", bar(handled, total), handled, done, f.suppressed.Load()),
 	}
 	v.erase()
 	fmt.Fprintln(v.opt.Progress, strings.Join(lines, "\n"))
@@ -87,7 +88,7 @@ func (v *view) erase() {
 func (v *view) done() { v.draw(context.Background()) }
 
 func bar(n, of int64) string {
-	const width = 24
+	const width = 18
 	full := int(min(n, of) * width / max(of, 1))
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "]"
 }
