@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/waybill-go/waybill"
 )
@@ -178,7 +179,39 @@ func parseMessage(line []byte) (message, error) {
 	if dec.InputOffset() < int64(len(line)) {
 		return m, errors.New("there is more behind the object: one message a line")
 	}
-	return m, nil
+	if strings.ContainsRune(m.Name+m.Key, utf8.RuneError) {
+		return m, errors.New("its name or key contains U+FFFD, which stands for what was not Unicode")
+	}
+	return m, checkFields(line)
+}
+
+// checkFields refuses what encoding/json lets pass and another reader would
+// understand otherwise: text that is not UTF-8, a field twice, a field in other
+// letters. The line is an object.
+func checkFields(line []byte) error {
+	if !utf8.Valid(line) {
+		return errors.New("it is not UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(line))
+	_, err := dec.Token() // {
+	seen := map[string]bool{}
+	for err == nil && dec.More() {
+		var field json.Token
+		if field, err = dec.Token(); err != nil {
+			break
+		}
+		name, _ := field.(string)
+		switch {
+		case strings.ToLower(name) != name:
+			return fmt.Errorf("field %q: fields are in lower case", name)
+		case seen[name]:
+			return fmt.Errorf("field %q is there twice", name)
+		}
+		seen[name] = true
+		var value json.RawMessage
+		err = dec.Decode(&value)
+	}
+	return err
 }
 
 func jsonKind(field string) string {
