@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -100,15 +101,18 @@ func (b *Bus) Route(pattern string, transports ...string) {
 // Dispatch knows no transaction: a message that must leave if and only if a
 // transaction commits belongs into an outbox.
 func (b *Bus) Dispatch(ctx context.Context, msg any, stamps ...Stamp) (MessageID, error) {
-	env, err := Prepare(ctx, NewEnvelope(msg, stamps...))
+	env := NewEnvelope(msg, stamps...)
+	if _, ok := Last[Received](env); ok { // an envelope passed on is dispatched, not handled again
+		env = Without[HandledBy](Without[Redelivery](Without[Received](env)))
+	}
+	env, err := Prepare(ctx, env)
 	if err != nil {
 		return MessageID{}, err
 	}
 	id, _ := Last[MessageID](env)
 	env = env.With(BusName(b.name))
 	if _, later := Last[DispatchAfterCurrentBus](env); later {
-		if run := currentRun(ctx); run != nil {
-			run.later = append(run.later, followUp{run.handler, func(ctx context.Context) error { return b.chain(ctx, env) }})
+		if run := currentRun(ctx); run != nil && run.wait(func(ctx context.Context) error { return b.chain(ctx, env) }) {
 			return id, nil
 		}
 	}
@@ -242,12 +246,37 @@ func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
 	return h.run(ctx, env)
 }
 
-// run is one message being handled. Only its own goroutine touches it.
+// run is one message being handled. What mu does not guard, only its own
+// goroutine touches.
 type run struct {
 	env       *Envelope
 	handler   string   // the one at work
 	succeeded []string // handlers
-	later     []followUp
+
+	mu    sync.Mutex // handlers may dispatch from goroutines of their own
+	later []followUp
+	over  bool // the follow-ups are sent: what comes now is late and goes at once
+}
+
+// wait keeps send until the run is over, and reports false when it is.
+func (r *run) wait(send func(context.Context) error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over {
+		r.later = append(r.later, followUp{r.handler, send})
+	}
+	return !r.over
+}
+
+// next returns the i-th follow-up; behind the last one the run is over.
+func (r *run) next(i int) (followUp, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i < len(r.later) {
+		return r.later[i], true
+	}
+	r.over = true
+	return followUp{}, false
 }
 
 // A followUp waits for the bus to be done with the current message.
@@ -262,11 +291,15 @@ type followUp struct {
 func (r *run) finish(ctx context.Context, err error) error {
 	result := &HandlersError{}
 	if err != nil && !errors.As(err, &result) {
+		r.next(len(r.later))
 		return err // all of it is repeated
 	}
 	whole := err == nil
-	for i := 0; i < len(r.later); i++ { // follow-ups may have follow-ups
-		f := r.later[i]
+	for i := 0; ; i++ { // follow-ups may have follow-ups
+		f, ok := r.next(i)
+		if !ok {
+			break
+		}
 		if f.handler == "" && !whole || f.handler != "" && !slices.Contains(r.succeeded, f.handler) {
 			continue
 		}

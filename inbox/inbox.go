@@ -62,9 +62,7 @@ var errDuplicate = errors.New("duplicate")
 // Handle registers fn under a name that never changes. fn runs inside a
 // transaction of store; its writes, what it dispatches to an outbox of the same
 // database with tx, and the memory of the message commit together. fn neither
-// commits nor rolls back, and returns the errors of its statements: some of
-// them end the transaction, and what it wrote after one that it ignored would
-// stay. A duplicate is not an error. Handle panics where
+// commits nor rolls back. A duplicate is not an error. Handle panics where
 // waybill.Handle does.
 //
 // Messages with the same waybill.IdempotencyKey are duplicates of each other.

@@ -184,6 +184,12 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		r.publish(ctx, rows)
 		return len(rows), nil
 	}
+	settled := false
+	defer func() {
+		if !settled { // a panic of the publisher: the claim must not outlive it
+			_ = claim.Settle(ctx, nil, nil)
+		}
+	}()
 	chains := r.publish(ctx, rows)
 	done, failed := chains.finished()
 	for i := range failed {
@@ -191,6 +197,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 	}
 	settling, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
 	defer cancel()
+	settled = true
 	if err := claim.Settle(settling, done, failed); err != nil {
 		return 0, fmt.Errorf("settle: %w", err)
 	}
@@ -213,6 +220,7 @@ func (r *Relay) retryIn(f Failure) time.Duration {
 func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
 	defer cancel()
+	window := r.cfg.Window
 	if _, atomic := r.to.(AtomicPublisher); atomic {
 		c := newChains(rows, true)
 		r.exchange(ctx, c, len(rows))
@@ -220,10 +228,12 @@ func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
 		if len(done) > 0 || len(failed) < 2 || c.outage() != nil {
 			return c
 		}
-		// All were refused for the sake of one: find out which.
+		// All were refused for the sake of one: find out which, by a call for each,
+		// because two in one call would share their fate again.
+		window = 1
 	}
 	c := newChains(rows, false)
-	r.exchange(ctx, c, r.cfg.Window)
+	r.exchange(ctx, c, window)
 	return c
 }
 

@@ -26,14 +26,9 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (_ ou
 	if err := db.moveDue(ctx); err != nil {
 		return nil, err
 	}
-	tx, err := db.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer func() { _ = tx.Rollback() }()
 	c := &claim{db: db, blocked: map[int64]bool{}}
 	var version int64
-	err = tx.QueryRowContext(ctx, db.outboxSQL.Query("lane"), transport).Scan(&c.lane, &version)
+	err = db.reader.QueryRowContext(ctx, db.outboxSQL.Query("lane"), transport).Scan(&c.lane, &version)
 	if errors.Is(err, sql.ErrNoRows) {
 		return c, nil // nobody has dispatched to it yet
 	}
@@ -48,6 +43,16 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (_ ou
 			db.letGo(c.lane)
 		}
 	}()
+	// The snapshot is taken after hold, or it could show what the last holder
+	// has published since.
+	tx, err := db.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("lane"), transport).Scan(&c.lane, &version); err != nil {
+		return nil, translate(err)
+	}
 	var now int64
 	if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("now")).Scan(&now); err != nil {
 		return nil, translate(err)

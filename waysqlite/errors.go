@@ -34,6 +34,16 @@ func code(err error) int {
 	return 0
 }
 
+// refusesRecord reports whether an insert failed for what was inserted. Anything
+// else is the file's fault, and would fail for every other record as well.
+func refusesRecord(err error) bool {
+	switch code(err) {
+	case lib.SQLITE_CONSTRAINT, lib.SQLITE_TOOBIG, lib.SQLITE_MISMATCH, lib.SQLITE_RANGE:
+		return true
+	}
+	return false
+}
+
 // notCommitted reports whether a failed COMMIT is known to have had no effect:
 // the driver then rolls back. Of anything else the result is not known.
 func notCommitted(err error) bool {

@@ -56,7 +56,7 @@ func TestUnitWhoseTransactionEndedInsideDispatchesNothing(t *testing.T) {
 		"COMMIT":             "COMMIT",
 	} {
 		db := open(t, waysqlite.Config{})
-		if _, err := db.SQL().Exec("CREATE TABLE once (n INTEGER PRIMARY KEY); INSERT INTO once VALUES (1)"); err != nil {
+		if _, err := db.SQL().Exec("CREATE TABLE effects (n INTEGER); CREATE TABLE once (n INTEGER PRIMARY KEY); INSERT INTO once VALUES (1)"); err != nil {
 			t.Fatal(err)
 		}
 		out := newOutbox(t, db, outbox.Config{})
@@ -65,6 +65,7 @@ func TestUnitWhoseTransactionEndedInsideDispatchesNothing(t *testing.T) {
 				return err
 			}
 			_, _ = tx.SQL().ExecContext(ctx, end) // its error is ignored
+			_, _ = tx.SQL().ExecContext(ctx, "INSERT INTO effects VALUES (1)")
 			return nil
 		})
 		if err == nil || errors.Is(err, waybill.ErrCommitUnknown) {
@@ -72,6 +73,9 @@ func TestUnitWhoseTransactionEndedInsideDispatchesNothing(t *testing.T) {
 		}
 		if n := count(t, db, "SELECT count(*) FROM waybill_outbox"); n != 0 {
 			t.Errorf("%s: %d messages were dispatched", name, n)
+		}
+		if n := count(t, db, "SELECT count(*) FROM effects"); n != 0 {
+			t.Errorf("%s: a statement after the end committed on its own", name)
 		}
 	}
 }

@@ -64,8 +64,8 @@ func (q *Queue) PublishesAtomically() {}
 // Publish implements outbox.Publisher.
 func (q *Queue) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
 	err := q.store(ctx, items)
-	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
+	if err != nil && !refusesRecord(err) {
+		err = fmt.Errorf("%w: %w", waybill.ErrUnavailable, err) // no message's fault
 	}
 	for _, item := range items {
 		results <- outbox.Result{Seq: item.Seq, Err: err}
@@ -152,11 +152,11 @@ func (q *Queue) claim(ctx context.Context, max int) ([]*waybill.Delivery, error)
 	if err := q.db.reader.QueryRowContext(ctx, q.db.queueSQL.Query("any"), q.name, now).Scan(&any); err != nil || !any {
 		return nil, translate(err)
 	}
-	// A claim that began is not cut off: what it lent would be nobody's until
-	// the lease ends.
-	ctx = context.WithoutCancel(ctx)
 	var lent []*waybill.Delivery
 	err := q.db.write(ctx, func(tx *sql.Tx) (err error) {
+		// A claim that began is not cut off: what it lent would be nobody's until
+		// the lease ends.
+		ctx := context.WithoutCancel(ctx)
 		// The clock again: the write lock may have been a while in coming.
 		if err := tx.QueryRowContext(ctx, q.db.outboxSQL.Query("now")).Scan(&now); err != nil {
 			return err

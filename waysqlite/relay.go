@@ -59,8 +59,9 @@ func (db *DB) laneOf(row outbox.Row) (int64, error) {
 	return lane, nil
 }
 
-// write runs fn in a transaction of the writer. Inside a unit of work, which
-// has the writer's only connection, it would wait for itself and is refused.
+// write runs fn in a transaction of the writer; ctx ends the wait for it, but
+// not its commit. Inside a unit of work, which has the writer's only
+// connection, it would wait for itself and is refused.
 func (db *DB) write(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction
@@ -70,7 +71,7 @@ func (db *DB) write(ctx context.Context, fn func(tx *sql.Tx) error) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	tx, err := conn.BeginTx(ctx, nil)
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return translate(err)
 	}
@@ -120,19 +121,30 @@ func (db *DB) moveDue(ctx context.Context) error {
 	if err := db.reader.QueryRowContext(ctx, db.outboxSQL.Query("any_due"), now).Scan(&due); err != nil || !due {
 		return translate(err)
 	}
-	err := db.write(ctx, func(tx *sql.Tx) error {
-		for _, name := range []string{"due_to_outbox", "due_to_queue", "delete_due"} {
-			if _, err := tx.ExecContext(ctx, db.outboxSQL.Query(name), now); err != nil {
+	for due {
+		err := db.write(ctx, func(tx *sql.Tx) error {
+			var last sql.NullInt64 // due_at of the last of a batch, and of its equals
+			if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("due_batch"), now, moveBatch).Scan(&last); err != nil || !last.Valid {
+				due = false
 				return err
 			}
+			for _, name := range []string{"due_to_outbox", "due_to_queue", "delete_due"} {
+				if _, err := tx.ExecContext(ctx, db.outboxSQL.Query(name), last.Int64); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("move delayed messages: %w", err)
 		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("move delayed messages: %w", err)
 	}
 	return nil
 }
+
+// moveBatch is how many delayed messages one transaction moves, so that writers
+// wait for milliseconds.
+const moveBatch = 1000
 
 // Left implements outbox.Store.
 func (db *DB) Left(ctx context.Context, transport string) (outbox.Left, error) {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"modernc.org/sqlite"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -20,13 +22,41 @@ type unit struct {
 	mu    sync.Mutex // a transaction may be shared by goroutines
 	rows  []outbox.Row
 	depth int // of savepoints
+
+	// Only touched under the connection's lock, by hooks and InTx.
+	ready bool // to commit: the function has returned and the rows are flushed
+	ended bool // SQLite has rolled back, asked or not
 }
 
 // units are those that are open in this process: *sql.Tx -> *unit.
 var units sync.Map
 
-// guard is the savepoint around everything in a unit of work.
-const guard = "waybill_unit"
+// guard keeps statements from committing on their own. SQLite may end a
+// transaction under its user: an interrupted write, a full disk, OR ROLLBACK.
+// What follows would then commit statement by statement.
+func (u *unit) guard(conn *sql.Conn) (lift func(), err error) {
+	set := func(commit sqlite.CommitHookFn, rollback sqlite.RollbackHookFn) error {
+		return conn.Raw(func(c any) error {
+			hooks, ok := c.(sqlite.HookRegisterer)
+			if !ok {
+				return fmt.Errorf("the driver's connection is a %T, want one of modernc.org/sqlite", c)
+			}
+			hooks.RegisterCommitHook(commit)
+			hooks.RegisterRollbackHook(rollback)
+			return nil
+		})
+	}
+	refuse := func() int32 {
+		if u.ready && !u.ended {
+			return 0
+		}
+		return 1
+	}
+	return func() { _ = set(nil, nil) }, set(refuse, func() { u.ended = true })
+}
+
+// errEnded says that a unit of work had no transaction any more at its end.
+var errEnded = errors.New("the transaction was ended inside the unit of work, by a COMMIT or ROLLBACK of its own or by the database after an error that was ignored: nothing of it happened")
 
 // insideKey marks contexts of functions given to InTx.
 type insideKey struct{ db *DB }
@@ -50,33 +80,34 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		return err
 	}
 	defer func() { _ = conn.Close() }() // gives it back to the pool
+	u := &unit{db: db}
+	lift, err := u.guard(conn)
+	if err != nil {
+		return fmt.Errorf("begin on %s: %w", db.path, err)
+	}
+	defer lift()
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return fmt.Errorf("begin on %s: %w", db.path, translate(err))
 	}
-	u := &unit{db: db}
 	units.Store(tx, u)
 	defer func() {
 		units.Delete(tx)
 		_ = tx.Rollback() // after a commit this does nothing
 	}()
-	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+guard); err != nil {
-		return fmt.Errorf("begin on %s: %w", db.path, translate(err))
-	}
 	if err := fn(context.WithValue(ctx, insideKey{db}, true), tx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// SQLite ends a transaction by itself after an interrupted write or an
-	// INSERT OR ROLLBACK; then every statement commits alone, and ours must not.
-	if _, err := tx.ExecContext(ctx, "RELEASE "+guard); err != nil {
-		return fmt.Errorf("the transaction was ended inside the unit of work, by its own ROLLBACK or an interrupted write: nothing was dispatched: %w", translate(err))
+	if u.ended {
+		return errEnded
 	}
 	if err := db.insert(ctx, tx, tx.StmtContext(ctx, insert), u.rows); err != nil {
 		return err
 	}
+	u.ready = true
 	if err := tx.Commit(); err != nil {
 		return commitError(err, u.rows)
 	}

@@ -28,6 +28,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: any_due
 SELECT EXISTS (SELECT 1 FROM waybill_delayed WHERE due_at <= ?);
 
+-- name: due_batch
+-- The time up to which a batch may be moved, NULL when nothing is due.
+SELECT max(due_at) FROM (SELECT due_at FROM waybill_delayed WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2);
+
 -- name: due_to_outbox
 -- In order of the time they are due, and from then on ordered, and aged, like
 -- any other.
