@@ -163,8 +163,9 @@ func Unrecoverable(err error) error {
 	return unrecoverable{err}
 }
 
-// IsUnrecoverable reports whether every failure in err is marked Unrecoverable
-// or cannot be mended by its kind (an undecodable body, no handler).
+// IsUnrecoverable reports whether no retry can mend err: it is marked
+// Unrecoverable or of a kind that stays (an undecodable body, no handler). Of a
+// *HandlersError every failure has to be, of joined errors one.
 func IsUnrecoverable(err error) bool {
 	for err != nil {
 		switch e := err.(type) {

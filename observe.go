@@ -20,8 +20,8 @@ const (
 	Dispatched    EventKind = iota + 1 // a message was written to an outbox or sent: ID, Name, Key, Transport
 	Published                          // a relay's message was confirmed: ID, Name, Key, Transport, Duration since its dispatch
 	PublishFailed                      // it was refused: ID, Name, Key, Transport, Err
-	KeyBlocked                         // a key's head keeps failing: ID, Name, Key, Transport, Failures, Err
-	KeyReleased                        // a blocked key's head was published: Key, Transport
+	KeyBlocked                         // a key's head keeps failing: ID, Name, Key, Transport, Failures, Delay, Err
+	KeyReleased                        // a blocked key's head was published: ID, Name, Key, Transport
 	Handled                            // handlers ran: ID, Name, Key, Transport, Failures, Duration, Err
 	Duplicate                          // an inbox had seen it: ID, Name, Key, Handler
 	Retrying                           // it will be tried again: ID, Name, Key, Transport, Failures, Delay, Err

@@ -23,6 +23,7 @@ type rowState uint8
 
 const (
 	waiting rowState = iota
+	handedOut
 	published
 	refused
 	unknown // the broker could not be reached, or did not answer
@@ -62,6 +63,7 @@ func (c *chains) take(max int, into []Item) []Item {
 	n := min(max, len(c.ready))
 	for _, i := range c.ready[:n] {
 		into = append(into, Item{i, c.rows[i].Record})
+		c.state[i] = handedOut
 	}
 	c.ready = c.ready[n:]
 	c.open += n
@@ -71,6 +73,9 @@ func (c *chains) take(max int, into []Item) []Item {
 // done takes a result in. A success makes the key's next row ready; after a
 // failure the rest of the key stays; after an outage everything else stays too.
 func (c *chains) done(r Result) {
+	if r.Seq < 0 || r.Seq >= len(c.rows) || c.state[r.Seq] != handedOut {
+		return // nobody asked, or it was answered before
+	}
 	c.open--
 	switch {
 	case r.Err == nil:
@@ -87,6 +92,16 @@ func (c *chains) done(r Result) {
 		c.out = true
 	default:
 		c.state[r.Seq], c.errs[r.Seq] = refused, r.Err
+	}
+}
+
+// abandon takes err for every result that is not in.
+func (c *chains) abandon(err error) {
+	c.out = true
+	for i, s := range c.state {
+		if s == handedOut {
+			c.state[i], c.errs[i] = unknown, err
+		}
 	}
 }
 

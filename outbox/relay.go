@@ -76,7 +76,8 @@ func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 
 // A Relay moves the rows of one transport from a database's outbox to its
 // broker: in commit order per key, at least once, all keys in parallel. It
-// deletes a row after the broker confirmed it. Any number of relays may run.
+// deletes a row after the broker confirmed it. Any number of relays may run,
+// where the Store allows it.
 type Relay struct {
 	store Store
 	to    Publisher
@@ -245,6 +246,8 @@ func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
 	// What is published near the deadline could be taken for an outage: the
 	// second half of the time is for the confirmations.
 	enough := time.Now().Add(r.cfg.PublishDeadline / 2)
+	late := time.NewTimer(r.cfg.PublishDeadline + grace)
+	defer late.Stop()
 	for {
 		c.out = c.out || time.Now().After(enough)
 		if items = c.take(window-c.open, items[:0]); len(items) > 0 {
@@ -253,7 +256,13 @@ func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
 		if c.open == 0 {
 			return
 		}
-		c.done(<-results)
+		select {
+		case result := <-results:
+			c.done(result)
+		case <-late.C:
+			c.abandon(errNoAnswer)
+			return
+		}
 		for more := true; more; { // what else is in, so that the next call carries more
 			select {
 			case result := <-results:
@@ -264,6 +273,11 @@ func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
 		}
 	}
 }
+
+// grace is how long after its context's end a publisher may still answer.
+const grace = 5 * time.Second
+
+var errNoAnswer = fmt.Errorf("%w: the publisher does not answer after its deadline", waybill.ErrUnavailable)
 
 // report tells what was settled.
 func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure) {

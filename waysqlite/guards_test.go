@@ -2,6 +2,7 @@ package waysqlite_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"os"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waysqlite"
 )
@@ -168,5 +170,38 @@ func TestDocumentedInsertIsRelayed(t *testing.T) {
 	rows, err := db.Outbox(t.Context(), admin.OutboxQuery{})
 	if err != nil || len(rows) != 0 {
 		t.Errorf("left: %v, %v", rows, err)
+	}
+}
+
+// A statement that is cut off by its own deadline takes the transaction with
+// it. What the handler writes after ignoring that must not stay.
+func TestHandlerThatLosesItsTransactionHasOneEffect(t *testing.T) {
+	db := open(t, waysqlite.Config{})
+	if _, err := db.SQL().Exec("CREATE TABLE app (x INTEGER); CREATE TABLE stock (n INTEGER); INSERT INTO stock VALUES (100)"); err != nil {
+		t.Fatal(err)
+	}
+	bus, first := waybill.NewBus("main"), true
+	inbox.Handle(bus, db, "h", func(ctx context.Context, tx *sql.Tx, _ order) error {
+		if first {
+			first = false
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			_, _ = tx.ExecContext(short, "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM n WHERE x < 100000000) INSERT INTO app SELECT x FROM n")
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1")
+		return err
+	})
+	id, _ := waybill.NewMessageID()
+	rec := &waybill.Record{ID: id, Name: "order.placed", Body: []byte(`{"key":"a","seq":1}`), DispatchedAt: time.Now()}
+	if err := bus.HandleRecord(t.Context(), rec, "q", 0); err == nil {
+		t.Error("the attempt whose transaction was lost succeeded")
+	}
+	for range 2 {
+		if err := bus.HandleRecord(t.Context(), rec, "q", 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := count(t, db, "SELECT n FROM stock"); n != 99 {
+		t.Errorf("stock is %d, want 99", n)
 	}
 }

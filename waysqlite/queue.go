@@ -17,9 +17,11 @@ import (
 // QueueConfig tunes a Queue. The zero value is fit for production.
 type QueueConfig struct {
 	// Lease is how long a delivery is lent before it must be renewed; zero means
-	// 15 s. The messages of a receiver that died come again after that.
+	// 15 s, less than 50 ms is refused. The messages of a receiver that died come again after that.
 	Lease time.Duration
 }
+
+const minLease = 50 * time.Millisecond
 
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
 // a relay and receives; any number of processes may. A key's messages are lent
@@ -44,8 +46,8 @@ func (db *DB) Queue(name string, cfg QueueConfig) (*Queue, error) {
 	if name == "" || len(name) > 190 {
 		return nil, fmt.Errorf("waysqlite: queue name %q: want 1 to 190 bytes", name)
 	}
-	if cfg.Lease < 0 {
-		return nil, fmt.Errorf("waysqlite: queue %s: negative Lease %v", name, cfg.Lease)
+	if cfg.Lease != 0 && cfg.Lease < minLease {
+		return nil, fmt.Errorf("waysqlite: queue %s: Lease %v is too short to be renewed, want at least %v", name, cfg.Lease, minLease)
 	}
 	q := &Queue{db: db, name: name, lease: cmp.Or(cfg.Lease, 15*time.Second), holder: make([]byte, 16)}
 	_, _ = rand.Read(q.holder) // never fails

@@ -79,3 +79,27 @@ func TestHandlersOwnErrorIsNotTakenForTheWorkers(t *testing.T) {
 		})
 	}
 }
+
+// A key whose handler hangs has a share of the hand, not all of it.
+func TestSlowKeyLeavesRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t)
+		p.cfg.Drain = time.Second
+		p.handle(func(ctx context.Context, j job) error {
+			if j.K == "slow" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		var jobs []job
+		for n := range 60 {
+			jobs = append(jobs, job{"slow", n})
+		}
+		p.send(append(jobs, job{"other", 1})...)
+		stop := p.start(p.queue)
+		time.Sleep(10 * time.Second)
+		noError(t, stop())
+		p.wantDone("other1")
+	})
+}

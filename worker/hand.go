@@ -8,25 +8,30 @@ import "github.com/waybill-go/waybill"
 type hand struct {
 	ready  []*waybill.Delivery            // may run now, oldest first
 	behind map[string][]*waybill.Delivery // per key that is ready or running: what waits behind it
+	share  int                            // how many of one key may be in hand; 0 means any number
 	count  int                            // all that is in hand, running or being settled included
 }
 
 func newHand() *hand { return &hand{behind: map[string][]*waybill.Delivery{}} }
 
-// add takes d in.
-func (h *hand) add(d *waybill.Delivery) {
+// add takes d in. It reports false when its key has its share already: d has
+// to go back, so that one slow key cannot fill the hand.
+func (h *hand) add(d *waybill.Delivery) bool {
 	h.count++
 	key := d.Record.Key
-	if key == "" {
+	queue, busy := h.behind[key]
+	switch {
+	case key == "":
 		h.ready = append(h.ready, d)
-		return
-	}
-	if queue, busy := h.behind[key]; busy {
+	case !busy:
+		h.behind[key] = nil
+		h.ready = append(h.ready, d)
+	case h.share > 0 && len(queue) >= h.share-1:
+		return false
+	default:
 		h.behind[key] = append(queue, d)
-		return
 	}
-	h.behind[key] = nil
-	h.ready = append(h.ready, d)
+	return true
 }
 
 // take returns the next delivery to run, or nil.

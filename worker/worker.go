@@ -111,6 +111,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		acks: make(chan *waybill.Delivery, w.cfg.Prefetch+w.cfg.Concurrency), settled: make(chan int, w.cfg.Prefetch+w.cfg.Concurrency),
 		cancels: map[*waybill.Delivery]context.CancelCauseFunc{}, lost: map[*waybill.Delivery]bool{},
 	}
+	// With an equal share of the prefetch a full hand has work for every handler.
+	r.hand.share = w.cfg.Prefetch / w.cfg.Concurrency
 	return r.run(ctx)
 }
 
@@ -254,10 +256,14 @@ func (r *running) takeIn(ds []*waybill.Delivery, stopping bool) {
 		r.cancels[d] = nil
 	}
 	r.mu.Unlock()
+	var over []*waybill.Delivery
 	for _, d := range ds {
-		r.hand.add(d)
+		if !r.hand.add(d) {
+			over = append(over, d)
+		}
 	}
 	if stopping {
-		r.release(r.hand.rest())
+		over = append(r.hand.rest(), over...)
 	}
+	r.release(over)
 }
