@@ -77,7 +77,7 @@ func TestIDRoundTrips(t *testing.T) {
 		var id waybill.MessageID
 		copy(id[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "bytes"))
 		if id.IsZero() {
-			t.Skip("the nil id")
+			return // the nil id is refused, and tested above
 		}
 		if back, err := waybill.ParseMessageID(id.String()); err != nil || back != id {
 			t.Errorf("as text: %v, %v, want %v", back, err, id)
