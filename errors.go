@@ -25,6 +25,11 @@ var (
 	// of the same database, where it would wait for itself.
 	ErrNestedTransaction = errors.New("a unit of work of this database is already open in this context: use its transaction")
 
+	// ErrTransactionLost says that the database has ended the transaction of a unit
+	// of work under it, by a deadlock or for a statement that commits. The unit may
+	// be run again.
+	ErrTransactionLost = errors.New("the database ended the transaction inside the unit of work")
+
 	// ErrLeaseLost says that a delivery was settled, or its handler stopped,
 	// after its lease had gone to somebody else.
 	ErrLeaseLost = errors.New("lease lost: the message was given to another worker")

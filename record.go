@@ -36,7 +36,7 @@ const (
 // broker refuse or misroute it.
 var reserved = map[string]bool{
 	HeaderCorrelationID: true, HeaderCausationID: true, HeaderIdempotencyKey: true, HeaderHandledBy: true,
-	"x-message-id": true, "x-attempt": true, "x-partition-key": true, "type": true, "content-type": true,
+	"x-message-id": true, "x-attempt": true, "x-partition-key": true, "x-publish-no": true, "x-dispatched-at": true, "type": true, "content-type": true,
 	"user_id": true, "expiration": true, "cc": true, "bcc": true,
 }
 

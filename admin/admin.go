@@ -16,6 +16,12 @@ import (
 type Database interface {
 	// SchemaUp creates or upgrades the tables; it may be repeated.
 	SchemaUp(ctx context.Context) (SchemaStatus, error)
+	// SchemaDown undoes the newest version of the tables.
+	SchemaDown(ctx context.Context) (SchemaStatus, error)
+	// Rebucket changes the number of the outbox's buckets, while dispatchers and
+	// relays run; they wait meanwhile, and a transaction that is open may have to
+	// be run again. With dryRun it only counts.
+	Rebucket(ctx context.Context, buckets int, dryRun bool) (Rebucketed, error)
 	// SchemaStatus compares the tables with what this version wants.
 	SchemaStatus(ctx context.Context) (SchemaStatus, error)
 	// SchemaSQL returns what SchemaUp runs on an empty database.
@@ -23,8 +29,15 @@ type Database interface {
 
 	// Outbox lists messages that are not published yet, oldest first.
 	Outbox(ctx context.Context, q OutboxQuery) ([]OutboxMessage, error)
-	// Blocked lists the keys whose head is being refused, longest first.
+	// Blocked lists the routes and keys whose head is being refused, longest
+	// first.
 	Blocked(ctx context.Context, transport string, limit int) ([]BlockedKey, error)
+	// Release lets blocked routes and keys be tried at once, and returns how many.
+	// An entry of which nothing is left in the outbox is removed.
+	Release(ctx context.Context, q BlockedQuery) (int, error)
+	// Relays lists the relays that have reported within the last minute, as far
+	// as the database keeps reports.
+	Relays(ctx context.Context) ([]Relay, error)
 	// OutboxStats counts by transport.
 	OutboxStats(ctx context.Context) ([]OutboxStats, error)
 	// QueueStats counts by queue.
@@ -49,6 +62,20 @@ type SchemaStatus struct {
 	Wanted   int      `json:"wanted"`
 	Pending  []string `json:"pending,omitempty"` // migrations that are missing
 	Applied  []string `json:"applied,omitempty"` // by this SchemaUp
+	Undone   string   `json:"undone,omitempty"`  // by this SchemaDown
+}
+
+// MaxRebucket is how many keyed messages may wait in an outbox whose number of
+// buckets is changed: they are moved while everybody waits.
+const MaxRebucket = 20_000
+
+// Rebucketed says what Rebucket has done.
+type Rebucketed struct {
+	Database string        `json:"database"`
+	From     int           `json:"from"`
+	To       int           `json:"to"`
+	Rows     int           `json:"rows"`     // keyed messages that were moved
+	Stall    time.Duration `json:"stall_ns"` // how long dispatchers and relays may have waited
 }
 
 // ErrSchema is wrapped by the errors of SchemaStatus.Err.
@@ -88,9 +115,28 @@ type OutboxMessage struct {
 	Blocked   bool              `json:"blocked"`
 }
 
-// BlockedKey is a key, or a single message without one, that a broker refuses.
+// BlockedQuery selects what is blocked; zero fields select all.
+type BlockedQuery struct {
+	Transport, Key, Route string
+	Row                   int64 // of a message without key
+}
+
+// A Relay is one that runs, in the words of its last report.
+type Relay struct {
+	Transport string     `json:"transport"`
+	Host      string     `json:"host"`
+	PID       int        `json:"pid"`
+	StartedAt time.Time  `json:"started_at"`
+	SeenAt    time.Time  `json:"seen_at"`
+	Problem   string     `json:"problem,omitempty"` // why nothing goes out
+	Since     *time.Time `json:"since,omitempty"`   // when that began
+}
+
+// BlockedKey is a key, a single message without one, or a whole route, that a
+// broker refuses.
 type BlockedKey struct {
 	Transport     string            `json:"transport"`
+	Route         string            `json:"route,omitempty"` // the message name; then Key is empty
 	Key           string            `json:"key"`
 	Row           int64             `json:"row,omitempty"` // of a message without key
 	HeadID        waybill.MessageID `json:"head_id"`

@@ -108,13 +108,23 @@ func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx con
 		}
 		return store.InTx(ctx, fn)
 	}
-	return store.InTx(ctx, func(ctx context.Context, tx TX) error {
-		if err := claim(ctx, tx); err != nil {
+	for try := 1; ; try++ {
+		err := store.InTx(ctx, func(ctx context.Context, tx TX) error {
+			if err := claim(ctx, tx); err != nil {
+				return err
+			}
+			return fn(ctx, tx)
+		})
+		// It is not the message's failure, and nothing of it happened.
+		if try == lostTries || !errors.Is(err, waybill.ErrTransactionLost) || ctx.Err() != nil {
 			return err
 		}
-		return fn(ctx, tx)
-	})
+	}
 }
+
+// lostTries is how often a handler runs whose transaction the database ends
+// under it, before that counts as one failure of the message.
+const lostTries = 5
 
 // EntryFor returns the entry under which a handler's effect for env is
 // remembered, or a *TooOldError, marked unrecoverable, when env was dispatched

@@ -222,3 +222,45 @@ func TestHandlerInATransactionCannotOpenAnother(t *testing.T) {
 		t.Errorf("HandleRecord = %v, want %v", err, waybill.ErrNestedTransaction)
 	}
 }
+
+// A losing database ends the transactions of its units of work under them.
+type losing struct {
+	*memory.DB
+	times int
+}
+
+func (l *losing) InTx(ctx context.Context, fn func(ctx context.Context, tx *memory.Tx) error) error {
+	return l.DB.InTx(ctx, func(ctx context.Context, tx *memory.Tx) error {
+		if err := fn(ctx, tx); err != nil {
+			return err
+		}
+		if l.times--; l.times >= 0 {
+			return waybill.ErrTransactionLost
+		}
+		return nil
+	})
+}
+
+func TestLostTransactionIsNoFailureOfTheMessage(t *testing.T) {
+	for _, c := range []struct {
+		times, runs int
+		fails       bool
+	}{{0, 1, false}, {4, 5, false}, {5, 5, true}} {
+		p := newPlace(t)
+		runs := 0
+		inbox.Handle(p.bus, &losing{p.db, c.times}, "billing", func(_ context.Context, tx *memory.Tx, m paid) error {
+			runs++
+			tx.OnCommit(func() { p.effects = append(p.effects, m.Invoice) })
+			return nil
+		})
+		err := p.receive(p.record("i-1"))
+		if runs != c.runs || errors.Is(err, waybill.ErrTransactionLost) != c.fails {
+			t.Errorf("lost %d times: %d runs and error %v, want %d runs and an error: %t", c.times, runs, err, c.runs, c.fails)
+		}
+		if c.fails {
+			p.wantEffects()
+		} else {
+			p.wantEffects("i-1")
+		}
+	}
+}

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -73,85 +72,6 @@ func wantPending(t testing.TB, db *memory.DB, want string) {
 	t.Helper()
 	if got := bodies(db.Pending("events")); got != want {
 		t.Errorf("pending = %q, want %q", got, want)
-	}
-}
-
-func TestRollbackLeavesNothing(t *testing.T) {
-	db := newDB(t)
-	entry := inbox.Entry{Handler: "h", DedupKey: "k"}
-	effects := 0
-	all := func(ctx context.Context, tx *memory.Tx) error {
-		tx.OnCommit(func() { effects++ })
-		if _, err := db.Remember(ctx, tx, entry); err != nil {
-			return err
-		}
-		return db.Write(ctx, tx, row(t, "a", "a1"), outbox.Row{Record: record(t, "a", "q1"), Queue: "q"})
-	}
-	err := db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
-		return errors.Join(all(ctx, tx), errDeclined)
-	})
-	if !errors.Is(err, errDeclined) {
-		t.Errorf("InTx = %v, want %v", err, errDeclined)
-	}
-	func() {
-		defer func() { _ = recover() }()
-		_ = db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
-			_ = all(ctx, tx)
-			panic("boom")
-		})
-	}()
-	ctx, cancel := context.WithCancel(t.Context())
-	err = db.InTx(ctx, func(ctx context.Context, tx *memory.Tx) error {
-		defer cancel()
-		return all(ctx, tx)
-	})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("InTx with a cancelled context = %v, want %v", err, context.Canceled)
-	}
-	wantPending(t, db, "")
-	if seen, _ := db.Seen(t.Context(), entry); seen || effects != 0 || db.Queue("q").Len() != 0 {
-		t.Errorf("after rollbacks: seen %t, %d effects, %d in the queue; want nothing", seen, effects, db.Queue("q").Len())
-	}
-
-	if err := db.InTx(t.Context(), all); err != nil {
-		t.Fatal(err)
-	}
-	wantPending(t, db, "a1 ")
-	if seen, _ := db.Seen(t.Context(), entry); !seen || effects != 1 || db.Queue("q").Len() != 1 {
-		t.Errorf("after a commit: seen %t, %d effects, %d in the queue; want one of each", seen, effects, db.Queue("q").Len())
-	}
-}
-
-func TestSavepointUndoesWhatWasDoneSince(t *testing.T) {
-	db := newDB(t)
-	var effects []string
-	step := func(ctx context.Context, tx *memory.Tx, name string) error {
-		tx.OnCommit(func() { effects = append(effects, name) })
-		return db.Write(ctx, tx, row(t, "a", name))
-	}
-	err := db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
-		err := errors.Join(step(ctx, tx, "1"), db.Savepoint(ctx, tx, func(ctx context.Context) error {
-			err := db.Savepoint(ctx, tx, func(ctx context.Context) error {
-				return errors.Join(step(ctx, tx, "inner"), errDeclined)
-			})
-			if !errors.Is(err, errDeclined) {
-				t.Errorf("inner savepoint = %v, want %v", err, errDeclined)
-			}
-			return step(ctx, tx, "2")
-		}))
-		if undone := db.Savepoint(ctx, tx, func(ctx context.Context) error {
-			return errors.Join(step(ctx, tx, "undone"), errDeclined)
-		}); !errors.Is(undone, errDeclined) {
-			t.Errorf("savepoint = %v, want %v", undone, errDeclined)
-		}
-		return errors.Join(err, step(ctx, tx, "3"))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantPending(t, db, "1 2 3 ")
-	if diff := cmp.Diff([]string{"1", "2", "3"}, effects); diff != "" {
-		t.Errorf("effects (-want +got):\n%s", diff)
 	}
 }
 
@@ -234,36 +154,6 @@ func settle(t testing.TB, claim outbox.Claim, published []outbox.ClaimedRow, fai
 	t.Helper()
 	if err := claim.Settle(t.Context(), published, failed); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestClaimedKeysAreOneRelaysOwn(t *testing.T) {
-	db := newDB(t)
-	commit(t, db, row(t, "a", "a1"), row(t, "a", "a2"), row(t, "b", "b1"), row(t, "", "x"))
-	first, got := claimRows(t, db, outbox.Max{Rows: 1, Bytes: 1})
-	if got != "a1 " {
-		t.Fatalf("claim of one row = %q, want the oldest", got)
-	}
-	second, got := claimRows(t, db, anyNumber)
-	if got != "b1 x " {
-		t.Errorf("claim beside another = %q, want only the rows of other keys", got)
-	}
-	settle(t, first, first.Rows())
-	settle(t, second, nil)
-	if _, got := claimRows(t, db, anyNumber); got != "a2 b1 x " {
-		t.Errorf("claim after both = %q, want what was not published", got)
-	}
-}
-
-func TestBatchIsBoundedByBytes(t *testing.T) {
-	db := newDB(t)
-	commit(t, db, row(t, "", "12345678"), row(t, "", "123"), row(t, "", "45"))
-	for _, want := range []string{"12345678 ", "123 45 "} {
-		claim, got := claimRows(t, db, outbox.Max{Rows: 100, Bytes: 5})
-		if got != want {
-			t.Errorf("claim of 5 bytes = %q, want %q", got, want)
-		}
-		settle(t, claim, claim.Rows())
 	}
 }
 

@@ -59,23 +59,6 @@ func wantTexts(t testing.TB, what string, ds []*waybill.Delivery, want string) {
 	}
 }
 
-func TestKeyIsLentToOneReceiverAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := memory.NewDB()
-		one, two := db.Queue("q"), db.Queue("q")
-		send(t, one, record(t, "a", "a1"), record(t, "a", "a2"), record(t, "a", "a3"), record(t, "b", "b1"), record(t, "", "x1"), record(t, "", "x2"))
-		mine := receive(t, one, 2)
-		wantTexts(t, "first", mine, "a1 a2 ")
-		theirs := receive(t, two, 2)
-		wantTexts(t, "second, beside key a", theirs, "b1 x1 ")
-		wantTexts(t, "first, before it has settled key a", receive(t, one, 9), "x2 ")
-		check(t, two.Release(t.Context(), theirs...), one.Ack(t.Context(), mine[0]))
-		wantTexts(t, "second, while the first holds a2", receive(t, two, 9), "b1 x1 ")
-		check(t, one.Release(t.Context(), mine[1]))
-		wantTexts(t, "second, after the release", receive(t, two, 9), "a2 a3 ")
-	})
-}
-
 func TestRetriedMessageHoldsItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.NewDB()

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/waybill-go/waybill"
 )
@@ -13,6 +14,8 @@ type chains struct {
 	rows  []ClaimedRow
 	next  []int // the following row of the same key, or -1
 	ready []int // rows that may be published, oldest first
+	late  []int // likewise, but alone: with nothing else in flight
+	alone []int // how suspect a row is; 0 means that it need not go alone
 	open  int   // rows handed out whose result is not in
 	out   bool  // hand out nothing more
 	state []rowState
@@ -30,9 +33,10 @@ const (
 )
 
 // newChains plans rows. With atomic set, the order inside one batch is kept by
-// the publisher, so all rows are ready at once.
-func newChains(rows []ClaimedRow, atomic bool) *chains {
-	c := &chains{rows: rows, next: make([]int, len(rows)), state: make([]rowState, len(rows)), errs: make([]error, len(rows)), ready: make([]int, 0, len(rows))}
+// the publisher, so all rows are ready at once. Rows that are alone, nil means
+// none, are published last and one by one, the least suspect first.
+func newChains(rows []ClaimedRow, atomic bool, alone []int) *chains {
+	c := &chains{rows: rows, next: make([]int, len(rows)), state: make([]rowState, len(rows)), errs: make([]error, len(rows)), ready: make([]int, 0, len(rows)), alone: alone}
 	last := make(map[string]int)
 	stays := make([]bool, len(rows))
 	for i, row := range rows {
@@ -49,16 +53,37 @@ func newChains(rows []ClaimedRow, atomic bool) *chains {
 			stays[i] = true
 			c.refuse(i)
 		default:
-			c.ready = append(c.ready, i)
+			c.queue(i)
 		}
 	}
 	return c
 }
 
+// queue makes a row ready.
+func (c *chains) queue(i int) {
+	if c.goesAlone(i) {
+		c.late = append(c.late, i)
+	} else {
+		c.ready = append(c.ready, i)
+	}
+}
+
+func (c *chains) goesAlone(i int) bool { return c.alone != nil && c.alone[i] > 0 }
+
 // take hands out up to max rows to publish now.
 func (c *chains) take(max int, into []Item) []Item {
 	if c.out {
 		return into
+	}
+	if len(c.ready) == 0 && c.open == 0 && len(c.late) > 0 {
+		least := 0
+		for n, i := range c.late {
+			if c.alone[i] < c.alone[c.late[least]] {
+				least = n
+			}
+		}
+		c.ready = append(c.ready, c.late[least])
+		c.late = slices.Delete(c.late, least, least+1)
 	}
 	n := min(max, len(c.ready))
 	for _, i := range c.ready[:n] {
@@ -85,7 +110,7 @@ func (c *chains) done(r Result) {
 		case c.rows[next].Record.Problem != nil:
 			c.refuse(next)
 		default:
-			c.ready = append(c.ready, next)
+			c.queue(next)
 		}
 	case errors.Is(r.Err, waybill.ErrUnavailable):
 		c.state[r.Seq], c.errs[r.Seq] = unknown, r.Err
@@ -119,6 +144,9 @@ func (c *chains) outage() error {
 	}
 	return nil
 }
+
+// convict makes row i, whose result is unknown, one that is refused.
+func (c *chains) convict(i int, err error) { c.state[i], c.errs[i] = refused, err }
 
 // finished returns the published and the refused rows.
 func (c *chains) finished() (done []ClaimedRow, failed []Failure) {

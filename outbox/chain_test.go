@@ -34,7 +34,7 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 			rows[i].ID = int64(i)
 		}
 		window := rapid.IntRange(1, 12).Draw(t, "window")
-		c := newChains(rows, false)
+		c := newChains(rows, false, nil)
 		var open []int
 		published, failed := map[int]bool{}, map[int]bool{}
 		keyFailed, last, outage := map[string]bool{}, map[string]int{}, false
@@ -148,16 +148,16 @@ func rowsOf(keys ...string) []ClaimedRow {
 }
 
 func TestRowsWithoutKeyGoAllAtOnce(t *testing.T) {
-	if got := seqs(newChains(rowsOf("", "", ""), false).take(9, nil)); !slices.Equal(got, []int{0, 1, 2}) {
+	if got := seqs(newChains(rowsOf("", "", ""), false, nil).take(9, nil)); !slices.Equal(got, []int{0, 1, 2}) {
 		t.Errorf("ready %v, want all", got)
 	}
-	if got := seqs(newChains(rowsOf("a", "b", "", "a", "b"), false).take(9, nil)); !slices.Equal(got, []int{0, 1, 2}) {
+	if got := seqs(newChains(rowsOf("a", "b", "", "a", "b"), false, nil).take(9, nil)); !slices.Equal(got, []int{0, 1, 2}) {
 		t.Errorf("ready %v, want the heads and what has no key", got)
 	}
 }
 
 func TestAtomicBatchGoesAllAtOnce(t *testing.T) {
-	if got := seqs(newChains(rowsOf("a", "a", "", "b", "a"), true).take(9, nil)); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
+	if got := seqs(newChains(rowsOf("a", "a", "", "b", "a"), true, nil).take(9, nil)); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
 		t.Errorf("ready %v, want all in order", got)
 	}
 }

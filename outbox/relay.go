@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -21,7 +23,10 @@ type RelayConfig struct {
 	// BatchBytes bounds the bodies and headers of a batch, and so the relay's
 	// memory; zero means 2 MiB.
 	BatchBytes int
-	// Window is how many records may be unconfirmed at once; zero means 256.
+	// Workers is how many batches are in hand at once. Zero means 2, or 1 where
+	// the database allows no more.
+	Workers int
+	// Window is how many records of a batch may be unconfirmed at once; zero means 256.
 	Window int
 	// PublishDeadline bounds the publishing of one batch, confirmations
 	// included; zero means 10 s. Rows that were not begun in half of it stay for
@@ -48,7 +53,7 @@ type RelayConfig struct {
 }
 
 func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
-	for _, n := range []int{cfg.Batch, cfg.BatchBytes, cfg.Window, cfg.MaxAttempts, int(cfg.PublishDeadline), int(cfg.PollMin), int(cfg.PollMax)} {
+	for _, n := range []int{cfg.Batch, cfg.BatchBytes, cfg.Workers, cfg.Window, cfg.MaxAttempts, int(cfg.PublishDeadline), int(cfg.PollMin), int(cfg.PollMax)} {
 		if n < 0 {
 			return cfg, fmt.Errorf("outbox: relay config: %d is negative", n)
 		}
@@ -79,9 +84,12 @@ func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 // deletes a row after the broker confirmed it. Any number of relays may run,
 // where the Store allows it.
 type Relay struct {
-	store Store
-	to    Publisher
-	cfg   RelayConfig
+	store   Store
+	to      Publisher
+	cfg     RelayConfig
+	trouble *trouble
+	turns   *turns
+	status  *status
 }
 
 // NewRelay returns a relay from store to the broker behind to.
@@ -93,7 +101,14 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{store, to, cfg}, nil
+	if err := checkFence(store, to, cfg); err != nil {
+		return nil, err
+	}
+	if _, shared := store.(IdleStore); cfg.Workers == 0 && shared {
+		cfg.Workers = 2
+	}
+	cfg.Workers = max(cfg.Workers, 1)
+	return &Relay{store, to, cfg, newTrouble(), newTurns(cfg.Workers), nil}, nil
 }
 
 // Run relays until ctx ends, and then returns nil after the batch in hand is
@@ -105,27 +120,57 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	r.status = newStatus(r.store, r.cfg)
+	defer r.status.end(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var workers sync.WaitGroup
+	errs := make([]error, r.cfg.Workers)
+	for i := range errs {
+		workers.Go(func() {
+			if errs[i] = r.work(ctx); errs[i] != nil {
+				stop()
+			}
+		})
+	}
+	workers.Wait()
+	return errors.Join(errs...)
+}
+
+// work is one worker's loop.
+func (r *Relay) work(ctx context.Context) error {
 	wake := r.store.Wake(r.cfg.Transport)
-	// pause is the wait before the next look. It doubles to its bound while
-	// there is nothing to do or something is out of reach.
-	pause := r.cfg.PollMin
+	// pause is the wait before the next look while there is nothing to do, outage
+	// the one while something is out of reach. Both double to their bounds.
+	pause, outage := r.cfg.PollMin, outageMin
+	var err error
 	for ctx.Err() == nil {
-		n, err := r.pass(ctx)
+		n := 0
+		if err = r.reach(ctx, err); err == nil {
+			n, err = r.pass(ctx)
+		}
+		if err == nil {
+			outage = outageMin
+		}
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil
 		case err != nil:
-			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("queue", r.cfg.Transport), slog.Duration("retry_in", 8*pause), slog.Any("err", err))
+			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("queue", r.cfg.Transport), slog.Duration("retry_in", outage), slog.Any("err", err))
 			if r.cfg.Drain && !errors.Is(err, waybill.ErrUnavailable) {
 				return err
 			}
-			sleep(ctx, 8*pause, nil) // hints do not shorten an outage
-			pause = min(2*pause, r.cfg.PollMax)
+			if r.cfg.Drain && r.drained(ctx) {
+				return nil // by a relay that is better off
+			}
+			sleep(ctx, outage, nil) // hints do not shorten an outage
+			outage = min(2*outage, outageMax)
 		case n > 0:
 			pause = r.cfg.PollMin
-		case r.cfg.Drain:
-			return nil
 		default:
+			if r.cfg.Drain && r.drained(ctx) {
+				return nil
+			}
 			if sleep(ctx, pause, wake) {
 				pause = r.cfg.PollMin
 			} else {
@@ -134,6 +179,39 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// outageMin and outageMax bound the pause after a pass that found the database
+// or the broker out of reach.
+const outageMin, outageMax = 50 * time.Millisecond, 2 * time.Second
+
+// reach connects to the broker after a pass that failed with err. A relay
+// without a broker claims nothing: the rows are for those that have one.
+func (r *Relay) reach(ctx context.Context, err error) error {
+	to, ok := r.to.(ConnectingPublisher)
+	if !ok || !errors.Is(err, waybill.ErrUnavailable) {
+		return nil
+	}
+	connecting, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
+	defer cancel()
+	err = to.Connect(connecting)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() == nil {
+		r.status.now(context.WithoutCancel(ctx), err) // or it could be stored after the last report
+	}
+	if !errors.Is(err, waybill.ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
+	}
+	return fmt.Errorf("publish: %w", err)
+}
+
+// drained reports whether all that is left waits for a reason: what another
+// worker or relay has in hand may still come back.
+func (r *Relay) drained(ctx context.Context) bool {
+	left, err := r.store.Left(ctx, r.cfg.Transport)
+	return err == nil && left.Pending <= left.Blocked
 }
 
 // lead returns nil, nil when ctx ended while it stood by.
@@ -147,6 +225,8 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "took over", slog.String("queue", r.cfg.Transport))
 			}
 			return release, nil
+		case ctx.Err() != nil:
+			return nil, nil // stopped before it led
 		case errors.Is(err, waybill.ErrUnavailable):
 			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot lead, will try again", slog.String("queue", r.cfg.Transport), slog.Any("err", err))
 			sleep(ctx, 8*r.cfg.PollMax, nil)
@@ -167,12 +247,15 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 // claimed. An outage of the broker is an error after what was confirmed has
 // been settled.
 func (r *Relay) pass(ctx context.Context) (int, error) {
-	claim, err := r.store.Claim(ctx, r.cfg.Transport, Max{r.cfg.Batch, r.cfg.BatchBytes})
+	claiming, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline) // a network may swallow the answer
+	defer cancel()
+	claim, err := r.store.Claim(claiming, r.cfg.Transport, Max{r.cfg.Batch, r.cfg.BatchBytes})
 	if err != nil {
 		return 0, fmt.Errorf("claim: %w", err)
 	}
 	rows := claim.Rows()
 	if len(rows) == 0 {
+		r.status.idle(ctx)
 		return 0, nil
 	}
 	// The batch in hand outlives the stop signal: what the broker confirms must
@@ -192,7 +275,11 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		}
 	}()
 	chains := r.publish(ctx, rows)
+	r.trouble.learn(chains)
 	done, failed := chains.finished()
+	if _, ok := r.store.(RouteStore); ok {
+		failed = r.trouble.routes(done, failed)
+	}
 	for i := range failed {
 		failed[i].RetryIn = r.retryIn(failed[i])
 	}
@@ -203,6 +290,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("settle: %w", err)
 	}
 	r.report(ctx, done, failed)
+	r.status.now(ctx, chains.outage())
 	if err := chains.outage(); err != nil {
 		return 0, fmt.Errorf("publish: %w", err)
 	}
@@ -210,10 +298,18 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 }
 
 func (r *Relay) retryIn(f Failure) time.Duration {
-	if f.Row.Failures+1 >= r.cfg.MaxAttempts {
+	if f.failures() >= r.cfg.MaxAttempts {
 		return r.cfg.Retry.Longest()
 	}
-	return r.cfg.Retry.After(f.Row.Failures+1, f.Err)
+	return r.cfg.Retry.After(f.failures(), f.Err)
+}
+
+// failures is how often the key or route has failed, this time included.
+func (f Failure) failures() int {
+	if f.Route {
+		return f.Row.RouteFailures + 1
+	}
+	return f.Row.Failures + 1
 }
 
 // publish sends rows until each is confirmed, refused or held back behind one
@@ -221,9 +317,15 @@ func (r *Relay) retryIn(f Failure) time.Duration {
 func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
 	defer cancel()
+	alone := r.trouble.alone(rows)
+	giveBack := r.turns.take(ctx, slices.Max(append(alone, 0)) > 0)
+	if giveBack == nil {
+		return newChains(rows, false, nil) // nothing was begun: all rows stay
+	}
+	defer giveBack()
 	window := r.cfg.Window
 	if _, atomic := r.to.(AtomicPublisher); atomic {
-		c := newChains(rows, true)
+		c := newChains(rows, true, nil)
 		r.exchange(ctx, c, len(rows))
 		done, failed := c.finished()
 		if len(done) > 0 || len(failed) < 2 || c.outage() != nil {
@@ -233,7 +335,7 @@ func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
 		// because two in one call would share their fate again.
 		window = 1
 	}
-	c := newChains(rows, false)
+	c := newChains(rows, false, alone)
 	r.exchange(ctx, c, window)
 	return c
 }
@@ -245,8 +347,9 @@ func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
 	items := make([]Item, 0, window)
 	// What is published near the deadline could be taken for an outage: the
 	// second half of the time is for the confirmations.
-	enough := time.Now().Add(r.cfg.PublishDeadline / 2)
-	late := time.NewTimer(r.cfg.PublishDeadline + grace)
+	end, _ := ctx.Deadline()
+	enough := end.Add(-r.cfg.PublishDeadline / 2)
+	late := time.NewTimer(time.Until(end) + grace)
 	defer late.Stop()
 	for {
 		c.out = c.out || time.Now().After(enough)
@@ -290,7 +393,7 @@ func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure)
 		}
 	}
 	for _, f := range failed {
-		failures := f.Row.Failures + 1
+		failures := f.failures()
 		e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: failures, Delay: f.RetryIn, Err: f.Err}
 		r.cfg.Observer.Observe(ctx, e)
 		e.Kind = waybill.KeyBlocked
@@ -299,7 +402,11 @@ func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure)
 		if failures >= r.cfg.MaxAttempts {
 			level = slog.LevelError // somebody has to look: waybill outbox blocked
 		}
-		r.cfg.Log.LogAttrs(ctx, level, "publish refused, its key waits", slog.String("queue", r.cfg.Transport), slog.String("type", f.Row.Record.Name),
+		what := "publish refused, its key waits"
+		if f.Route {
+			what = "nowhere to publish to, the route waits"
+		}
+		r.cfg.Log.LogAttrs(ctx, level, what, slog.String("queue", r.cfg.Transport), slog.String("type", f.Row.Record.Name),
 			slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", failures), slog.Duration("retry_in", f.RetryIn), slog.Any("err", f.Err))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -470,6 +471,61 @@ func TestUnreachableDatabaseIsRiddenOut(t *testing.T) {
 	})
 }
 
+// A connecting publisher loses its connection at the first publish and finds the
+// broker again a minute later.
+type connecting struct {
+	outbox.Publisher
+	lost  bool
+	until time.Time
+	tries atomic.Int32
+}
+
+func (c *connecting) Connect(context.Context) error {
+	c.tries.Add(1)
+	if time.Now().Before(c.until) {
+		return waybill.ErrUnavailable
+	}
+	return nil
+}
+
+func (c *connecting) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
+	if c.lost {
+		c.Publisher.Publish(ctx, items, results)
+		return
+	}
+	c.lost = true
+	for _, item := range items {
+		results <- outbox.Result{Seq: item.Seq, Err: waybill.ErrUnavailable}
+	}
+}
+
+func TestRelayWithoutABrokerClaimsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		var claims atomic.Int32
+		store := &scripted{Store: y.db, claim: func() error { claims.Add(1); return nil }}
+		to := &connecting{Publisher: y.broker, until: time.Now().Add(time.Minute)}
+		y.dispatch(step{"a", 1})
+		r, err := outbox.NewRelay(store, to, y.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		time.Sleep(59 * time.Second)
+		if claims.Load() != 1 || to.tries.Load() < 10 {
+			t.Errorf("%d claims and %d attempts to connect in a minute without a broker, want 1 claim and more attempts", claims.Load(), to.tries.Load())
+		}
+		time.Sleep(10 * time.Second)
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+		y.wantConfirmed("a1")
+	})
+}
+
 func TestStandbyWaitsForTheLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)
@@ -488,6 +544,7 @@ func TestStandbyWaitsForTheLead(t *testing.T) {
 		y.dispatch(step{"a", 1})
 		stop := y.start(store)
 		time.Sleep(59 * time.Second)
+		synctest.Wait()
 		y.wantConfirmed("")
 		time.Sleep(2 * time.Second)
 		y.wantConfirmed("a1")

@@ -2,10 +2,19 @@ package outbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
+
+	"github.com/gofrs/uuid/v5"
 
 	"github.com/waybill-go/waybill"
 )
+
+// ErrBucketsChanged says that the number of the outbox's buckets was changed
+// while a transaction was open that dispatches. Nothing of it was committed; it
+// may be run again.
+var ErrBucketsChanged = errors.New("the number of buckets of the outbox was changed meanwhile: run the transaction again")
 
 // A Store is the relay's side of the outbox of one database. Its methods may
 // be called concurrently, also from other processes.
@@ -47,6 +56,9 @@ type ClaimedRow struct {
 	ID       int64 // order of commit within the key
 	Record   *waybill.Record
 	Failures int // how often publishing it has failed
+	// RouteFailures is how often publishing to the record's blocked route has
+	// failed; zero means that the route is not blocked.
+	RouteFailures int
 }
 
 // A Failure blocks the row's key, or the row alone when it has none.
@@ -54,12 +66,39 @@ type Failure struct {
 	Row     ClaimedRow
 	Err     error
 	RetryIn time.Duration // by the database's clock
+	// Route blocks all rows with the record's name instead, and what follows
+	// them in their keys, until one of them is published. It is set for a
+	// RouteStore only.
+	Route bool
+}
+
+// A RouteStore is a Store that can block a route: when nothing of a message
+// name can be delivered, that is one entry, and not one for each key.
+type RouteStore interface {
+	Store
+	BlocksRoutes()
+}
+
+// A Reporter is a Store that keeps what relays say of themselves, for those who
+// look after them.
+type Reporter interface {
+	Store
+	// Report is called every few seconds, at each change and at the end.
+	Report(ctx context.Context, r Report) error
+}
+
+// A Report is what a relay says of itself.
+type Report struct {
+	Relay     uuid.UUID // one run of one relay
+	Transport string
+	Problem   string // why nothing can go out; empty when nothing is in the way
+	Ended     bool
 }
 
 // Left counts the rows of one transport.
 type Left struct {
 	Pending int // all rows, waiting or not, without the delayed
-	Blocked int // of those, rows of blocked keys
+	Blocked int // of those, rows of blocked keys that wait
 	Delayed int // not yet due
 }
 
@@ -81,6 +120,58 @@ type AtomicPublisher interface {
 	Publisher
 	PublishesAtomically()
 }
+
+// A ConnectingPublisher is a Publisher that keeps a connection. After an outage
+// a relay claims nothing until there is one again.
+type ConnectingPublisher interface {
+	Publisher
+	// Connect connects, unless there is a connection that was alive just now.
+	Connect(ctx context.Context) error
+}
+
+// A HeartbeatPublisher is a Publisher whose broker drops its connection when it
+// has been silent for three heartbeats: what a frozen relay had in its hands
+// cannot be published after that.
+type HeartbeatPublisher interface {
+	Publisher
+	Heartbeat() time.Duration
+}
+
+// An IdleStore is a Store that takes a claim away from a relay that has been
+// silent for the idle timeout.
+type IdleStore interface {
+	Store
+	IdleTimeout() time.Duration
+}
+
+// An UnroutableError says that the broker has nowhere to put a record: no queue
+// is bound for it, the exchange does not exist or is forbidden. All records of
+// the same name will fare alike.
+type UnroutableError struct {
+	Exchange, RoutingKey string
+	Reason               string // the broker's words
+}
+
+func (e *UnroutableError) Error() string {
+	return fmt.Sprintf("exchange %q, routing key %q: %s", e.Exchange, e.RoutingKey, e.Reason)
+}
+
+// A CutError says that the connection ended while the record was in flight, and
+// perhaps because of it: it may or may not have been stored. It wraps
+// waybill.ErrUnavailable.
+type CutError struct {
+	Err error
+	// Blamed says that the broker closed the connection or channel because of
+	// something in flight.
+	Blamed bool
+}
+
+func (e *CutError) Error() string {
+	return "connection lost with the message in flight: " + e.Err.Error()
+}
+
+// Unwrap returns waybill.ErrUnavailable and Err.
+func (e *CutError) Unwrap() []error { return []error{waybill.ErrUnavailable, e.Err} }
 
 // An Item is one record to publish.
 type Item struct {

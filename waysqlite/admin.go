@@ -67,6 +67,33 @@ func (db *DB) Blocked(ctx context.Context, transport string, limit int) ([]admin
 	}, transport, cmp.Or(limit, -1))
 }
 
+// Release implements admin.Database. There are no blocked routes here.
+func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (released int, err error) {
+	if err := db.checkSchema(ctx); err != nil || q.Route != "" {
+		return 0, err
+	}
+	err = db.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, db.adminSQL.Query("release"), q.Transport, q.Key, q.Row)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return err
+		}
+		released = int(n)
+		_, err = tx.ExecContext(ctx, db.adminSQL.Query("release_bump"), q.Transport)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("outbox release: %w", err)
+	}
+	return released, nil
+}
+
+// Relays implements admin.Database: relays of a file keep no reports.
+func (db *DB) Relays(context.Context) ([]admin.Relay, error) { return []admin.Relay{}, nil }
+
 // OutboxStats implements admin.Database.
 func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 	return query(ctx, db, db.adminSQL.Query("outbox_stats"), func(rows *sql.Rows, s *admin.OutboxStats) error {

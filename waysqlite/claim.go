@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -113,17 +114,17 @@ func (c *claim) read(ctx context.Context, tx *sql.Tx, after, now int64, max outb
 	for rows.Next() {
 		row := outbox.ClaimedRow{Record: &waybill.Record{}}
 		rec := row.Record
-		var headers string
+		var meta string
 		var created int64
 		var blocked bool
-		if err := rows.Scan(&row.ID, &rec.ID, &rec.Name, &rec.Key, &headers, &rec.Body, &created, &row.Failures, &blocked); err != nil {
+		if err := rows.Scan(&row.ID, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created, &row.Failures, &blocked); err != nil {
 			return err
 		}
-		if size += len(rec.Body) + len(headers); size > max.Bytes && len(c.rows) > 0 {
+		if size += len(rec.Body) + len(meta); size > max.Bytes && len(c.rows) > 0 {
 			break
 		}
 		rec.DispatchedAt = micros(created)
-		rec.Problem = decodeHeaders(rec, headers)
+		rec.Problem = headers.Decode(rec, meta)
 		c.rows = append(c.rows, row)
 		if blocked {
 			c.blocked[row.ID] = true

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -92,11 +93,11 @@ func (q *Queue) store(ctx context.Context, items []outbox.Item) error {
 				}
 				continue
 			}
-			headers, err := encodeHeaders(rec)
+			meta, err := headers.Encode(rec)
 			if err != nil {
 				return err
 			}
-			if _, err := insert.ExecContext(ctx, q.name, rec.ID[:], rec.Name, rec.Key, headers, bodyOf(rec), rec.DispatchedAt.UnixMicro()); err != nil {
+			if _, err := insert.ExecContext(ctx, q.name, rec.ID[:], rec.Name, rec.Key, meta, bodyOf(rec), rec.DispatchedAt.UnixMicro()); err != nil {
 				return err
 			}
 		}
@@ -184,13 +185,13 @@ func (q *Queue) lend(ctx context.Context, tx *sql.Tx, now int64, max int) ([]*wa
 		d := &waybill.Delivery{Record: &waybill.Record{}}
 		rec := d.Record
 		var t tag
-		var headers string
+		var meta string
 		var created int64
-		if err := rows.Scan(&t.id, &rec.ID, &rec.Name, &rec.Key, &headers, &rec.Body, &created, &d.Failures, &t.lease); err != nil {
+		if err := rows.Scan(&t.id, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created, &d.Failures, &t.lease); err != nil {
 			return nil, err
 		}
 		rec.DispatchedAt = micros(created)
-		rec.Problem = decodeHeaders(rec, headers)
+		rec.Problem = headers.Decode(rec, meta)
 		d.Tag = t
 		lent = append(lent, d)
 	}
@@ -213,11 +214,11 @@ func (q *Queue) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 
 // Retry implements waybill.Receiver.
 func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Duration) error {
-	headers, err := encodeHeaders(d.Record)
+	meta, err := headers.Encode(d.Record)
 	if err != nil {
 		return err
 	}
-	return q.settle(ctx, "retry", []*waybill.Delivery{d}, delay.Microseconds(), headers)
+	return q.settle(ctx, "retry", []*waybill.Delivery{d}, delay.Microseconds(), meta)
 }
 
 // LeaseTime implements waybill.Leaser.

@@ -3,7 +3,6 @@ package waysqlite_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -41,62 +40,6 @@ func drain(t testing.TB, db *waysqlite.DB, to outbox.Publisher, cfg outbox.Relay
 }
 
 var errRefused = errors.New("refused by the broker")
-
-func TestPoisonedKeyWaitsAlone(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	var msgs []any
-	for i := range 30 {
-		msgs = append(msgs, order{fmt.Sprintf("k%d", i%3), i / 3})
-	}
-	msgs = append(msgs, order{"", 0}, order{"", 1}) // unkeyed: one is poisoned, too
-	dispatch(t, db, outbox.Config{}, msgs...)
-
-	poisoned := true
-	sink := &recorder{refuse: func(rec *waybill.Record) error {
-		if poisoned && (rec.Key == "k1" && string(rec.Body) == `{"key":"k1","seq":4}` || string(rec.Body) == `{"key":"","seq":0}`) {
-			return errRefused
-		}
-		return nil
-	}}
-	// No second attempt before the test says so, however slow the machine is.
-	cfg := outbox.RelayConfig{Retry: waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour, Jitter: -1}}
-	drain(t, db, sink, cfg)
-	if diff := cmp.Diff(map[string]int{"k0": 10, "k1": 4, "k2": 10, "": 1}, perKey(t, sink.got)); diff != "" {
-		t.Errorf("published (-want +got):\n%s", diff)
-	}
-	blocked, err := db.Blocked(t.Context(), "", 0)
-	if err != nil || len(blocked) != 2 {
-		t.Fatalf("Blocked = %+v, %v", blocked, err)
-	}
-	for _, b := range blocked {
-		if b.LastError != errRefused.Error() || b.Failures != 1 || b.Key == "k1" && b.Waiting != 6 || b.Key == "" && b.Waiting != 1 {
-			t.Errorf("blocked: %+v", b)
-		}
-	}
-	left, err := db.Left(t.Context(), outbox.DefaultTransport)
-	if err != nil || left != (outbox.Left{Pending: 7, Blocked: 7}) {
-		t.Errorf("Left = %+v, %v", left, err)
-	}
-
-	// New rows of the key stay behind its head; another key's flow.
-	dispatch(t, db, outbox.Config{}, order{"k1", 10}, order{"k2", 10})
-	drain(t, db, sink, cfg)
-	if got := perKey(t, sink.got); got["k1"] != 4 || got["k2"] != 11 {
-		t.Errorf("published %v, want k1 to wait and k2 to go on", got)
-	}
-
-	poisoned = false
-	if _, err := db.SQL().Exec("UPDATE waybill_outbox_blocked SET next_attempt_at = 0; UPDATE waybill_outbox_lane SET blocked_version = blocked_version + 1"); err != nil {
-		t.Fatal(err)
-	}
-	drain(t, db, sink, cfg)
-	if diff := cmp.Diff(map[string]int{"k0": 10, "k1": 11, "k2": 11, "": 2}, perKey(t, sink.got)); diff != "" {
-		t.Errorf("published after the cure (-want +got):\n%s", diff)
-	}
-	if n := count(t, db, "SELECT count(*) FROM waybill_outbox_blocked"); n != 0 {
-		t.Errorf("%d keys still blocked", n)
-	}
-}
 
 // perKey counts what came, and fails unless each key came in order.
 func perKey(t *testing.T, got []order) map[string]int {
@@ -171,85 +114,6 @@ func TestUnreadableRowBlocksItsKeyOnly(t *testing.T) {
 	}
 }
 
-func TestClaimIsBoundedByRowsAndBytes(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	var msgs []any
-	for i := range 10 {
-		msgs = append(msgs, waybill.NewEnvelope(waybill.RawMessage{Name: "big", Key: fmt.Sprint(i), ContentType: "application/octet-stream", Body: make([]byte, 1000)}))
-	}
-	types := waybill.NewTypes()
-	types.AllowRaw("big")
-	dispatch(t, db, outbox.Config{Serializer: waybill.Serializer{Types: types}}, msgs...)
-	for _, c := range []struct {
-		max  outbox.Max
-		want int
-	}{{outbox.Max{Rows: 3, Bytes: 1 << 20}, 3}, {outbox.Max{Rows: 100, Bytes: 3500}, 3}, {outbox.Max{Rows: 100, Bytes: 1}, 1}} {
-		claim, err := db.Claim(t.Context(), outbox.DefaultTransport, c.max)
-		if err != nil || len(claim.Rows()) != c.want {
-			t.Errorf("Claim(%+v) = %d rows, %v, want %d", c.max, len(claim.Rows()), err, c.want)
-		}
-		if err := claim.Settle(t.Context(), nil, nil); err != nil {
-			t.Fatal(err)
-		}
-		if ct := claim.Rows()[0].Record.ContentType; ct != "application/octet-stream" {
-			t.Errorf("content type came back as %q", ct)
-		}
-	}
-}
-
-func TestDelayedMessageIsOrderedFromItsDueTime(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	out := newOutbox(t, db, outbox.Config{})
-	start := time.Now()
-	for i, delay := range []time.Duration{300 * time.Millisecond, 150 * time.Millisecond, 0} {
-		err := out.InTx(t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
-			_, err := tx.Dispatch(ctx, order{"k", i}, waybill.Delay(delay))
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	sink := &recorder{}
-	drain(t, db, sink, outbox.RelayConfig{})
-	if took := time.Since(start); len(sink.got) != 1 && took < 150*time.Millisecond {
-		t.Errorf("%v came after %v", sink.got, took)
-	}
-	for len(sink.got) < 3 && time.Since(start) < 5*time.Second {
-		drain(t, db, sink, outbox.RelayConfig{})
-	}
-	if took := time.Since(start); took < 300*time.Millisecond {
-		t.Errorf("the last came after %v, it was delayed by 300ms", took)
-	}
-	if diff := cmp.Diff([]order{{"k", 2}, {"k", 1}, {"k", 0}}, sink.got); diff != "" {
-		t.Errorf("order (-want +got):\n%s", diff)
-	}
-}
-
-func TestLanesAreIndependent(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{Routes: waybill.Routes{"*": {"dead", "alive"}}}, order{"k", 0}, order{"k", 1})
-	dead := &recorder{refuse: func(*waybill.Record) error { return fmt.Errorf("%w: connection refused", waybill.ErrUnavailable) }}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	relay, err := outbox.NewRelay(db, dead, outbox.RelayConfig{Transport: "dead"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := relay.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
-	alive := &recorder{}
-	drain(t, db, alive, outbox.RelayConfig{Transport: "alive"})
-	if len(alive.got) != 2 {
-		t.Errorf("the healthy transport got %v", alive.got)
-	}
-	left, err := db.Left(t.Context(), "dead")
-	if err != nil || left != (outbox.Left{Pending: 2}) {
-		t.Errorf("Left of the dead transport = %+v, %v: an outage is no message's failure", left, err)
-	}
-}
-
 func TestSecondRelayProcessIsRefusedUntilTheFirstEnds(t *testing.T) {
 	first := open(t, waysqlite.Config{})
 	second := openAt(t, first.Path(), waysqlite.Config{})
@@ -274,29 +138,4 @@ func TestSecondRelayProcessIsRefusedUntilTheFirstEnds(t *testing.T) {
 		t.Fatalf("Lead after the first ended = %v", err)
 	}
 	release()
-}
-
-func TestCommitWakesTheRelayOfItsProcess(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	sink := &recorder{}
-	relay, err := outbox.NewRelay(db, sink, outbox.RelayConfig{PollMin: time.Hour, PollMax: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- relay.Run(ctx) }()
-	dispatch(t, db, outbox.Config{}, order{"k", 0})
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
-		if count(t, db, "SELECT count(*) FROM waybill_outbox") == 0 {
-			break
-		}
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	if len(sink.got) != 1 {
-		t.Errorf("published %v without a poll, want one message", sink.got)
-	}
 }

@@ -115,6 +115,16 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	return status, nil
 }
 
+// SchemaDown implements admin.Database. There is only one version.
+func (db *DB) SchemaDown(context.Context) (admin.SchemaStatus, error) {
+	return admin.SchemaStatus{}, fmt.Errorf("schema down: %w: version 1 has none before it", admin.ErrSchema)
+}
+
+// Rebucket implements admin.Database.
+func (db *DB) Rebucket(context.Context, int, bool) (admin.Rebucketed, error) {
+	return admin.Rebucketed{}, errors.New("rebucket: a SQLite outbox has no buckets: one transaction writes at a time")
+}
+
 // SchemaSQL implements admin.Database.
 func (db *DB) SchemaSQL() (string, error) { return SchemaSQL(db.prefix) }
 

@@ -11,6 +11,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -213,7 +214,7 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 func (db *DB) insert(ctx context.Context, tx *sql.Tx, insertOutbox *sql.Stmt, rows []outbox.Row) error {
 	for _, row := range rows {
 		rec := row.Record
-		headers, err := encodeHeaders(rec)
+		meta, err := headers.Encode(rec)
 		if err != nil {
 			return err
 		}
@@ -224,13 +225,13 @@ func (db *DB) insert(ctx context.Context, tx *sql.Tx, insertOutbox *sql.Stmt, ro
 		body, created := bodyOf(rec), rec.DispatchedAt.UnixMicro()
 		switch {
 		case rec.Delay > 0:
-			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_delayed"), created+rec.Delay.Microseconds(), nullIf(lane == 0, lane), nullIf(row.Queue == "", row.Queue), rec.ID[:], rec.Name, rec.Key, headers, body, created)
+			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_delayed"), created+rec.Delay.Microseconds(), nullIf(lane == 0, lane), nullIf(row.Queue == "", row.Queue), rec.ID[:], rec.Name, rec.Key, meta, body, created)
 		case row.Queue != "":
-			_, err = tx.ExecContext(ctx, db.queueSQL.Query("insert"), row.Queue, rec.ID[:], rec.Name, rec.Key, headers, body, created)
+			_, err = tx.ExecContext(ctx, db.queueSQL.Query("insert"), row.Queue, rec.ID[:], rec.Name, rec.Key, meta, body, created)
 		case insertOutbox != nil:
-			_, err = insertOutbox.ExecContext(ctx, lane, rec.ID[:], rec.Name, rec.Key, headers, body, created)
+			_, err = insertOutbox.ExecContext(ctx, lane, rec.ID[:], rec.Name, rec.Key, meta, body, created)
 		default:
-			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_outbox_by_name"), row.Transport, rec.ID[:], rec.Name, rec.Key, headers, body, created)
+			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_outbox_by_name"), row.Transport, rec.ID[:], rec.Name, rec.Key, meta, body, created)
 		}
 		if err != nil {
 			return fmt.Errorf("insert %s: %w", rec.Name, translate(err))

@@ -16,4 +16,17 @@ const (
 	// InboxOutsideTransaction commits the inbox row apart from the writes of
 	// the handler: a crash in between loses the effect or repeats it.
 	InboxOutsideTransaction = "inbox-outside-transaction"
+
+	// NoDispatchLock lets dispatchers write without the lock on their bucket: a
+	// later commit carries a lower id, and the relay sends it out of order.
+	NoDispatchLock = "no-dispatch-lock"
+
+	// NoSavepointGuard lets a unit of work on MySQL commit although the server has
+	// ended its transaction: an effect commits without its inbox row, or messages
+	// without the writes they belong to.
+	NoSavepointGuard = "no-savepoint-guard"
+
+	// ReturnsNotDrained judges a confirm without looking at the returns that came
+	// before it: a message that no queue took counts as delivered.
+	ReturnsNotDrained = "returns-not-drained"
 )

@@ -31,3 +31,11 @@ FROM   waybill_outbox_lane AS l ORDER BY l.name;
 SELECT queue, count(*), min(created_at),
        sum(held_until > ?1 AND holder IS NOT NULL), sum(held_until > ?1 AND holder IS NULL)
 FROM   waybill_queue GROUP BY queue ORDER BY queue;
+
+-- name: release
+-- Lets blocked keys be tried at once.
+UPDATE waybill_outbox_blocked SET next_attempt_at = 0
+WHERE  (?1 = '' OR lane = (SELECT id FROM waybill_outbox_lane WHERE name = ?1)) AND (?2 = '' OR partition_key = ?2) AND (?3 = 0 OR row_id = ?3);
+
+-- name: release_bump
+UPDATE waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE ?1 = '' OR name = ?1;

@@ -1,8 +1,11 @@
-package waysqlite
+// Package headers turns a record's headers into the JSON object that is kept in
+// a table, and back.
+package headers
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/waybill-go/waybill"
 )
@@ -11,7 +14,8 @@ import (
 // among the headers.
 const contentType = "content-type"
 
-func encodeHeaders(rec *waybill.Record) (string, error) {
+// Encode returns the object that holds rec's headers and content type.
+func Encode(rec *waybill.Record) (string, error) {
 	plain := rec.ContentType == "" || rec.ContentType == "application/json"
 	if len(rec.Headers) == 0 && plain {
 		return "{}", nil
@@ -19,16 +23,16 @@ func encodeHeaders(rec *waybill.Record) (string, error) {
 	all := rec.Headers
 	if !plain {
 		all = make(map[string]string, len(rec.Headers)+1)
-		for name, value := range rec.Headers {
-			all[name] = value
-		}
+		maps.Copy(all, rec.Headers)
 		all[contentType] = rec.ContentType
 	}
 	text, err := json.Marshal(all)
 	return string(text), err
 }
 
-func decodeHeaders(rec *waybill.Record, text string) error {
+// Decode sets rec's headers and content type from what Encode returned. An
+// error means that another program has written something else; its ID says which.
+func Decode(rec *waybill.Record, text string) error {
 	rec.ContentType = "application/json"
 	if text == "{}" {
 		return nil

@@ -1,0 +1,5 @@
+//go:build !race
+
+package waytest
+
+const raced = false

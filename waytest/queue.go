@@ -1,0 +1,671 @@
+package waytest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Queue is the suite of the queues in a database.
+func Queue[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
+	runCases(t, open, []testCase[TX]{
+		{"KeyIsLentToOneReceiverInOrder", keyIsLentToOneReceiverInOrder[TX]},
+		{"AnyScheduleOfReceiversKeepsTheOrder", anyScheduleOfReceiversKeepsTheOrder[TX]},
+		{"RetryHoldsTheKeyBack", retryHoldsTheKeyBack[TX]},
+		{"ReleasedMessagesComeAgainAtOnceInOrder", releasedMessagesComeAgainAtOnceInOrder[TX]},
+		{"AckIsExact", ackIsExact[TX]},
+		{"HolderWhoseLeaseEndedIsFenced", holderWhoseLeaseEndedIsFenced[TX]},
+		{"OldDeliveryOfTheSameHolderIsFenced", oldDeliveryOfTheSameHolderIsFenced[TX]},
+		{"RenewedLeaseIsKept", renewedLeaseIsKept[TX]},
+		{"ReceiversThatClaimAtOnceShareNoKey", receiversThatClaimAtOnceShareNoKey[TX]},
+		{"ReceiveEndsWithItsContext", receiveEndsWithItsContext[TX]},
+		{"DelayedMessageIsKeptBack", delayedMessageIsKeptBack[TX]},
+		{"DelayedMessagesAreOrderedFromTheirDueTime", delayedMessagesAreOrderedFromTheirDueTime[TX]},
+		{"BatchIsStoredInOrder", batchIsStoredInOrder[TX]},
+		{"RecordsPassTheQueueUnchanged", recordsPassTheQueueUnchanged[TX]},
+		{"KeysOfAQueueDifferBytewise", keysOfAQueueDifferBytewise[TX]},
+	})
+}
+
+// queue returns a new receiver, or skips the case.
+func (s *site[TX]) queue(name string, lease time.Duration) Transport {
+	s.t.Helper()
+	if s.Queue == nil {
+		s.t.Skip("the place has no queues")
+	}
+	q, err := s.Queue(name, lease)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if lease != 0 && q.LeaseTime() != lease {
+		s.t.Skip("the queue's lease cannot be chosen")
+	}
+	return q
+}
+
+// local sends orders to the queue "q" in one transaction, without a relay.
+func (s *site[TX]) local(orders ...order) {
+	s.t.Helper()
+	var msgs []any
+	for _, o := range orders {
+		msgs = append(msgs, o)
+	}
+	s.put(s.outbox(toQueue), msgs...)
+}
+
+var toQueue = outbox.Config{To: "q", Queues: map[string]string{"q": "q"}}
+
+// receive waits for messages.
+func receive(t testing.TB, q Transport, max int) []*waybill.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	ds, err := q.Receive(ctx, max)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ds
+}
+
+// glance takes messages that are there, or none.
+func glance(t testing.TB, q Transport, max int) []*waybill.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), moment)
+	defer cancel()
+	ds, err := q.Receive(ctx, max)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	return ds
+}
+
+func ordersOf(ds []*waybill.Delivery) []order {
+	got := []order{}
+	for _, d := range ds {
+		got = append(got, bodyOf(d.Record))
+	}
+	return got
+}
+
+func wantOrders(t testing.TB, what string, ds []*waybill.Delivery, want ...order) {
+	t.Helper()
+	if diff := cmp.Diff(append([]order{}, want...), ordersOf(ds)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// try runs what must not fail.
+func try(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s = %v", what, err)
+	}
+}
+
+func keyIsLentToOneReceiverInOrder[TX any](t *testing.T, s *site[TX]) {
+	a, b := s.queue("q", 0), s.queue("q", 0)
+	s.local(order{"x", 0}, order{"y", 0}, order{"x", 1}, order{"", 0}, order{"", 1})
+	first := receive(t, a, 1)
+	wantOrders(t, "a", first, order{"x", 0})
+	wantOrders(t, "b, while a has x", receive(t, b, 10), order{"y", 0}, order{"", 0}, order{"", 1})
+	wantOrders(t, "a, while it has x itself", glance(t, a, 10))
+	try(t, "Ack", a.Ack(t.Context(), first...))
+	s.local(order{"x", 2})
+	wantOrders(t, "b, when x is free", receive(t, b, 10), order{"x", 1}, order{"x", 2})
+}
+
+// The law of queues: whatever several receivers do with what they were lent,
+// each key comes in order, to one of them at a time, and each message is handled
+// once.
+func anyScheduleOfReceiversKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
+	receivers := []Transport{s.queue("q", 0), s.queue("q", 0), s.queue("q", 0)}
+	keys := []string{"", "a", "b", "c"}
+	next := 0
+	ctx := context.Background()
+	rapid.Check(t, often(20, func(rt *rapid.T) {
+		fatal := func(err error) {
+			if err != nil {
+				rt.Fatal(err)
+			}
+		}
+		type lent struct {
+			by int
+			d  *waybill.Delivery
+		}
+		waiting := map[string][]int{}
+		failures := map[order]int{}
+		var hand []lent
+		defer func() { // after a failure, for the smaller cases that rapid tries
+			for _, l := range hand {
+				_ = receivers[l.by].Ack(ctx, l.d)
+			}
+			for range 100 {
+				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				ds, _ := receivers[0].Receive(short, 100)
+				cancel()
+				if len(ds) == 0 {
+					return
+				}
+				_ = receivers[0].Ack(ctx, ds...)
+			}
+		}()
+		left := func() (n int) {
+			for _, seqs := range waiting {
+				n += len(seqs)
+			}
+			return n
+		}
+		take := func(i, max int, within time.Duration) int {
+			short, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			ds, err := receivers[i].Receive(short, max)
+			if err != nil && short.Err() == nil {
+				rt.Fatal(err)
+			}
+			if len(ds) > max {
+				rt.Fatalf("%d messages, want at most %d", len(ds), max)
+			}
+			at := map[string]int{}
+			for _, d := range ds {
+				o := bodyOf(d.Record)
+				if slices.ContainsFunc(hand, func(l lent) bool { return o.Key != "" && bodyOf(l.d.Record).Key == o.Key || bodyOf(l.d.Record) == o }) {
+					rt.Fatalf("lent %v: somebody has messages of key %q", ordersOf(ds), o.Key)
+				}
+				if o.Key != "" && (at[o.Key] >= len(waiting[o.Key]) || waiting[o.Key][at[o.Key]] != o.Seq) || !slices.Contains(waiting[o.Key], o.Seq) {
+					rt.Fatalf("lent %v: key %q has %v waiting", ordersOf(ds), o.Key, waiting[o.Key])
+				}
+				if d.Failures != failures[o] {
+					rt.Fatalf("%v has failed %d times, want %d", o, d.Failures, failures[o])
+				}
+				at[o.Key]++
+			}
+			for _, d := range ds {
+				hand = append(hand, lent{i, d})
+			}
+			return len(ds)
+		}
+		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 5).Draw(rt, "step") {
+			case 0, 1:
+				for range rapid.IntRange(1, 4).Draw(rt, "messages") {
+					o := order{rapid.SampledFrom(keys).Draw(rt, "key"), next}
+					next++
+					fatal(receivers[0].Send(ctx, arrival(t, o)))
+					waiting[o.Key] = append(waiting[o.Key], o.Seq)
+				}
+			case 2, 3:
+				take(rapid.IntRange(0, len(receivers)-1).Draw(rt, "receiver"), rapid.IntRange(1, 5).Draw(rt, "max"), 10*time.Millisecond)
+			default:
+				if len(hand) == 0 {
+					continue
+				}
+				// A key's messages are settled in order; a failed head takes those behind
+				// it along, as the worker does.
+				i := rapid.IntRange(0, len(hand)-1).Draw(rt, "in hand")
+				key := bodyOf(hand[i].d.Record).Key
+				if key != "" {
+					i = slices.IndexFunc(hand, func(l lent) bool { return bodyOf(l.d.Record).Key == key })
+				}
+				l := hand[i]
+				o, q := bodyOf(l.d.Record), receivers[l.by]
+				hand = slices.Delete(hand, i, i+1)
+				end := rapid.IntRange(0, 3).Draw(rt, "end")
+				switch end {
+				case 0:
+					fatal(q.Retry(ctx, l.d, time.Duration(rapid.IntRange(0, 3).Draw(rt, "delay"))*time.Millisecond))
+					failures[o]++
+				case 1:
+					fatal(q.Release(ctx, l.d))
+				default:
+					fatal(q.Ack(ctx, l.d))
+					waiting[o.Key] = slices.DeleteFunc(waiting[o.Key], func(seq int) bool { return seq == o.Seq })
+				}
+				for j := 0; end < 2 && key != "" && j < len(hand); {
+					if bodyOf(hand[j].d.Record).Key != key {
+						j++
+						continue
+					}
+					fatal(q.Release(ctx, hand[j].d))
+					hand = slices.Delete(hand, j, j+1)
+				}
+			}
+		}
+		for start := time.Now(); left() > 0; {
+			if time.Since(start) > patience {
+				rt.Fatalf("%v never came", waiting)
+			}
+			for _, l := range hand {
+				o := bodyOf(l.d.Record)
+				fatal(receivers[l.by].Ack(ctx, l.d))
+				waiting[o.Key] = slices.DeleteFunc(waiting[o.Key], func(seq int) bool { return seq == o.Seq })
+			}
+			hand = nil
+			if left() > 0 {
+				take(0, 100, patience)
+			}
+		}
+	}))
+}
+
+func retryHoldsTheKeyBack[TX any](t *testing.T, s *site[TX]) {
+	a, b := s.queue("q", 0), s.queue("q", 0)
+	s.local(order{"x", 0}, order{"x", 1}, order{"", 0}, order{"", 1})
+	ds := receive(t, a, 10)
+	wantOrders(t, "a", ds, order{"x", 0}, order{"x", 1}, order{"", 0}, order{"", 1})
+	failedAt := time.Now()
+	const delay = time.Second
+	ds[0].Record.MarkHandled("mail")
+	try(t, "Retry", a.Retry(t.Context(), ds[0], delay))
+	try(t, "Release", a.Release(t.Context(), ds[1]))
+	try(t, "Retry of one without a key", a.Retry(t.Context(), ds[2], delay))
+	try(t, "Ack", a.Ack(t.Context(), ds[3]))
+	var again []*waybill.Delivery
+	for _, q := range []Transport{a, b} {
+		got := glance(t, q, 10)
+		if len(got) > 0 && time.Since(failedAt) < delay {
+			t.Errorf("%v came while the head waits", ordersOf(got))
+		}
+		again = append(again, got...) // on a machine that is slow
+	}
+	for len(again) < 3 {
+		again = append(again, receive(t, b, 10)...)
+	}
+	if early := time.Until(failedAt.Add(delay)); early > 0 {
+		t.Errorf("they came %v too early", early)
+	}
+	again = slices.DeleteFunc(again, func(d *waybill.Delivery) bool { return d.Record.Key == "" && d.Failures == 1 })
+	wantOrders(t, "when it is due", again, order{"x", 0}, order{"x", 1})
+	if again[0].Failures != 1 || again[1].Failures != 0 {
+		t.Errorf("failures %d and %d, want 1 and 0: a release counts none", again[0].Failures, again[1].Failures)
+	}
+	if got := again[0].Record.Headers[waybill.HeaderHandledBy]; got != "mail" {
+		t.Errorf("handled by %q, want mail", got)
+	}
+}
+
+func releasedMessagesComeAgainAtOnceInOrder[TX any](t *testing.T, s *site[TX]) {
+	a, b := s.queue("q", 0), s.queue("q", 0)
+	s.local(order{"x", 0}, order{"x", 1}, order{"x", 2}, order{"y", 0})
+	ds := receive(t, a, 10)
+	wantOrders(t, "a", ds, order{"x", 0}, order{"x", 1}, order{"x", 2}, order{"y", 0})
+	try(t, "Ack", a.Ack(t.Context(), ds[0]))
+	try(t, "Release, in whatever order", a.Release(t.Context(), ds[3], ds[2], ds[1]))
+	again := receive(t, b, 10)
+	wantOrders(t, "b", again, order{"x", 1}, order{"x", 2}, order{"y", 0})
+	for _, d := range again {
+		if d.Failures != 0 {
+			t.Errorf("a release counted as a failure")
+		}
+	}
+}
+
+func ackIsExact[TX any](t *testing.T, s *site[TX]) {
+	a, b := s.queue("q", 0), s.queue("q", 0)
+	s.local(order{"x", 0}, order{"x", 1}, order{"y", 0}, order{"", 0}, order{"", 1}, order{"z", 0})
+	ds := receive(t, a, 10)
+	wantOrders(t, "a", ds, order{"x", 0}, order{"x", 1}, order{"y", 0}, order{"", 0}, order{"", 1}, order{"z", 0})
+	try(t, "Ack of nothing", a.Ack(t.Context()))
+	try(t, "Ack", a.Ack(t.Context(), ds[0], ds[3]))
+	for name, settle := range map[string]func() error{
+		"a second Ack":            func() error { return a.Ack(t.Context(), ds[0]) },
+		"Retry after Ack":         func() error { return a.Retry(t.Context(), ds[0], 0) },
+		"Release after Ack":       func() error { return a.Release(t.Context(), ds[0]) },
+		"Ack by another receiver": func() error { return b.Ack(t.Context(), ds[1]) },
+	} {
+		if err := settle(); !errors.Is(err, waybill.ErrLeaseLost) {
+			t.Errorf("%s = %v, want ErrLeaseLost", name, err)
+		}
+	}
+	if err := a.Ack(t.Context(), ds[0], ds[2]); !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Errorf("Ack of one that is lost and one that is not = %v, want ErrLeaseLost", err)
+	}
+	if err := a.Ack(t.Context(), &waybill.Delivery{Record: ds[1].Record, Tag: "another transport's"}); err == nil {
+		t.Error("Ack of another transport's delivery = nil")
+	}
+	try(t, "Release", a.Release(t.Context(), ds[1], ds[4], ds[5]))
+	var left []*waybill.Delivery
+	for len(left) < 3 {
+		left = append(left, receive(t, b, 10)...)
+	}
+	wantOrders(t, "what was not acknowledged", left, order{"x", 1}, order{"", 1}, order{"z", 0})
+	wantOrders(t, "beside that", glance(t, a, 10))
+}
+
+func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *site[TX]) {
+	a, b := s.queue("q", 400*time.Millisecond), s.queue("q", 0)
+	s.local(order{"x", 0}, order{"x", 1})
+	lent := receive(t, a, 1)
+	taken := receive(t, b, 1)
+	wantOrders(t, "b after a's lease", taken, order{"x", 0})
+	if taken[0].Failures != 0 {
+		t.Error("a lease that ended counted as a failure")
+	}
+	lost, err := a.Renew(t.Context(), lent...)
+	if err != nil || len(lost) != 1 {
+		t.Errorf("Renew = %v, %v, want the one as lost", lost, err)
+	}
+	for name, settle := range map[string]func() error{
+		"Ack":                     func() error { return a.Ack(t.Context(), lent...) },
+		"Retry":                   func() error { return a.Retry(t.Context(), lent[0], 0) },
+		"Release":                 func() error { return a.Release(t.Context(), lent...) },
+		"Ack by another receiver": func() error { return a.Ack(t.Context(), taken...) },
+	} {
+		if err := settle(); !errors.Is(err, waybill.ErrLeaseLost) {
+			t.Errorf("%s of a late holder = %v, want ErrLeaseLost", name, err)
+		}
+	}
+	if lost, err := b.Renew(t.Context(), taken...); err != nil || len(lost) != 0 {
+		t.Errorf("Renew of the new holder = %v, %v", lost, err)
+	}
+	try(t, "Ack of the new holder", b.Ack(t.Context(), taken...))
+	wantOrders(t, "what is left", receive(t, b, 10), order{"x", 1})
+}
+
+// The same receiver may have let a lease end and got the row again: its first
+// delivery must not settle the second.
+func oldDeliveryOfTheSameHolderIsFenced[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 400*time.Millisecond)
+	s.local(order{"x", 0})
+	old := receive(t, q, 1)
+	receive(t, q, 1)
+	if err := q.Ack(t.Context(), old...); !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Errorf("Ack of the old delivery = %v, want ErrLeaseLost", err)
+	}
+}
+
+func renewedLeaseIsKept[TX any](t *testing.T, s *site[TX]) {
+	const lease = time.Second
+	a, b := s.queue("q", lease), s.queue("q", 0)
+	s.local(order{"x", 0})
+	ds := receive(t, a, 1)
+	for start, last := time.Now(), time.Now(); time.Since(start) < 2*lease; last = time.Now() {
+		if got := glance(t, b, 1); len(got) > 0 && time.Since(last) < lease/2 {
+			t.Fatalf("%v was taken from a holder who renews", ordersOf(got))
+		}
+		if lost, err := a.Renew(t.Context(), ds...); err != nil || len(lost) > 0 && time.Since(last) < lease/2 {
+			t.Fatalf("Renew = %v, %v", lost, err)
+		}
+	}
+	try(t, "Ack", a.Ack(t.Context(), ds...))
+}
+
+// Whoever claims at the same moment: a key is with one receiver, and no message
+// is lent twice.
+func receiversThatClaimAtOnceShareNoKey[TX any](t *testing.T, s *site[TX]) {
+	const keys, each, receivers = 8, 30, 6
+	var msgs []order
+	for i := range keys * each {
+		msgs = append(msgs, order{fmt.Sprint("k", i%keys), i / keys})
+	}
+	s.local(msgs...)
+	var mu sync.Mutex
+	holder, got := map[string]int{}, []order{}
+	done := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) >= keys*each
+	}
+	var all sync.WaitGroup
+	for i := 1; i <= receivers; i++ {
+		q := s.queue("q", 0)
+		all.Go(func() {
+			for start := time.Now(); !done() && time.Since(start) < patience; {
+				ctx, cancel := context.WithTimeout(context.Background(), moment)
+				ds, err := q.Receive(ctx, i)
+				cancel()
+				if errors.Is(err, context.DeadlineExceeded) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				for _, d := range ds {
+					o := bodyOf(d.Record)
+					if other := holder[o.Key]; other != 0 && other != i {
+						t.Errorf("key %s is with receivers %d and %d", o.Key, other, i)
+					}
+					holder[o.Key] = i
+					got = append(got, o)
+				}
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				mu.Lock()
+				for _, d := range ds {
+					holder[bodyOf(d.Record).Key] = 0
+				}
+				mu.Unlock()
+				if err := q.Ack(context.Background(), ds...); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if perKey(t, got); len(got) != keys*each {
+		t.Errorf("%d messages were lent, want %d", len(got), keys*each)
+	}
+}
+
+func receiveEndsWithItsContext[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 0)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.local(order{"x", 0}, order{"y", 0})
+	if ds, err := q.Receive(ended, 1); err == nil && len(ds) != 1 {
+		t.Errorf("Receive with a context that has ended = %v, nil", ds)
+	} else if err == nil {
+		try(t, "Release", q.Release(t.Context(), ds...))
+	} else if !errors.Is(err, context.Canceled) {
+		t.Errorf("Receive with a context that has ended = %v, want context.Canceled", err)
+	}
+	wantOrders(t, "one", receive(t, q, 1), order{"x", 0})
+	wantOrders(t, "the other", receive(t, q, 1), order{"y", 0})
+	ctx, cancel := context.WithTimeout(t.Context(), moment)
+	defer cancel()
+	start := time.Now()
+	if ds, err := q.Receive(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > patience/2 {
+		t.Errorf("Receive of an empty queue = %v, %v after %v, want DeadlineExceeded", ds, err, time.Since(start))
+	}
+}
+
+func queueOfTheSameDatabaseNeedsNoRelay[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 0)
+	out := s.outbox(toQueue)
+	const delay = 500 * time.Millisecond
+	dispatch := func(ctx context.Context, tx TX) error {
+		for i, wait := range []time.Duration{delay, 0, 0} {
+			if _, err := out.Dispatch(ctx, tx, order{"x", i}, waybill.Delay(wait)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for what, inTx := range map[string]func(func(ctx context.Context, tx TX) error) error{
+		"a unit of work":       func(fn func(ctx context.Context, tx TX) error) error { return s.Store.InTx(t.Context(), fn) },
+		"the caller's own one": s.inOwnTx,
+	} {
+		start := time.Now()
+		if err := inTx(dispatch); err != nil {
+			t.Fatal(err)
+		}
+		ds := receive(t, q, 10)
+		wantOrders(t, what+": at once", ds, order{"x", 1}, order{"x", 2})
+		try(t, "Ack", q.Ack(t.Context(), ds...))
+		ds = receive(t, q, 10)
+		wantOrders(t, what+": when due", ds, order{"x", 0})
+		if took := time.Since(start); took < delay {
+			t.Errorf("%s: the delayed one came after %v, want %v", what, took, delay)
+		}
+		try(t, "Ack", q.Ack(t.Context(), ds...))
+	}
+	s.wantLeft("of the outbox", outbox.Left{})
+}
+
+// A key's messages in a queue are in commit order too.
+func dispatchersToAQueueTakeTurns[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 0)
+	out := s.outbox(toQueue)
+	for _, key := range []string{keyOfBucket(0), keyOfBucket(1), keyOfBucket(buckets - 1)} {
+		first := s.begin()
+		if _, err := out.Dispatch(t.Context(), first, order{key, 0}); err != nil {
+			t.Fatal(err)
+		}
+		second := make(chan error, 1)
+		go func() { second <- send(context.Background(), out, order{key, 1}) }()
+		select {
+		case err := <-second:
+			second <- err
+			if got := glance(t, q, 10); len(got) > 0 {
+				t.Errorf("%v was lent while a transaction that had dispatched to the key before was open", ordersOf(got))
+			}
+		case <-time.After(moment):
+		}
+		s.end(first, true)
+		try(t, "the second dispatcher", <-second)
+		var ds []*waybill.Delivery
+		for len(ds) < 2 && !t.Failed() {
+			one := receive(t, q, 1)
+			try(t, "Ack", q.Ack(t.Context(), one...))
+			ds = append(ds, one...)
+		}
+		wantOrders(t, "key "+key, ds, order{key, 0}, order{key, 1})
+	}
+}
+
+func delayedMessageIsKeptBack[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 0)
+	rec := arrival(t, order{"x", 0})
+	rec.Delay = 300 * time.Millisecond
+	try(t, "Send", q.Send(t.Context(), rec))
+	if receive(t, q, 1); time.Since(rec.DispatchedAt) < rec.Delay {
+		t.Errorf("received after %v, want 300 ms", time.Since(rec.DispatchedAt))
+	}
+}
+
+// All are due at one look. A delayed message is ordered, and aged, from its due
+// time.
+func delayedMessagesAreOrderedFromTheirDueTime[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 0)
+	for _, seq := range []int{3, 1, 4, 0, 2} {
+		rec := arrival(t, order{"x", seq})
+		rec.DispatchedAt = time.Now().Add(-time.Hour).UTC()
+		rec.Delay = time.Duration(seq+1) * time.Minute
+		try(t, "Send", q.Send(t.Context(), rec))
+	}
+	start := time.Now()
+	ds := receive(t, q, 10)
+	wantOrders(t, "when all are due", ds, order{"x", 0}, order{"x", 1}, order{"x", 2}, order{"x", 3}, order{"x", 4})
+	for i, d := range ds {
+		due := start.Add(-time.Hour + time.Duration(i+1)*time.Minute)
+		if off := d.Record.DispatchedAt.Sub(due); off < -30*time.Second || off > 30*time.Second || d.Record.Delay != 0 {
+			t.Errorf("message %d is aged from %v with a delay of %v, want from %v, when it was due", i, d.Record.DispatchedAt, d.Record.Delay, due)
+		}
+	}
+}
+
+func batchIsStoredInOrder[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 0)
+	const n = 500
+	var items []outbox.Item
+	for i := range n {
+		items = append(items, outbox.Item{Seq: n - i, Record: arrival(t, order{fmt.Sprint("k", i%7), i / 7})})
+	}
+	results := make(chan outbox.Result, n)
+	q.Publish(t.Context(), items, results)
+	seqs := map[int]bool{}
+	for range n {
+		select {
+		case r := <-results:
+			if r.Err != nil || seqs[r.Seq] || r.Seq < 1 || r.Seq > n {
+				t.Fatalf("result %+v", r)
+			}
+			seqs[r.Seq] = true
+		case <-time.After(patience):
+			t.Fatalf("%d results, want %d", len(seqs), n)
+		}
+	}
+	var got []order
+	for len(got) < n {
+		ds := receive(t, q, 100)
+		got = append(got, ordersOf(ds)...)
+		try(t, "Ack", q.Ack(t.Context(), ds...))
+	}
+	perKey(t, got)
+	// With a context that has ended nothing is known to be stored.
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	q.Publish(ended, items[:1], results)
+	if r := <-results; r.Err != nil && !errors.Is(r.Err, waybill.ErrUnavailable) {
+		t.Errorf("Publish with a context that has ended = %v, want ErrUnavailable: it is no message's fault", r.Err)
+	}
+}
+
+func recordsPassTheQueueUnchanged[TX any](t *testing.T, s *site[TX]) {
+	q := s.queue("q", 0)
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	var want []*waybill.Record
+	for _, body := range [][]byte{every, nil, bytes.Repeat([]byte{0, 0xff, '\'', '\\'}, 1<<18), []byte("x")} {
+		rec := arrival(t, order{"ключ-ä", 0})
+		rec.Body, rec.ContentType, rec.Headers = body, "text/x; charset=\"ü\"", map[string]string{waybill.HeaderIdempotencyKey: "payment-42-v3 ü"}
+		for name, value := range values {
+			rec.Headers[name] = value
+		}
+		want = append(want, rec)
+		try(t, "Send", q.Send(t.Context(), rec))
+	}
+	check := func(what string, ds []*waybill.Delivery) {
+		t.Helper()
+		if len(ds) != len(want) {
+			t.Fatalf("%s: %d messages, want %d", what, len(ds), len(want))
+		}
+		for i, d := range ds {
+			wantSame(t, fmt.Sprint(what, ", message ", i), want[i], d.Record)
+		}
+	}
+	ds := receive(t, q, 10)
+	check("at first", ds)
+	try(t, "Retry", q.Retry(t.Context(), ds[0], 0)) // is stored anew
+	try(t, "Release", q.Release(t.Context(), ds[1:]...))
+	check("after a retry", receive(t, q, 10))
+}
+
+func keysOfAQueueDifferBytewise[TX any](t *testing.T, s *site[TX]) {
+	for i, name := range []string{"q", "Q", "q ", "ъ"} {
+		try(t, "Send", s.queue(name, 0).Send(t.Context(), arrival(t, order{"x", i})))
+	}
+	for i, name := range []string{"q", "Q", "q ", "ъ"} {
+		q := s.queue(name, 0)
+		ds := receive(t, q, 10)
+		wantOrders(t, "queue "+name, ds, order{"x", i})
+		try(t, "Ack", q.Ack(t.Context(), ds...))
+	}
+	// Each key is held apart from all others.
+	var msgs []order
+	for _, key := range unlike {
+		msgs = append(msgs, order{key, 0}, order{key, 1})
+	}
+	s.local(msgs...)
+	q := s.queue("q", 0)
+	for range unlike {
+		if ds := receive(t, q, 1); ds[0].Record.Key != bodyOf(ds[0].Record).Key || bodyOf(ds[0].Record).Seq != 0 {
+			t.Errorf("lent %v of key %q while no key but others is held", ordersOf(ds), ds[0].Record.Key)
+		}
+	}
+	wantOrders(t, "while each key is held", glance(t, q, 10))
+}

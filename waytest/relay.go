@@ -1,0 +1,638 @@
+package waytest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+func relayCases[TX any]() []testCase[TX] {
+	return []testCase[TX]{
+		{"AnyScheduleKeepsTheOrder", anyScheduleKeepsTheOrder[TX]},
+		{"KeyInFlightIsNobodyElses", keyInFlightIsNobodyElses[TX]},
+		{"ClaimSeesWhatTheLastOwnerHasPublished", claimSeesWhatTheLastOwnerHasPublished[TX]},
+		{"SettleIsExact", settleIsExact[TX]},
+		{"SettleWhoseContextEndedTearsNothingApart", settleWhoseContextEndedTearsNothingApart[TX]},
+		{"PoisonedKeyWaitsAlone", poisonedKeyWaitsAlone[TX]},
+		{"WhatIsBlockedIsTriedAgainByItself", whatIsBlockedIsTriedAgainByItself[TX]},
+		{"CursorNeverPassesARowThatIsDue", cursorNeverPassesARowThatIsDue[TX]},
+		{"RouteIsBlockedAsOneEntry", routeIsBlockedAsOneEntry[TX]},
+		{"ReleaseChoosesWhatItLetsGo", releaseChoosesWhatItLetsGo[TX]},
+		{"ClaimIsBoundedByRowsAndBytes", claimIsBoundedByRowsAndBytes[TX]},
+		{"KeyedAndUnkeyedRowsDoNotStarveEachOther", keyedAndUnkeyedRowsDoNotStarveEachOther[TX]},
+		{"DelayedMessageIsOrderedFromItsDueTime", delayedMessageIsOrderedFromItsDueTime[TX]},
+		{"DelayedMessagesOfAKeyMoveInTheOrderTheyAreDue", delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX]},
+		{"LanesAreIndependent", lanesAreIndependent[TX]},
+		{"DispatcherDoesNotWaitForAPublish", dispatcherDoesNotWaitForAPublish[TX]},
+		{"RelaysShareTheWorkInOrder", relaysShareTheWorkInOrder[TX]},
+	}
+}
+
+// While one relay has the head of a key, others get nothing of that key, and
+// everything of others.
+func keyInFlightIsNobodyElses[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	stores := s.relays(2)
+	p, others := sameBucket(1)[0], otherBuckets(40)
+	s.put(out, order{p, 1}, order{p, 2})
+	stuck := s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
+	if got := names(stuck.Rows()); got != p+"1" {
+		t.Fatalf("claim of the stuck relay: %q", got)
+	}
+	s.put(out, order{p, 3})
+	want := 0
+	for i, key := range others {
+		s.put(out, order{key, 0})
+		want++
+		if i%10 == 0 {
+			s.put(out, order{"", i})
+			want++
+		}
+	}
+	var rows []outbox.ClaimedRow
+	for _, store := range stores {
+		for range 5 {
+			more, err := visit(store, outbox.DefaultTransport, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, more...)
+		}
+	}
+	if n := len(byKey(rows)[p]); n > 0 {
+		t.Errorf("others were given %d rows of the key in flight", n)
+	}
+	if len(rows) != want && !s.OneClaim {
+		t.Errorf("others were given %d rows, want all %d of other keys", len(rows), want)
+	}
+	s.settle(stuck, stuck.Rows())
+	if rows, err := visit(stores[1], outbox.DefaultTransport, true); err != nil || !slices.Equal(byKey(rows)[p], []int{2, 3}) {
+		t.Errorf("after the stuck relay: %q, %v, want 2 and 3 of the key", names(rows), err)
+	}
+}
+
+// The stale snapshot: a relay whose look is older than another's settle must not
+// publish what that one has published.
+func claimSeesWhatTheLastOwnerHasPublished[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	const rows, keys = 90, 3
+	var msgs []any
+	for i := range rows {
+		msgs = append(msgs, order{sameBucket(keys)[i%keys], i / keys})
+	}
+	s.put(out, msgs...)
+	var mu sync.Mutex
+	var got []order
+	var all sync.WaitGroup
+	for _, store := range append(s.relays(2), s.relays(2)...) {
+		all.Go(func() {
+			for start := time.Now(); time.Since(start) < patience; {
+				c, err := store.Claim(context.Background(), outbox.DefaultTransport, outbox.Max{Rows: 2, Bytes: 1 << 20})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				done := len(got) >= rows
+				for _, row := range c.Rows() {
+					got = append(got, bodyOf(row.Record))
+				}
+				mu.Unlock()
+				if len(c.Rows()) > 0 {
+					if err := c.Settle(context.Background(), c.Rows(), nil); err != nil {
+						t.Error(err)
+					}
+				}
+				if done {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if perKey(t, got); len(got) != rows {
+		t.Errorf("%d rows were published, want each of %d once", len(got), rows)
+	}
+}
+
+func settleIsExact[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	s.put(out, order{"a", 1}, order{"a", 2}, order{"a", 3}, order{"b", 1}, order{"b", 2}, order{"c", 1}, order{"", 1}, order{"", 2}, order{"", 3})
+	s.wantLeft("dispatched", outbox.Left{Pending: 9})
+	var claims []outbox.Claim
+	claimed := 0
+	for c := s.claim(manyRows); len(c.Rows()) > 0 && claimed < 9; c = s.claim(manyRows) {
+		claims = append(claims, c)
+		claimed += len(c.Rows())
+	}
+	if claimed != 9 {
+		t.Fatalf("%d rows were claimed, want 9", claimed)
+	}
+	published := map[order]bool{{"a", 1}: true, {"b", 1}: true, {"", 2}: true}
+	refused := map[order]bool{{"b", 2}: true, {"c", 1}: true, {"", 3}: true}
+	for _, c := range claims {
+		var gone []outbox.ClaimedRow
+		var failed []outbox.Failure
+		for _, row := range c.Rows() {
+			if o := bodyOf(row.Record); published[o] {
+				gone = append(gone, row)
+			} else if refused[o] {
+				failed = append(failed, outbox.Failure{Row: row, Err: errRefused, RetryIn: time.Hour})
+			}
+			if row.Failures != 0 {
+				t.Errorf("a row that was never published has %d failures", row.Failures)
+			}
+		}
+		s.settle(c, gone, failed...)
+	}
+	s.wantLeft("settled", outbox.Left{Pending: 6, Blocked: 3})
+	s.wantWaiting("settled", order{"a", 2}, order{"a", 3}, order{"", 1})
+	s.put(out, order{"b", 3}, order{"c", 2}, order{"", 4}, order{"a", 4})
+	s.wantLeft("behind blocked heads", outbox.Left{Pending: 10, Blocked: 5})
+	s.wantWaiting("behind blocked heads", order{"a", 2}, order{"a", 3}, order{"a", 4}, order{"", 1}, order{"", 4})
+
+	// Failures are counted by head, and one that got through counts no more.
+	s.take(outbox.DefaultTransport)
+	s.put(out, order{"f", 1}, order{"f", 2})
+	for n, end := range []struct {
+		published, failed []int
+		want              string
+		failures          int
+	}{
+		{nil, []int{0}, "f1 f2", 0}, {nil, []int{0}, "f1 f2", 1}, {[]int{0}, []int{1}, "f1 f2", 2}, {nil, nil, "f2", 1}, {[]int{0}, nil, "f2", 1},
+	} {
+		c := s.claim(manyRows)
+		if len(c.Rows()) == 0 || names(c.Rows()) != end.want || c.Rows()[0].Failures != end.failures {
+			t.Fatalf("claim %d: %q, want %q with %d failures: %+v", n, names(c.Rows()), end.want, end.failures, c.Rows())
+		}
+		var gone []outbox.ClaimedRow
+		var failed []outbox.Failure
+		for _, i := range end.published {
+			gone = append(gone, c.Rows()[i])
+		}
+		for _, i := range end.failed {
+			failed = append(failed, outbox.Failure{Row: c.Rows()[i], Err: errRefused})
+		}
+		s.settle(c, gone, failed...)
+	}
+	s.wantLeft("in the end", outbox.Left{Pending: 5, Blocked: 5})
+}
+
+// Whether it worked is not known then, but it is all or nothing.
+func settleWhoseContextEndedTearsNothingApart[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	s.put(out, order{"k", 0}, order{"k", 1}, order{"k", 2})
+	c := s.claim(manyRows)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := c.Settle(ctx, c.Rows()[:2], []outbox.Failure{{Row: c.Rows()[2], Err: errRefused}})
+	settled, untouched := "k2", "k0 k1 k2"
+	await(t, "the rows are free again", func() bool { got := names(s.look(outbox.DefaultTransport)); return got == settled || got == untouched })
+	if got := names(s.look(outbox.DefaultTransport)); err == nil && got != settled {
+		t.Errorf("Settle = nil, and %q is left, want %q", got, settled)
+	}
+}
+
+func poisonedKeyWaitsAlone[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	var msgs []any
+	for i := range 30 {
+		msgs = append(msgs, order{fmt.Sprintf("k%d", i%3), i / 3})
+	}
+	s.put(out, append(msgs, order{"", 0}, order{"", 1})...) // without a key one is poisoned, too
+	poisoned := true
+	sink := &recorder{refuse: func(rec *waybill.Record) error {
+		if o := bodyOf(rec); poisoned && (o == order{"k1", 4} || o == order{"", 0}) {
+			return errRefused
+		}
+		return nil
+	}}
+	cfg := outbox.RelayConfig{Retry: noRetry}
+	s.drain(sink, cfg)
+	if diff := cmp.Diff(map[string]int{"k0": 10, "k1": 4, "k2": 10, "": 1}, perKey(t, sink.got)); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
+	s.wantLeft("poisoned", outbox.Left{Pending: 7, Blocked: 7})
+	// New rows of the key stay behind its head; another key's flow.
+	s.put(out, order{"k1", 10}, order{"k2", 10})
+	s.drain(sink, cfg)
+	if got := perKey(t, sink.got); got["k1"] != 4 || got["k2"] != 11 {
+		t.Errorf("published %v, want k1 to wait and k2 to go on", got)
+	}
+	operator := s.operator()
+	blocked, err := operator.Blocked(t.Context(), "", 0)
+	if err != nil || len(blocked) != 2 {
+		t.Fatalf("Blocked = %+v, %v", blocked, err)
+	}
+	for _, b := range blocked {
+		// Nothing orders rows without key: one may be taken by another worker in the
+		// moment in which it is refused, and is refused there as well.
+		twice := b.Key == "" && b.Failures == 2
+		if b.LastError != errRefused.Error() || b.Failures != 1 && !twice || b.Key == "k1" && b.Waiting != 7 || b.Key == "" && b.Waiting != 1 {
+			t.Errorf("blocked: %+v", b)
+		}
+	}
+	poisoned = false
+	if n, err := operator.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 2 {
+		t.Fatalf("Release = %d, %v", n, err)
+	}
+	s.drain(sink, cfg)
+	if diff := cmp.Diff(map[string]int{"k0": 10, "k1": 11, "k2": 11, "": 2}, perKey(t, sink.got)); diff != "" {
+		t.Errorf("published after the cure (-want +got):\n%s", diff)
+	}
+	if blocked, err := operator.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 0 {
+		t.Errorf("still blocked: %+v, %v", blocked, err)
+	}
+}
+
+// A blocked key, route or message without key is tried again when the database's
+// clock says so, with nothing new in its bucket and no operator at hand.
+func whatIsBlockedIsTriedAgainByItself[TX any](t *testing.T, s *site[TX]) {
+	_, routes := s.Store.(outbox.RouteStore)
+	for key, route := range map[string]bool{"k": false, "r": true, "": false} {
+		out := s.outbox(outbox.Config{})
+		var mu sync.Mutex
+		tries := map[order]int{}
+		sink := &recorder{refuse: func(rec *waybill.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			o := bodyOf(rec)
+			if tries[o]++; tries[o] > 3 || key != "" && o.Seq > 0 {
+				return nil
+			}
+			if route && routes {
+				return &outbox.UnroutableError{Reason: "NO_ROUTE"}
+			}
+			return errRefused
+		}}
+		s.put(out, order{key, 0}, order{key, 1})
+		stop := s.relaying(s.Store, sink, outbox.RelayConfig{Retry: waybill.Backoff{Delay: 50 * time.Millisecond, Multiplier: 1, Jitter: -1}})
+		await(t, fmt.Sprintf("%q: all come", key), func() bool { return len(sink.all()) == 2 })
+		stop()
+		perKey(t, sink.all())
+	}
+}
+
+// Whatever a relay remembers of rows that wait, it is not stale: a row that is
+// due comes, and no row behind one that is due comes before it.
+func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	k := sameBucket(4)
+	a, b, c, d := k[0], k[1], k[2], k[3]
+	s.put(out, order{a, 1}, order{a, 2}, order{b, 1}, order{b, 2}, order{c, 1})
+	want := func(what string, rows ...order) outbox.Claim {
+		t.Helper()
+		got := s.claim(manyRows)
+		if diff := cmp.Diff(group(rows), byKey(got.Rows())); diff != "" {
+			t.Fatalf("%s: claim (-want +got):\n%s", what, diff)
+		}
+		return got
+	}
+	first := want("at first", order{a, 1}, order{a, 2}, order{b, 1}, order{b, 2}, order{c, 1})
+	s.settle(first, nil, outbox.Failure{Row: s.row(first, order{a, 1}), Err: errRefused, RetryIn: 1500 * time.Millisecond})
+	blockedAt := time.Now()
+	soon := func() bool { return time.Since(blockedAt) < 700*time.Millisecond } // on a machine that is slow
+	// An outage: b1 is not settled and must come again, before b2.
+	for range 2 {
+		if soon() {
+			s.settle(want("beside a waiting key", order{b, 1}, order{b, 2}, order{c, 1}), nil)
+		}
+	}
+	// b is refused for long; a is due first and must not wait for b.
+	second := s.claim(manyRows)
+	s.settle(second, []outbox.ClaimedRow{s.row(second, order{c, 1})}, outbox.Failure{Row: s.row(second, order{b, 1}), Err: errRefused, RetryIn: time.Hour})
+	if soon() {
+		want("while all wait")
+	}
+	s.put(out, order{d, 1})
+	// Nobody changes anything: time alone makes a due, and d is in the way.
+	await(t, "a is due", func() bool {
+		got := s.claim(manyRows)
+		if len(got.Rows()) > 0 {
+			s.settle(got, nil)
+		}
+		return !maps.EqualFunc(byKey(got.Rows()), group([]order{{d, 1}}), slices.Equal[[]int])
+	})
+	third := want("when a is due", order{a, 1}, order{a, 2}, order{d, 1})
+	s.settle(third, []outbox.ClaimedRow{s.row(third, order{a, 1})})
+	fourth := want("after the head got through", order{a, 2}, order{d, 1})
+	s.settle(fourth, []outbox.ClaimedRow{s.row(fourth, order{a, 2})})
+	s.settle(want("beside b", order{d, 1}), nil)
+	// Another process changes what is blocked, as an operator does.
+	operator := s.operator()
+	if s.Another != nil {
+		operator = any(s.Another(t)).(admin.Database)
+	}
+	if n, err := operator.Release(t.Context(), admin.BlockedQuery{Key: b}); err != nil || n != 1 {
+		t.Fatalf("Release = %d, %v", n, err)
+	}
+	s.settle(want("after b was let go", order{b, 1}, order{b, 2}, order{d, 1}), nil)
+}
+
+func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
+	if _, ok := s.Store.(outbox.RouteStore); !ok {
+		t.Skip("the store is no outbox.RouteStore")
+	}
+	operator := s.operator()
+	out := s.outbox(outbox.Config{})
+	// x leads nowhere: k's y waits behind its x, and X is another route.
+	s.put(out, named("x", order{"k", 0}), named("y", order{"k", 1}), named("y", order{"m", 0}), named("x", order{"m", 1}), named("X", order{"n", 0}), named("x", order{"", 0}), named("y", order{"", 1}))
+	ill := true
+	sink := &recorder{refuse: func(rec *waybill.Record) error {
+		if rec.Name == "x" && ill {
+			return &outbox.UnroutableError{Reason: "NO_ROUTE"}
+		}
+		return nil
+	}}
+	cfg := outbox.RelayConfig{Retry: noRetry, Workers: 1} // or a row is refused before the route is known
+	s.drain(sink, cfg)
+	if diff := cmp.Diff(group([]order{{"m", 0}, {"n", 0}, {"", 1}}), group(sink.got)); diff != "" {
+		t.Errorf("published beside the route that leads nowhere (-want +got):\n%s", diff)
+	}
+	blocked, err := operator.Blocked(t.Context(), "", 0)
+	if err != nil || len(blocked) != 1 || blocked[0].Route != "x" || blocked[0].Key != "" || blocked[0].Waiting != 3 {
+		t.Fatalf("Blocked = %+v, %v, want one entry for x, with 3 rows", blocked, err)
+	}
+	s.put(out, named("x", order{"o", 0}), named("y", order{"o", 1}), named("y", order{"k", 2}), named("y", order{"p", 0}))
+	s.drain(sink, cfg)
+	if diff := cmp.Diff(group([]order{{"m", 0}, {"n", 0}, {"p", 0}, {"", 1}}), group(sink.got)); diff != "" {
+		t.Errorf("published while the route is blocked (-want +got):\n%s", diff)
+	}
+	ill = false
+	if n, err := operator.Release(t.Context(), admin.BlockedQuery{Route: "X"}); err != nil || n != 0 {
+		t.Errorf("Release of another route = %d, %v", n, err)
+	}
+	if n, err := operator.Release(t.Context(), admin.BlockedQuery{Route: "x"}); err != nil || n != 1 {
+		t.Errorf("Release = %d, %v, want 1", n, err)
+	}
+	s.drain(sink, cfg)
+	want := []order{{"k", 0}, {"k", 1}, {"k", 2}, {"m", 0}, {"m", 1}, {"n", 0}, {"o", 0}, {"o", 1}, {"p", 0}, {"", 0}, {"", 1}}
+	if diff := cmp.Diff(group(want), group(sink.got)); diff != "" {
+		t.Errorf("published in the end (-want +got):\n%s", diff)
+	}
+	if blocked, err := operator.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 0 {
+		t.Errorf("still blocked: %+v, %v", blocked, err)
+	}
+}
+
+func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
+	operator := s.operator()
+	out := s.outbox(outbox.Config{Routes: waybill.Routes{"*": {outbox.DefaultTransport, "other"}}})
+	s.put(out, order{"a", 1}, order{"a", 2}, order{"A", 1}, order{"b", 1}, order{"", 1}, order{"", 2})
+	var row int64
+	for _, transport := range []string{outbox.DefaultTransport, "other"} {
+		for {
+			c, err := s.Store.Claim(t.Context(), transport, manyRows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(c.Rows()) == 0 {
+				break
+			}
+			var failed []outbox.Failure
+			for _, r := range c.Rows() {
+				if o := bodyOf(r.Record); o != (order{"a", 2}) {
+					failed = append(failed, outbox.Failure{Row: r, Err: errRefused, RetryIn: time.Hour})
+					if o == (order{"", 2}) && transport == outbox.DefaultTransport {
+						row = r.ID
+					}
+				}
+			}
+			s.settle(c, nil, failed...)
+		}
+	}
+	s.wantLeft("all blocked", outbox.Left{Pending: 6, Blocked: 6})
+	for _, step := range []struct {
+		q     admin.BlockedQuery
+		n     int
+		names string
+	}{
+		{admin.BlockedQuery{Key: "nobody"}, 0, ""},
+		{admin.BlockedQuery{Transport: "nowhere"}, 0, ""},
+		{admin.BlockedQuery{Transport: outbox.DefaultTransport, Key: "a"}, 1, "a1 a2"},
+		{admin.BlockedQuery{Transport: outbox.DefaultTransport, Row: row}, 1, "2 a1 a2"},
+		{admin.BlockedQuery{Transport: "other"}, 5, "2 a1 a2"},
+		{admin.BlockedQuery{Key: "A"}, 2, "2 A1 a1 a2"},
+	} {
+		n, err := operator.Release(t.Context(), step.q)
+		if err != nil || n != step.n {
+			t.Errorf("Release(%+v) = %d, %v, want %d", step.q, n, err, step.n)
+		}
+		if got := names(s.look(outbox.DefaultTransport)); got != step.names {
+			t.Errorf("after Release(%+v): %q, want %q", step.q, got, step.names)
+		}
+	}
+	if got := names(s.look("other")); got != "1 2 A1 a1 a2 b1" {
+		t.Errorf("the other transport has %q", got)
+	}
+}
+
+func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	const size = 10_000
+	keys := otherBuckets(10)
+	var msgs []any
+	for i := range 40 {
+		key := keys[i%10]
+		if i >= 30 {
+			key = ""
+		}
+		msgs = append(msgs, waybill.RawMessage{Name: "big", Key: key, ContentType: "application/octet-stream", Body: make([]byte, size)})
+	}
+	s.put(out, msgs...)
+	// Bytes may be exceeded by one row: rows with and without a key may be read
+	// apart, and each time a row that is larger than the bound comes alone.
+	for _, c := range []struct {
+		max  outbox.Max
+		most int
+	}{
+		{outbox.Max{Rows: 1, Bytes: 1 << 20}, 1}, {outbox.Max{Rows: 2, Bytes: 1 << 20}, 2}, {outbox.Max{Rows: 3, Bytes: 1 << 20}, 3}, {outbox.Max{Rows: 20, Bytes: 1 << 20}, 20},
+		{outbox.Max{Rows: 100, Bytes: 8*size + size/2}, 9}, {outbox.Max{Rows: 100, Bytes: 2*size + size/2}, 3}, {outbox.Max{Rows: 100, Bytes: 1}, 2},
+	} {
+		for range 4 { // what a store serves first may take turns
+			got := s.claim(c.max)
+			if n := len(got.Rows()); n < 1 || n > c.most {
+				t.Errorf("Claim(%+v) = %d rows of %d bytes, want 1 to %d", c.max, n, size, c.most)
+			}
+			s.settle(got, nil)
+		}
+	}
+}
+
+func keyedAndUnkeyedRowsDoNotStarveEachOther[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	var msgs []any
+	for i := range 100 {
+		msgs = append(msgs, order{"", i}, order{fmt.Sprint("k", i), 0})
+	}
+	s.put(out, msgs...)
+	for _, max := range []int{2, 10, 50} {
+		c := s.claim(outbox.Max{Rows: max, Bytes: 1 << 20})
+		unkeyed := 0
+		for _, row := range c.Rows() {
+			if row.Record.Key == "" {
+				unkeyed++
+			}
+		}
+		if unkeyed == 0 || unkeyed == len(c.Rows()) {
+			t.Errorf("of %d rows claimed %d have no key, want some of each", len(c.Rows()), unkeyed)
+		}
+		// Two claims share the rows without key.
+		other := s.claim(outbox.Max{Rows: max, Bytes: 1 << 20})
+		for _, row := range other.Rows() {
+			if slices.ContainsFunc(c.Rows(), func(r outbox.ClaimedRow) bool { return r.ID == row.ID }) {
+				t.Errorf("row %d is in two claims", row.ID)
+			}
+		}
+		if len(other.Rows()) > 0 {
+			s.settle(other, nil)
+		} else if !s.OneClaim {
+			t.Error("the second claim has nothing")
+		}
+		s.settle(c, nil)
+	}
+	kinds := map[bool]bool{} // one row at a time
+	for range 10 {
+		c := s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
+		kinds[c.Rows()[0].Record.Key == ""] = true
+		s.settle(c, c.Rows())
+	}
+	if len(kinds) != 2 {
+		t.Errorf("of 10 claims of one row all were of one kind: %v", kinds)
+	}
+}
+
+func delayedMessageIsOrderedFromItsDueTime[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	start := time.Now()
+	for i, delay := range []time.Duration{600 * time.Millisecond, 300 * time.Millisecond, 0} {
+		s.put(out, waybill.NewEnvelope(order{"k", i}, waybill.Delay(delay)))
+	}
+	s.put(out, waybill.NewEnvelope(order{"k", 9}, waybill.Delay(time.Hour)))
+	sink := &recorder{}
+	for _, store := range s.relays(2) {
+		s.relaying(store, sink, outbox.RelayConfig{})
+	}
+	await(t, "all come", func() bool { return len(sink.all()) == 3 })
+	if took := time.Since(start); took < 600*time.Millisecond {
+		t.Errorf("the last came after %v, it was delayed by 600 ms", took)
+	}
+	if diff := cmp.Diff([]order{{"k", 2}, {"k", 1}, {"k", 0}}, sink.all()); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	await(t, "all is settled", func() bool {
+		left, err := s.Store.Left(t.Context(), outbox.DefaultTransport)
+		return err == nil && left == outbox.Left{Delayed: 1}
+	})
+}
+
+// All are due at one look, in an order that is not that of their dispatch, and
+// several relays move them.
+func delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX any](t *testing.T, s *site[TX]) {
+	s.outbox(outbox.Config{})
+	longAgo := time.Now().Add(-time.Hour)
+	due := func(rank int) time.Duration { return time.Minute + time.Duration(rank)*10*time.Millisecond }
+	want := map[string]int{"k": 1100, sameBucket(1)[0]: 50} // more than one transaction moves
+	var rows []outbox.Row
+	for key, n := range want {
+		for i := range n {
+			rank := i * 7 % n // of its key, by the time they are due
+			rows = append(rows, outbox.Row{Transport: outbox.DefaultTransport, Record: &waybill.Record{
+				ID: newID(t), Name: "order.placed", Key: key, ContentType: "application/json", Body: fmt.Appendf(nil, `{"key":%q,"seq":%d}`, key, rank),
+				DispatchedAt: longAgo, Delay: due(rank),
+			}})
+		}
+	}
+	err := s.Store.InTx(t.Context(), func(ctx context.Context, tx TX) error { return s.Store.Write(ctx, tx, rows...) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := &recorder{refuse: func(rec *waybill.Record) error {
+		at := longAgo.Add(due(bodyOf(rec).Seq)) // from then on it is ordered, and aged
+		if off := rec.DispatchedAt.Sub(at); off < -time.Second || off > time.Second || rec.Delay != 0 {
+			t.Errorf("%v is aged from %v with a delay of %v, want from %v, when it was due", bodyOf(rec), rec.DispatchedAt, rec.Delay, at)
+		}
+		return nil
+	}}
+	for _, store := range s.relays(3) {
+		s.relaying(store, sink, outbox.RelayConfig{Workers: 2})
+	}
+	await(t, "all come", func() bool { return len(sink.all()) >= len(rows) })
+	if diff := cmp.Diff(want, perKey(t, sink.all())); diff != "" {
+		t.Errorf("messages by key (-want +got):\n%s", diff)
+	}
+}
+
+func lanesAreIndependent[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{Routes: waybill.Routes{"*": {"dead", "alive"}}})
+	s.put(out, order{"k", 0}, order{"k", 1}, waybill.NewEnvelope(order{"k", 2}, waybill.Delay(time.Hour)))
+	dead := &recorder{refuse: func(*waybill.Record) error { return fmt.Errorf("%w: connection refused", waybill.ErrUnavailable) }}
+	s.relaying(s.Store, dead, outbox.RelayConfig{Transport: "dead"})
+	alive := &recorder{}
+	s.drain(alive, outbox.RelayConfig{Transport: "alive"})
+	if diff := cmp.Diff([]order{{"k", 0}, {"k", 1}}, alive.got); diff != "" {
+		t.Errorf("the healthy transport got (-want +got):\n%s", diff)
+	}
+	for transport, want := range map[string]outbox.Left{"dead": {Pending: 2, Delayed: 1}, "alive": {Delayed: 1}} {
+		if left, err := s.Store.Left(t.Context(), transport); err != nil || left != want {
+			t.Errorf("Left of %s = %+v, %v, want %+v: an outage is no message's failure", transport, left, err, want)
+		}
+	}
+}
+
+func dispatcherDoesNotWaitForAPublish[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	s.put(out, order{"k", 0}, order{"", 0})
+	stuck := s.claim(manyRows)
+	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+	defer cancel()
+	if err := send(ctx, out, order{"k", 1}, order{"", 1}); err != nil {
+		t.Errorf("dispatch beside a publish = %v", err)
+	}
+	s.settle(stuck, nil)
+	s.wantWaiting("after it", order{"", 0}, order{"", 1}, order{"k", 0}, order{"k", 1})
+}
+
+func relaysShareTheWorkInOrder[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	keys := append(append(otherBuckets(5), sameBucket(2)...), "")
+	const dispatchers, each = 4, 60
+	w := &watcher{last: map[string]int64{}}
+	for _, store := range s.relays(3) {
+		s.relaying(watchedStore{store, w}, &recorder{}, outbox.RelayConfig{Batch: 20})
+	}
+	var all sync.WaitGroup
+	for i := range dispatchers {
+		all.Go(func() {
+			for n := range each {
+				if err := send(context.Background(), out, order{keys[(i*each+n)%len(keys)], i*each + n}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	await(t, "all are published", func() bool { return w.count() >= dispatchers*each || t.Failed() })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, bad := range w.bad {
+		t.Errorf("out of order: %s", bad)
+	}
+	seen := map[int]int{}
+	for _, o := range w.got {
+		if seen[o.Seq]++; seen[o.Seq] > 1 {
+			t.Errorf("message %d was published twice, and nothing had failed", o.Seq)
+		}
+	}
+}
