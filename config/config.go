@@ -52,7 +52,15 @@ type Outbox struct {
 	Ordering    Ordering
 	OnExhausted OnExhausted
 	Retry       OutboxRetry
-	// Routes is not available in this version: Validate refuses any.
+	// IdleTimeout is how long a relay may be silent before the database takes
+	// from it what it has in hand. (A SQLite file has one relay, and waits.)
+	IdleTimeout time.Duration
+	// PublishDeadline is how long publishing one batch may take, confirmations
+	// included. IdleTimeout must exceed it by three heartbeats of the broker and
+	// 2 s: the relay checks that.
+	PublishDeadline time.Duration
+	// Routes says for a message name, "prefix.*" or "*" where brokers take it,
+	// in place of what the DSN says.
 	Routes map[string]Route
 }
 
@@ -61,7 +69,8 @@ type OutboxRetry struct {
 	MaxAttempts int
 }
 
-// A Route overrides where a broker takes a message.
+// A Route overrides where a broker takes a message. What is empty stays as the
+// DSN of the transport has it.
 type Route struct {
 	Exchange   string
 	RoutingKey string
@@ -106,12 +115,15 @@ const defaultDatabase = "${WAYBILL_DATABASE_URL:-sqlite://./waybill.db}"
 func defaults() *Config {
 	return &Config{
 		Transports: map[string]Transport{},
-		Outbox:     Outbox{Ordering: Strict, OnExhausted: Halt, Retry: OutboxRetry{MaxAttempts: 10}},
-		Routing:    map[string][]string{},
-		Messages:   map[string]Message{},
-		Inbox:      Inbox{Retention: 30 * day},
-		lines:      map[string]int{},
-		origins:    map[string]string{},
+		Outbox: Outbox{
+			Ordering: Strict, OnExhausted: Halt, Retry: OutboxRetry{MaxAttempts: 10},
+			IdleTimeout: 30 * time.Second, PublishDeadline: 10 * time.Second,
+		},
+		Routing:  map[string][]string{},
+		Messages: map[string]Message{},
+		Inbox:    Inbox{Retention: 30 * day},
+		lines:    map[string]int{},
+		origins:  map[string]string{},
 	}
 }
 

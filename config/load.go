@@ -93,6 +93,9 @@ func (c *Config) read(r *reader) field {
 			"ordering":     oneOf(r, &c.Outbox.Ordering, Strict, Pipelined),
 			"on_exhausted": oneOf(r, &c.Outbox.OnExhausted, Halt, Park, Skip),
 			"retry":        r.group(map[string]field{"max_attempts": r.int(&c.Outbox.Retry.MaxAttempts)}),
+
+			"idle_timeout":     r.duration(&c.Outbox.IdleTimeout),
+			"publish_deadline": r.duration(&c.Outbox.PublishDeadline),
 			"routes": r.each(func(pattern string, n *node, at keyPath) {
 				var route Route
 				route.read(r)(n, at)

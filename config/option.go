@@ -31,13 +31,19 @@ type option struct {
 	name     string
 	kind     kind
 	words    []string       // enum: the values; dsn: the schemes
-	low, top int            // int
+	low, top int            // int, and seconds of a duration (top 0: any)
 	match    *regexp.Regexp // text (nil: anything), and each item of a list
 	accepts  string         // what a value has to be, for the error
 }
 
 func duration(name string) option {
 	return option{name: name, kind: durationKind, accepts: "a duration above zero, such as 15s, 1h30m or 30d"}
+}
+
+// seconds is a duration without fractions of a second.
+func seconds(name string, low, top int) option {
+	accepts := fmt.Sprintf("whole seconds, from %s to %s", FormatDuration(time.Duration(low)*time.Second), FormatDuration(time.Duration(top)*time.Second))
+	return option{name: name, kind: durationKind, low: low, top: top, accepts: accepts}
 }
 
 func whole(name string, low, top int) option {
@@ -119,7 +125,7 @@ func (o option) parse(raw string) (any, error) {
 	}
 	switch o.kind {
 	case durationKind:
-		if d, err := ParseDuration(word); err == nil && d > 0 {
+		if d, err := ParseDuration(word); err == nil && d > 0 && o.inSeconds(d) {
 			return d, nil
 		}
 	case intKind:
@@ -142,6 +148,12 @@ func (o option) parse(raw string) (any, error) {
 		return o.parseDSN(word)
 	}
 	return nil, o.refuse(word)
+}
+
+// inSeconds reports whether d fits, where o counts in seconds.
+func (o option) inSeconds(d time.Duration) bool {
+	low, top := time.Duration(o.low)*time.Second, time.Duration(o.top)*time.Second
+	return top == 0 || d >= low && d <= top && d%time.Second == 0
 }
 
 func (o option) parseList(raw string) (any, error) {

@@ -46,7 +46,8 @@ var (
 	amqp = []option{
 		text("exchange"), enum("type", "topic", "direct", "fanout", "headers"), text("routing_key"),
 		text("queue"), enum("queue_type", "classic", "quorum"), boolean("single_active_consumer"),
-		list("bind", binding, "a list of exchange:key"), prefetch, duration("heartbeat"),
+		list("bind", binding, "a list of exchange:key"), prefetch, seconds("heartbeat", 1, 60),
+		boolean("key_header"),
 	}
 )
 
@@ -56,7 +57,7 @@ var schemes = map[string]scheme{
 	}},
 	"postgres": {path: "database", stores: true, options: slices.Concat(postgresTLS, []option{
 		pattern("schema", identifier, "a schema name: a to z, 0 to 9 and _, at most 31, no digit first"),
-		tablePrefix, nested("listen", "postgres"), boolean("notify"), duration("connect_timeout"),
+		tablePrefix, nested("listen", "postgres"), boolean("notify"), seconds("connect_timeout", 1, 600),
 	})},
 	"mysql": {path: "database", stores: true, options: slices.Concat(mysqlTLS, []option{
 		tablePrefix, duration("connect_timeout"),

@@ -11,6 +11,7 @@ import (
 func (c *Config) Redacted() *Config {
 	copied := *c
 	copied.Routing, copied.Messages = maps.Clone(c.Routing), maps.Clone(c.Messages)
+	copied.Outbox.Routes = maps.Clone(c.Outbox.Routes)
 	copied.Database = c.Database.Redacted()
 	copied.Transports = maps.Clone(c.Transports)
 	for name, t := range copied.Transports {
@@ -37,6 +38,9 @@ func (c Config) view() configView {
 			Ordering:    c.Outbox.Ordering,
 			OnExhausted: c.Outbox.OnExhausted,
 			Retry:       outboxRetryView(c.Outbox.Retry),
+
+			IdleTimeout:     FormatDuration(c.Outbox.IdleTimeout),
+			PublishDeadline: FormatDuration(c.Outbox.PublishDeadline),
 		},
 		Routing:  c.Routing,
 		Messages: c.Messages,
@@ -88,11 +92,14 @@ type retryView struct {
 }
 
 type outboxView struct {
-	To          string               `yaml:"to,omitempty" json:"to,omitempty"`
-	Ordering    Ordering             `yaml:"ordering" json:"ordering"`
-	OnExhausted OnExhausted          `yaml:"on_exhausted" json:"on_exhausted"`
-	Retry       outboxRetryView      `yaml:"retry" json:"retry"`
-	Routes      map[string]routeView `yaml:"routes,omitempty" json:"routes,omitempty"`
+	To          string          `yaml:"to,omitempty" json:"to,omitempty"`
+	Ordering    Ordering        `yaml:"ordering" json:"ordering"`
+	OnExhausted OnExhausted     `yaml:"on_exhausted" json:"on_exhausted"`
+	Retry       outboxRetryView `yaml:"retry" json:"retry"`
+
+	IdleTimeout     string               `yaml:"idle_timeout" json:"idle_timeout"`
+	PublishDeadline string               `yaml:"publish_deadline" json:"publish_deadline"`
+	Routes          map[string]routeView `yaml:"routes,omitempty" json:"routes,omitempty"`
 }
 
 type outboxRetryView struct {
@@ -100,8 +107,8 @@ type outboxRetryView struct {
 }
 
 type routeView struct {
-	Exchange   string `yaml:"exchange" json:"exchange"`
-	RoutingKey string `yaml:"routing_key" json:"routing_key"`
+	Exchange   string `yaml:"exchange,omitempty" json:"exchange,omitempty"`
+	RoutingKey string `yaml:"routing_key,omitempty" json:"routing_key,omitempty"`
 }
 
 type inboxView struct {

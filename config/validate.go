@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/waybill-go/waybill/internal/nearest"
 )
@@ -61,6 +62,20 @@ func (v *validation) database() {
 		return
 	}
 	v.check(schemes[d.Scheme].stores, at, fmt.Sprintf("scheme %q is not a database", d.Scheme), "use sqlite, postgres or mysql")
+	v.options(at, d)
+}
+
+// options refuses options that are understood and not yet honoured.
+func (v *validation) options(at keyPath, d DSN) {
+	if d.Scheme == "queue" {
+		d, _ = d.DSN("database")
+	}
+	if d.Scheme != "postgres" {
+		return
+	}
+	_, listens := d.DSN("listen")
+	v.check(!listens, at, `option "listen" is `+notAvailable, "remove it: relays look for messages every 250 ms, or more often")
+	v.check(!d.Bool("notify", false), at, `option "notify" is `+notAvailable, "remove it: relays look for messages every 250 ms, or more often")
 }
 
 func (v *validation) transport(name string, t Transport) {
@@ -69,6 +84,7 @@ func (v *validation) transport(name string, t Transport) {
 	v.check(!t.DSN.IsZero(), at.child("dsn"), "no DSN", "such as queue://"+safe(name))
 	v.check(!schemes[t.DSN.Scheme].stores, at.child("dsn"), fmt.Sprintf("scheme %q is a database, not a transport", t.DSN.Scheme),
 		"for a queue in it write queue://NAME?database=DSN")
+	v.options(at.child("dsn"), t.DSN)
 	v.check(t.FailureTransport == "", at.child("failure_transport"), notAvailable, "remove it")
 	v.retry(at.child("retry"), t.Retry)
 }
@@ -103,13 +119,36 @@ func (v *validation) outbox() {
 		v.fail(at.child("on_exhausted"), quote(string(o.OnExhausted))+" is not a policy", "write halt")
 	}
 	v.check(o.Retry.MaxAttempts >= 1, at.child("retry").child("max_attempts"), fmt.Sprintf("%d is less than 1", o.Retry.MaxAttempts), "")
-	v.check(len(o.Routes) == 0, at.child("routes"), notAvailable, "the routing key is the message name; remove it")
+	v.period(at.child("idle_timeout"), o.IdleTimeout)
+	v.period(at.child("publish_deadline"), o.PublishDeadline)
+	for _, pattern := range slices.Sorted(maps.Keys(o.Routes)) {
+		v.override(at.child("routes").child(pattern), pattern, o.Routes[pattern])
+	}
+}
+
+func (v *validation) period(at keyPath, d time.Duration) {
+	v.check(d >= time.Second && d <= time.Hour, at, fmt.Sprintf("%s is not between 1s and 1h", FormatDuration(d)), "")
+}
+
+func (v *validation) override(at keyPath, pattern string, r Route) {
+	v.check(validPattern(pattern), at, "not a pattern", patternRule)
+	v.check(r != Route{}, at, "it changes nothing", "give exchange, routing_key or both")
+	for key, value := range map[string]string{"exchange": r.Exchange, "routing_key": r.RoutingKey} {
+		v.check(len(value) <= maxShort, at.child(key), fmt.Sprintf("%d bytes, the limit is %d", len(value), maxShort), "")
+	}
+}
+
+// maxShort is what a broker takes of a name, in bytes.
+const maxShort = 255
+
+func validPattern(pattern string) bool {
+	prefix, open := strings.CutSuffix(pattern, ".*")
+	return pattern == "*" || validName(pattern) || open && validName(prefix)
 }
 
 func (v *validation) route(pattern string, transports []string) {
 	at := keyPath{"routing", pattern}
-	prefix, open := strings.CutSuffix(pattern, ".*")
-	v.check(pattern == "*" || validName(pattern) || open && validName(prefix), at, "not a pattern", patternRule)
+	v.check(validPattern(pattern), at, "not a pattern", patternRule)
 	v.check(len(transports) > 0, at, "no transport", "")
 	for i, name := range transports {
 		v.known(at, name)

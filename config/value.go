@@ -46,6 +46,11 @@ func (d DSN) DSN(option string) (DSN, bool) {
 	return v, !v.IsZero()
 }
 
+// Takes reports whether DSNs of a scheme take an option of that name.
+func Takes(scheme, option string) bool {
+	return slices.Contains(optionNames(schemes[scheme].options), option)
+}
+
 func value[T any](d DSN, name string, otherwise T, want kind) T {
 	known := func(o option) bool { return o.name == name && o.kind == want }
 	if !slices.ContainsFunc(schemes[d.Scheme].options, known) {
