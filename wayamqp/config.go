@@ -1,0 +1,141 @@
+package wayamqp
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Config says where the broker is and what the transport's names are. Apart
+// from URL and an exchange or a queue, zero values are fit for production.
+type Config struct {
+	// URL is amqp://user:password@host:port/vhost, or amqps, without options.
+	// It is never logged nor part of an error.
+	URL string
+	// TLS is for amqps. Nil means the system's roots; the server's name is that
+	// of the URL unless it is set here.
+	TLS *tls.Config
+	// Name is shown for the connection in RabbitMQ's management. Empty means
+	// waybill.
+	Name string
+	// Heartbeat is how often the connection shows that it is alive, 1 to 60
+	// whole seconds; zero means 5 s. The broker drops a connection that was
+	// silent for nearly three.
+	Heartbeat time.Duration
+	// DialTimeout bounds connecting, login included; zero means 5 s.
+	DialTimeout time.Duration
+
+	// Exchange is what is published to. Empty means the default exchange, with
+	// the name of Queue as the routing key.
+	Exchange string
+	// ExchangeType is topic, direct, fanout or headers; empty means topic.
+	ExchangeType string
+	// RoutingKey is what all messages are published with. Empty means the name
+	// of the message.
+	RoutingKey string
+	// Routes may send messages of a name elsewhere. What it returns empty is as
+	// without it. Nil means that nothing is sent elsewhere.
+	Routes func(name string) (exchange, routingKey string)
+	// KeyHeader sends the partition key along as the header x-partition-key, so
+	// that a consumer can keep its order. A consumer without the header and
+	// without KeyOf handles messages of one key side by side.
+	KeyHeader bool
+
+	// Queue is what is received from.
+	Queue string
+	// QueueType is classic or quorum; empty means quorum.
+	QueueType string
+	// SingleActiveConsumer says that the queue gives its messages to one
+	// consumer at a time, so that several workers keep the order of a key.
+	SingleActiveConsumer bool
+	// Bindings are declared for Queue.
+	Bindings []Binding
+	// Prefetch is how many messages the broker may have lent to a Consumer,
+	// besides those of keys that wait for a retry; zero means 256.
+	Prefetch int
+	// KeyOf tells the partition key of a message that came without the header
+	// x-partition-key. Nil means that such a message has none.
+	KeyOf func(rec *waybill.Record) string
+
+	// Log receives the connection's life. Nil discards.
+	Log *slog.Logger
+}
+
+// A Binding brings what is published to an exchange with a routing key that
+// matches Key into the queue.
+type Binding struct{ Exchange, Key string }
+
+const maxShort = 255 // bytes of an AMQP short string
+
+func (cfg Config) withDefaults() (Config, error) {
+	u, err := url.Parse(cfg.URL)
+	if err == nil && u.RawQuery != "" {
+		return cfg, errors.New("wayamqp: the URL has options: set them in the Config")
+	}
+	if err == nil {
+		_, err = amqp.ParseURI(cfg.URL)
+	}
+	if err != nil { // the library's error quotes the password
+		return cfg, errors.New("wayamqp: the URL is not amqp://user:password@host:port/vhost: special characters in user, password and vhost are written as %xx")
+	}
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 5*time.Second)
+	if cfg.Heartbeat < time.Second || cfg.Heartbeat > time.Minute || cfg.Heartbeat%time.Second != 0 {
+		return cfg, fmt.Errorf("wayamqp: Heartbeat %v: want whole seconds, 1 to 60", cfg.Heartbeat)
+	}
+	if cfg.DialTimeout < 0 {
+		return cfg, fmt.Errorf("wayamqp: negative DialTimeout %v", cfg.DialTimeout)
+	}
+	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 5*time.Second)
+	switch cfg.ExchangeType = cmp.Or(cfg.ExchangeType, "topic"); cfg.ExchangeType {
+	case "topic", "direct", "fanout", "headers":
+	default:
+		return cfg, fmt.Errorf("wayamqp: ExchangeType %q: want topic, direct, fanout or headers", cfg.ExchangeType)
+	}
+	switch cfg.QueueType = cmp.Or(cfg.QueueType, "quorum"); cfg.QueueType {
+	case "classic", "quorum":
+	default:
+		return cfg, fmt.Errorf("wayamqp: QueueType %q: want classic or quorum", cfg.QueueType)
+	}
+	if cfg.Prefetch < 0 || cfg.Prefetch > 65535 {
+		return cfg, fmt.Errorf("wayamqp: Prefetch %d: want 1 to 65535", cfg.Prefetch)
+	}
+	cfg.Prefetch = cmp.Or(cfg.Prefetch, 256)
+	for _, name := range []struct{ what, value string }{{"Exchange", cfg.Exchange}, {"RoutingKey", cfg.RoutingKey}, {"Queue", cfg.Queue}} {
+		if len(name.value) > maxShort {
+			return cfg, fmt.Errorf("wayamqp: %s has %d bytes, the limit is %d", name.what, len(name.value), maxShort)
+		}
+	}
+	for _, b := range cfg.Bindings {
+		if b.Exchange == "" || cfg.Queue == "" || len(b.Exchange) > maxShort || len(b.Key) > maxShort {
+			return cfg, fmt.Errorf("wayamqp: binding %q to exchange %q: it needs an exchange and a Queue, with names of at most %d bytes", b.Key, b.Exchange, maxShort)
+		}
+	}
+	cfg.Name = cmp.Or(cfg.Name, "waybill")
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return cfg, nil
+}
+
+// route says where messages of a name are published.
+func (cfg *Config) route(name string) (exchange, routingKey string) {
+	if cfg.Routes != nil {
+		exchange, routingKey = cfg.Routes(name)
+	}
+	switch {
+	case routingKey != "":
+	case exchange == "" && cfg.Exchange == "":
+		routingKey = cfg.Queue
+	default:
+		routingKey = cmp.Or(cfg.RoutingKey, name)
+	}
+	return cmp.Or(exchange, cfg.Exchange), routingKey
+}

@@ -1,0 +1,298 @@
+package wayamqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// A Consumer receives from one queue over a connection of its own, which it
+// makes when it is first asked and makes anew after it was lost. Its methods
+// may be called concurrently. Several Consumers of one queue share its messages
+// whatever their keys: to keep the order of a key they need a queue with a
+// single active consumer.
+//
+// What fails is retried in place: it stays lent to the Consumer, which lends it
+// again after the delay, and what has arrived of its key waits behind it. So
+// that such keys do not stop the others when they fill the prefetch, the
+// Consumer then takes messages beyond it, up to eight times as many in all. A
+// queue with a single active consumer does not give them: there a few failing
+// keys with many messages stop the queue, until they succeed or Prefetch is
+// raised.
+//
+// The broker takes everything back from a consumer that keeps one message for
+// longer than its consumer_timeout, 30 minutes by default, and delivers it
+// again; the Consumer still knows how often it has failed and when it is due.
+type Consumer struct {
+	cfg Config
+
+	connecting chan struct{} // held while connecting
+	life       context.Context
+	end        context.CancelFunc
+	reading    sync.WaitGroup // added to while connecting is held
+
+	mu      sync.Mutex // guards what follows, and the fields of parcels
+	session *session   // nil before the first connection and after a lost one was reported
+	shelf   *shelf
+	changed chan struct{} // closed when there may be more to lend; nil while nobody waits
+	began   bool          // the queue was there once
+}
+
+var _ waybill.Receiver = (*Consumer)(nil)
+
+// NewConsumer returns a receiver of cfg's queue.
+func NewConsumer(cfg Config) (*Consumer, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Queue == "" {
+		return nil, errors.New("wayamqp: a consumer needs a Queue to receive from")
+	}
+	c := &Consumer{cfg: cfg, connecting: make(chan struct{}, 1), shelf: newShelf()}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c, nil
+}
+
+var errConsumerClosed = errors.New("wayamqp: the consumer is closed")
+
+// Receive implements waybill.Receiver. After the connection was lost it returns
+// an error that wraps waybill.ErrUnavailable once, and connects when it is
+// called again. A queue that is not there when it first connects is an error
+// that does not: nobody has declared it.
+func (c *Consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, error) {
+	if max < 1 {
+		return nil, fmt.Errorf("wayamqp: receive at most %d messages", max)
+	}
+	for {
+		s, err := c.connected(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("queue %s: %w", c.cfg.Queue, err)
+		}
+		c.mu.Lock()
+		var ds []*waybill.Delivery
+		var next time.Time
+		if s == c.session {
+			ds, next = c.shelf.take(max, time.Now())
+		}
+		if c.changed == nil {
+			c.changed = make(chan struct{})
+		}
+		changed := c.changed
+		c.mu.Unlock()
+		if len(ds) > 0 {
+			return ds, nil
+		}
+		if err := wait(ctx, changed, s.over, next); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wait returns when there may be something to lend.
+func wait(ctx context.Context, changed, over <-chan struct{}, next time.Time) error {
+	var due <-chan time.Time
+	if !next.IsZero() {
+		timer := time.NewTimer(time.Until(next))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+	case <-over:
+	case <-due:
+	}
+	return nil
+}
+
+// wake lets those who wait look again. mu is held.
+func (c *Consumer) wake() {
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+}
+
+// connected returns the present session, or begins one. One that was lost is
+// reported once.
+func (c *Consumer) connected(ctx context.Context) (*session, error) {
+	if s, err := c.present(); s != nil || err != nil {
+		return s, err
+	}
+	select {
+	case c.connecting <- struct{}{}:
+		defer func() { <-c.connecting }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c.life.Err() != nil {
+		return nil, errConsumerClosed
+	}
+	if s, err := c.present(); s != nil || err != nil {
+		return s, err
+	}
+	dialling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
+	s, err := begin(dialling, c.cfg)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil && c.began && !errors.Is(err, waybill.ErrUnavailable):
+		return nil, fmt.Errorf("%w: %w", waybill.ErrUnavailable, err) // the queue may come back
+	case err != nil:
+		return nil, err
+	}
+	c.session, c.began = s, true
+	c.reading.Go(func() { s.read(c) })
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to receive", slog.String("queue", c.cfg.Queue), slog.String("broker", s.wire.raw.RemoteAddr().String()))
+	return s, nil
+}
+
+func (c *Consumer) present() (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == nil || c.session.err == nil {
+		return c.session, nil
+	}
+	err := c.session.err
+	c.session = nil
+	if c.life.Err() != nil {
+		return nil, errConsumerClosed
+	}
+	return nil, unavailable("receive", err)
+}
+
+// lost ends the books of a session.
+func (c *Consumer) lost(s *session, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.err = err
+	c.shelf.clear(time.Now())
+	close(s.over)
+	c.wake()
+	if c.life.Err() == nil {
+		c.cfg.Log.Warn("connection to receive ended", slog.String("queue", c.cfg.Queue), slog.Any("err", said(err)))
+	}
+}
+
+// Ack implements waybill.Receiver. It returns when the acknowledgements are
+// written; when ctx ends before that the connection is cut. A delivery of a lost connection is not acknowledged: the broker
+// delivers it again.
+func (c *Consumer) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
+	if err := ctx.Err(); err != nil {
+		return err // nothing is settled
+	}
+	now := time.Now()
+	c.mu.Lock()
+	s := c.session
+	var tags []uint64
+	stale, err := c.each(ds, func(p *parcel, live bool) {
+		if live {
+			tags = append(tags, p.tag)
+			s.held--
+		}
+		c.shelf.end(p, now)
+	})
+	c.wake()
+	c.mu.Unlock()
+	if len(tags) > 0 {
+		if err := s.ack(ctx, tags); err != nil {
+			return fmt.Errorf("queue %s: %w", c.cfg.Queue, unavailable("ack", err))
+		}
+	}
+	return c.settled("ack", ds, stale, err)
+}
+
+// Retry implements waybill.Receiver. It sends nothing: see Consumer.
+func (c *Consumer) Retry(ctx context.Context, d *waybill.Delivery, delay time.Duration) error {
+	now := time.Now()
+	due := now.Add(delay)
+	ds := []*waybill.Delivery{d}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stale, err := c.each(ds, func(p *parcel, live bool) {
+		if live {
+			c.shelf.back(p, d.Failures+1, due, now)
+		} else {
+			c.shelf.lose(p, d.Failures+1, due, now)
+		}
+	})
+	c.relieve()
+	c.wake()
+	return c.settled("retry", ds, stale, err)
+}
+
+// Release implements waybill.Receiver. It sends nothing: what is released is
+// lent again by this Consumer, or by the broker when this one is closed.
+func (c *Consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stale, err := c.each(ds, func(p *parcel, live bool) {
+		if live {
+			c.shelf.back(p, p.d.Failures, time.Time{}, now)
+		} else {
+			c.shelf.lose(p, p.d.Failures, time.Time{}, now)
+		}
+	})
+	c.relieve()
+	c.wake()
+	return c.settled("release", ds, stale, err)
+}
+
+// each calls do for all of ds that are in a worker's hands; live are those of
+// the present connection. It counts the others. mu is held.
+func (c *Consumer) each(ds []*waybill.Delivery, do func(p *parcel, live bool)) (stale int, err error) {
+	for _, d := range ds {
+		p, ok := d.Tag.(*parcel)
+		if !ok || p.consumer != c {
+			err = errors.New("the delivery is not of this consumer")
+			continue
+		}
+		live := p.session == c.session && c.session.err == nil
+		if !live || !p.lent {
+			stale++
+		}
+		if p.lent {
+			do(p, live)
+		}
+	}
+	return stale, err
+}
+
+// settled is what a call that settles returns.
+func (c *Consumer) settled(verb string, ds []*waybill.Delivery, stale int, err error) error {
+	if err == nil && stale > 0 {
+		err = fmt.Errorf("%d of %d messages: the connection they came over has ended: %w", stale, len(ds), waybill.ErrLeaseLost)
+	}
+	if err != nil {
+		return fmt.Errorf("queue %s: %s: %w", c.cfg.Queue, verb, err)
+	}
+	return nil
+}
+
+// Close gives everything that is not acknowledged back to the broker and ends
+// the connection. It takes a little over a second at most.
+func (c *Consumer) Close() error {
+	c.end()
+	c.connecting <- struct{}{} // nothing is connecting now, and nothing will
+	defer func() { <-c.connecting }()
+	c.mu.Lock()
+	s := c.session
+	c.mu.Unlock()
+	if s != nil {
+		s.wire.close(errConsumerClosed)
+	}
+	c.reading.Wait()
+	return nil
+}

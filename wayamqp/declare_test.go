@@ -1,0 +1,73 @@
+package wayamqp
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+)
+
+func TestDeclareMakesWhatTheConfigNames(t *testing.T) {
+	b := newBroker(t)
+	ctx := within(t, 20*time.Second)
+	cfg := Config{URL: b.url, Exchange: "events", Queue: "orders", SingleActiveConsumer: true, Bindings: []Binding{{"events", "order.*"}}}
+	if err := Check(ctx, cfg); err == nil || !strings.Contains(err.Error(), "schema up --transports") {
+		t.Errorf("Check before: %v", err)
+	}
+	want := Declared{"exchange events (topic)", "queue orders (quorum)", "binding events:order.* -> orders"}
+	for range 2 { // the second time it is there
+		got, err := Declare(ctx, cfg)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Fatalf("%v, -want +got:\n%s", err, diff)
+		}
+	}
+	if err := Check(ctx, cfg); err != nil {
+		t.Errorf("Check after: %v", err)
+	}
+	p := b.publisher(cfg)
+	b.must(p.Send(ctx, record("order.placed", 1)))
+	if err := p.Send(ctx, record("invoice.sent", 1)); err == nil {
+		t.Error("the binding takes everything")
+	}
+	want2 := receive(t, b.consumer(cfg), 1)
+	if string(want2[0].Record.Body) != "1" {
+		t.Errorf("received %s", want2[0].Record.Body)
+	}
+}
+
+func TestDeclareNamesWhatDiffers(t *testing.T) {
+	b := newBroker(t)
+	ctx := within(t, 20*time.Second)
+	_, err := Declare(ctx, Config{URL: b.url, Exchange: "events", Queue: "orders", QueueType: "classic"})
+	b.must(err)
+	for _, tt := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{Exchange: "events", ExchangeType: "direct"}, "exchange events (direct): it is there with other properties"},
+		{Config{Queue: "orders", QueueType: "quorum"}, "queue orders (quorum): it is there with other properties"},
+		{Config{Queue: "orders", QueueType: "classic", Bindings: []Binding{{"others", "#"}}}, "binding others:# -> orders: declare the transport that publishes to others first"},
+	} {
+		tt.cfg.URL = b.url
+		if _, err := Declare(ctx, tt.cfg); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+	if _, err := Declare(ctx, Config{URL: "amqp://u:s3cret@127.0.0.1:1/", Queue: "q"}); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("without a broker: %v", err)
+	}
+}
+
+func TestQuorumQueueOfRabbitMQ4HasNoDeliveryLimit(t *testing.T) {
+	for version, want := range map[string]any{"3.10.8": nil, "4.0.2": int32(-1), "": nil} {
+		args := arguments(Config{QueueType: "quorum"}, amqp.Table{"version": version})
+		if args["x-delivery-limit"] != want {
+			t.Errorf("%s: %v", version, args)
+		}
+	}
+}

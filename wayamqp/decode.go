@@ -1,0 +1,112 @@
+package wayamqp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+)
+
+// decode reads a message, also one that another program published. What is not
+// waybill's gets a Problem, so that nothing decodes or drops it. failures is
+// how often handling it had failed before it came here.
+func (cfg *Config) decode(d *amqp.Delivery, now time.Time) (rec *waybill.Record, failures int) {
+	own, others := split(d.Headers)
+	rec = &waybill.Record{
+		Name:        cmp.Or(own[headerType], d.Type),
+		Key:         own[headerPartitionKey],
+		ContentType: cmp.Or(d.ContentType, own[headerContentType], "application/json"),
+		Headers:     others,
+		Body:        d.Body,
+	}
+	if d.CorrelationId != "" && others[waybill.HeaderCorrelationID] == "" {
+		rec.Headers[waybill.HeaderCorrelationID] = d.CorrelationId
+	}
+	var err error
+	switch id := cmp.Or(own[headerMessageID], d.MessageId); {
+	case id == "":
+		rec.Problem = errors.New("the message has no id: want a UUID or ULID as the property message_id or the header " + headerMessageID)
+	case rec.Name == "":
+		rec.Problem = errors.New("the message has no name: want one as the property type or the header " + headerType)
+		fallthrough
+	default:
+		if rec.ID, err = waybill.ParseMessageID(id); err != nil {
+			rec.Problem = err
+		}
+	}
+	rec.DispatchedAt = dispatched(own[headerDispatchedAt], d.Timestamp, rec.ID, now)
+	if attempt, err := strconv.Atoi(own[headerAttempt]); err == nil && attempt > 1 {
+		failures = min(attempt-1, math.MaxInt32)
+	}
+	if rec.Key == "" && rec.Problem == nil && cfg.KeyOf != nil {
+		rec.Key = cfg.KeyOf(rec)
+	}
+	return rec, failures
+}
+
+// dispatched returns the best that is known of the time of dispatch: what the
+// message says, what a UUIDv7 says, or the time at which it was first seen.
+func dispatched(exact string, second time.Time, id waybill.MessageID, now time.Time) time.Time {
+	if at, err := time.Parse(time.RFC3339Nano, exact); err == nil {
+		return at.UTC()
+	}
+	if !second.IsZero() {
+		return second.UTC()
+	}
+	if id[6]>>4 == 7 && id[8]>>6 == 2 {
+		var ms int64
+		for _, b := range id[:6] {
+			ms = ms<<8 | int64(b)
+		}
+		return time.UnixMilli(ms).UTC()
+	}
+	return now.UTC()
+}
+
+// split returns the headers that carry a record's fields, and the others. Those
+// that a broker adds or a publisher numbers its publishes with are dropped.
+func split(table amqp.Table) (own, others map[string]string) {
+	own, others = map[string]string{}, make(map[string]string, len(table))
+	for name, value := range table {
+		text, ok := asText(value)
+		if !ok {
+			continue
+		}
+		switch name {
+		case headerType, headerMessageID, headerAttempt, headerPartitionKey, headerDispatchedAt, headerContentType:
+			own[name] = text
+		case headerPublishNo, "x-delivery-count", "x-acquired-count":
+		default:
+			if !strings.HasPrefix(name, "x-first-death-") && !strings.HasPrefix(name, "x-last-death-") {
+				others[name] = text
+			}
+		}
+	}
+	return own, others
+}
+
+// asText returns a header's value as text, and whether it has one: nothing,
+// nested tables, lists and bytes that are not UTF-8 have none.
+func asText(value any) (string, bool) {
+	switch v := value.(type) {
+	case string:
+		return v, utf8.ValidString(v)
+	case []byte:
+		return string(v), utf8.Valid(v)
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, int, float32, float64:
+		return fmt.Sprint(v), true
+	case time.Time:
+		return v.UTC().Format(time.RFC3339), true
+	case amqp.Decimal:
+		return strconv.FormatFloat(float64(v.Value)/math.Pow10(int(v.Scale)), 'f', int(v.Scale), 64), true
+	}
+	return "", false
+}

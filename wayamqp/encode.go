@@ -1,0 +1,94 @@
+package wayamqp
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+)
+
+// The headers of the wire format, besides those that a record has itself. See
+// docs/wire.md.
+const (
+	headerType         = "type"
+	headerMessageID    = "x-message-id"
+	headerAttempt      = "x-attempt"
+	headerPartitionKey = "x-partition-key"
+	headerDispatchedAt = "x-dispatched-at"
+	headerPublishNo    = "x-publish-no"
+	headerContentType  = "content-type"
+)
+
+// exactly is RFC 3339 with the microseconds that a property has no room for.
+const exactly = "2006-01-02T15:04:05.000000Z07:00"
+
+const maxTable = 64 << 10 // bytes of an encoded header table
+
+// encode returns rec as it goes over the wire, with the number that a return
+// is known by. It refuses what the client library or the broker would choke on:
+// both would end the connection, for all messages. frame is the largest frame
+// the broker takes, zero for any.
+func (cfg *Config) encode(rec *waybill.Record, no uint64, exchange, routingKey string, frame int) (amqp.Publishing, error) {
+	if rec.Problem != nil {
+		return amqp.Publishing{}, rec.Problem
+	}
+	id := rec.ID.String()
+	headers := make(amqp.Table, len(rec.Headers)+6)
+	for name, value := range rec.Headers {
+		switch name {
+		case "CC", "BCC":
+			return amqp.Publishing{}, &waybill.InvalidError{What: "header", Value: name, Problem: "the broker would misroute the message or refuse it"}
+		case waybill.HeaderCorrelationID: // has a property
+		default:
+			headers[name] = value
+		}
+	}
+	headers[headerType] = rec.Name
+	headers[headerMessageID] = id
+	headers[headerAttempt] = "1"
+	headers[headerPublishNo] = strconv.FormatUint(no, 10)
+	delete(headers, headerPartitionKey)
+	if cfg.KeyHeader && rec.Key != "" {
+		headers[headerPartitionKey] = rec.Key
+	}
+	if !rec.DispatchedAt.IsZero() {
+		headers[headerDispatchedAt] = rec.DispatchedAt.UTC().Format(exactly)
+	}
+	msg := amqp.Publishing{
+		Headers: headers, ContentType: cmp.Or(rec.ContentType, "application/json"), DeliveryMode: amqp.Persistent,
+		CorrelationId: rec.Headers[waybill.HeaderCorrelationID], MessageId: id, Timestamp: rec.DispatchedAt.Truncate(time.Second), Type: rec.Name, Body: rec.Body,
+	}
+	return msg, check(&msg, exchange, routingKey, frame)
+}
+
+func check(msg *amqp.Publishing, exchange, routingKey string, frame int) error {
+	for _, short := range []struct{ what, value string }{
+		{"exchange", exchange}, {"routing key", routingKey}, {"message name", msg.Type},
+		{"content type", msg.ContentType}, {waybill.HeaderCorrelationID, msg.CorrelationId},
+	} {
+		if len(short.value) > maxShort {
+			return &waybill.LimitError{What: short.what + " length", Got: len(short.value), Max: maxShort}
+		}
+	}
+	table := 0
+	for name, value := range msg.Headers {
+		if len(name) > maxShort {
+			return &waybill.LimitError{What: fmt.Sprintf("header name length (%.40s...)", name), Got: len(name), Max: maxShort}
+		}
+		table += 1 + len(name) + 5 + len(value.(string))
+	}
+	if table > maxTable {
+		return &waybill.LimitError{What: "header size", Got: table, Max: maxTable}
+	}
+	// Class, weight, body size and flags; then the properties, each short string
+	// with its length; then the frame's own ends.
+	size := 14 + 4 + table + 1 + 8 + 4 + len(msg.ContentType) + len(msg.CorrelationId) + len(msg.MessageId) + len(msg.Type) + 8
+	if frame > 0 && size > frame {
+		return &waybill.LimitError{What: "header frame size", Got: size, Max: frame}
+	}
+	return nil
+}

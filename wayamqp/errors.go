@@ -1,0 +1,74 @@
+package wayamqp
+
+import (
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// said returns err in the broker's or the network's own words.
+func said(err error) error {
+	var e *amqp.Error
+	switch {
+	case !errors.As(err, &e):
+		return err
+	case e == nil:
+		return errors.New("the connection was closed")
+	case e.Server:
+		return fmt.Errorf("%d %s", e.Code, e.Reason)
+	}
+	return errors.New(e.Reason)
+}
+
+// unavailable says that what was to be done did not begin.
+func unavailable(doing string, err error) error {
+	return fmt.Errorf("%w: %s: %w", waybill.ErrUnavailable, doing, said(err))
+}
+
+// isSoft reports whether e ended a channel only: the connection goes on. The
+// codes are the soft errors of the specification.
+func isSoft(e *amqp.Error) bool {
+	if e == nil || !e.Server {
+		return false
+	}
+	switch e.Code {
+	case amqp.ContentTooLarge, amqp.NoRoute, amqp.NoConsumers, amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed:
+		return true
+	}
+	return false
+}
+
+// verdict returns what became of the publishes that were unresolved when a
+// channel or connection ended with e, or was cut for cause.
+func verdict(lost []*publish, e *amqp.Error, cause error) func(*publish) error {
+	switch {
+	case cause != nil:
+		return func(*publish) error { return &outbox.CutError{Err: cause} }
+	case e == nil || !e.Server || e.Code == amqp.ConnectionForced:
+		return func(*publish) error { return &outbox.CutError{Err: said(e)} }
+	case e.Code == amqp.NotFound, e.Code == amqp.AccessRefused && oneRoute(lost):
+		return func(p *publish) error { return unroutable(p, e) }
+	case len(lost) == 1:
+		return func(*publish) error { return fmt.Errorf("the broker refused it: %w", said(e)) }
+	}
+	return func(*publish) error { return &outbox.CutError{Err: said(e), Blamed: true} }
+}
+
+// oneRoute reports whether all of lost have one routing key. If not, a refused
+// access may concern one of them: there are permissions per topic.
+func oneRoute(lost []*publish) bool {
+	for _, p := range lost {
+		if p.key != lost[0].key {
+			return false
+		}
+	}
+	return true
+}
+
+func unroutable(p *publish, e *amqp.Error) error {
+	return &outbox.UnroutableError{Exchange: p.exchange, RoutingKey: p.key, Reason: said(e).Error()}
+}

@@ -1,0 +1,178 @@
+package wayamqp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A Publisher publishes to one broker over a connection of its own, which it
+// makes when there is something to publish and makes anew after it was lost.
+// Every message is persistent and mandatory and has been stored and routed when
+// its result is nil. Its methods may be called concurrently; calls that share a
+// connection share its end.
+type Publisher struct {
+	cfg     Config
+	numbers atomic.Uint64 // of publishes
+
+	connecting chan struct{} // held while connecting: one connection at a time
+	life       context.Context
+	end        context.CancelFunc
+	running    sync.WaitGroup // added to by links that are not over
+
+	mu   sync.Mutex
+	link *link // guarded by mu; nil or the last one
+}
+
+var (
+	_ waybill.Sender             = (*Publisher)(nil)
+	_ outbox.HeartbeatPublisher  = (*Publisher)(nil)
+	_ outbox.ConnectingPublisher = (*Publisher)(nil)
+)
+
+// NewPublisher returns a publisher to cfg's exchange or queue.
+func NewPublisher(cfg Config) (*Publisher, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Exchange == "" && cfg.Queue == "" && cfg.Routes == nil {
+		return nil, errors.New("wayamqp: a publisher needs an Exchange or a Queue to publish to")
+	}
+	p := &Publisher{cfg: cfg, connecting: make(chan struct{}, 1)}
+	p.life, p.end = context.WithCancel(context.Background())
+	return p, nil
+}
+
+// Heartbeat implements outbox.HeartbeatPublisher. The broker may have asked for
+// a shorter one; it is never longer.
+func (p *Publisher) Heartbeat() time.Duration { return p.cfg.Heartbeat }
+
+// Send implements waybill.Sender. It waits for the broker's confirmation, as
+// long as ctx allows. A delay is refused: an outbox can wait, a broker cannot.
+func (p *Publisher) Send(ctx context.Context, rec *waybill.Record) error {
+	if rec.Delay > 0 {
+		return &waybill.InvalidError{What: "delay of " + rec.Name, Value: rec.Delay.String(), Problem: "a broker cannot wait: dispatch it through an outbox"}
+	}
+	results := make(chan outbox.Result, 1)
+	p.Publish(ctx, []outbox.Item{{Record: rec}}, results)
+	return (<-results).Err
+}
+
+// Publish implements outbox.Publisher. When ctx ends with records unconfirmed
+// the connection is cut at once, and nothing more of this call is sent.
+// A record that the broker would close the connection for is refused unsent.
+//
+// The error is an *outbox.UnroutableError where the broker had nowhere to put a
+// record, and an *outbox.CutError where the connection or the exchange's
+// channel ended while it was in flight. Any other error that wraps
+// waybill.ErrUnavailable says that it was not sent.
+func (p *Publisher) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
+	if len(items) == 0 {
+		return
+	}
+	c := newCall(results, len(items))
+	l, err := p.connected(ctx)
+	if err != nil {
+		c.fail(items, err)
+		return
+	}
+	c.watch(ctx, l)
+	outlets := make(map[string]*outlet, 1) // one that ends is not opened again in this call
+	for i, item := range items {
+		exchange, key := p.cfg.route(item.Record.Name)
+		no := p.numbers.Add(1)
+		msg, err := p.cfg.encode(item.Record, no, exchange, key, l.wire.conn.Config.FrameSize)
+		if err != nil {
+			c.done(item.Seq, err)
+			continue
+		}
+		if err := l.clear(ctx); err != nil {
+			c.fail(items[i:], err)
+			return
+		}
+		o, ok := outlets[exchange]
+		if !ok {
+			if o, err = l.outlet(ctx, exchange); err != nil {
+				c.fail(items[i:], err)
+				return
+			}
+			outlets[exchange] = o
+		}
+		o.send(ctx, &publish{no: no, seq: item.Seq, call: c, exchange: exchange, key: key}, msg)
+	}
+}
+
+// Connect implements outbox.ConnectingPublisher.
+func (p *Publisher) Connect(ctx context.Context) error {
+	_, err := p.connected(ctx)
+	return err
+}
+
+// connected returns a connection that was alive just now.
+func (p *Publisher) connected(ctx context.Context) (*link, error) {
+	if l := p.alive(); l != nil {
+		return l, nil
+	}
+	select {
+	case p.connecting <- struct{}{}:
+		defer func() { <-p.connecting }()
+	case <-ctx.Done():
+		return nil, unavailable("connect", ctx.Err())
+	}
+	if p.life.Err() != nil {
+		return nil, unavailable("publish", errPublisherClosed)
+	}
+	if l := p.alive(); l != nil {
+		return l, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)()
+	w, err := dial(ctx, p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to publish", slog.String("broker", w.raw.RemoteAddr().String()), slog.Duration("heartbeat", w.conn.Config.Heartbeat))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.link = newLink(w, p.cfg.Log, &p.running)
+	return p.link, nil
+}
+
+var errPublisherClosed = errors.New("the publisher is closed")
+
+func (p *Publisher) alive() *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.link == nil {
+		return nil
+	}
+	select {
+	case <-p.link.over:
+		return nil
+	default:
+		return p.link
+	}
+}
+
+// Close ends the connection. What is unconfirmed is answered with an error.
+// It takes a little over a second at most.
+func (p *Publisher) Close() error {
+	p.end()
+	p.connecting <- struct{}{} // nothing is connecting now, and nothing will
+	defer func() { <-p.connecting }()
+	if l := p.alive(); l != nil {
+		l.wire.close(errPublisherClosed)
+		l.end(nil, errPublisherClosed)
+		<-l.over
+	}
+	p.running.Wait()
+	return nil
+}

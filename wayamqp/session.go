@@ -1,0 +1,211 @@
+package wayamqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+)
+
+// A session is one connection of a Consumer. Delivery tags mean something only
+// within it.
+type session struct {
+	wire *wire
+	ch   *amqp.Channel
+	over chan struct{} // closed when it has ended
+	more chan struct{} // asks read to take messages beyond the prefetch
+
+	subscriptions int                       // so far; only touched by begin and read
+	arrived       chan *amqp.Delivery       // from all subscriptions; nil says that one has ended
+	early         map[uint64]*amqp.Delivery // that overtook another one on the way here, by tag; only touched by read
+	next          uint64                    // the tag that comes next; only touched by read
+	canceled      <-chan string
+	closed        <-chan *amqp.Error
+
+	forwarding sync.WaitGroup // of subscriptions
+
+	settling sync.Mutex // held while acknowledgements are written, in the order of acks
+	acks     acks
+
+	err      error // how it ended; guarded by the Consumer's mu, like what follows
+	held     int   // delivered and not acknowledged
+	relieved int   // how many waited for retries when more was asked for
+}
+
+// begin connects and subscribes to the queue.
+func begin(ctx context.Context, cfg Config) (*session, error) {
+	w, err := dial(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{wire: w, over: make(chan struct{}), more: make(chan struct{}, 1), arrived: make(chan *amqp.Delivery), early: map[uint64]*amqp.Delivery{}, next: 1}
+	err = w.until(ctx, func() (err error) {
+		if s.ch, err = w.conn.Channel(); err != nil {
+			return err
+		}
+		s.canceled = s.ch.NotifyCancel(make(chan string, 1))
+		s.closed = s.ch.NotifyClose(make(chan *amqp.Error, 1))
+		return s.subscribe(cfg)
+	})
+	if err != nil {
+		close(s.over)
+		w.close(err)
+		s.forwarding.Wait()
+		return nil, refused(cfg, err)
+	}
+	return s, nil
+}
+
+// subscribe begins a further subscription, which has a prefetch of its own.
+func (s *session) subscribe(cfg Config) error {
+	s.subscriptions++
+	if err := s.ch.Qos(cfg.Prefetch, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := s.ch.Consume(cfg.Queue, fmt.Sprintf("waybill-%d", s.subscriptions), false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	s.forwarding.Go(func() {
+		for d := range deliveries {
+			select {
+			case s.arrived <- &d:
+			case <-s.over:
+			}
+		}
+		select {
+		case s.arrived <- nil:
+		case <-s.over:
+		}
+	})
+	return nil
+}
+
+// refused says what to do about a queue that cannot be received from. Only
+// what the broker says of the queue is not its being out of reach.
+func refused(cfg Config, err error) error {
+	var e *amqp.Error
+	switch {
+	case !errors.As(err, &e) || !isSoft(e):
+		return unavailable("receive", err)
+	case e.Code == amqp.NotFound:
+		return fmt.Errorf("%w: it does not exist, `waybill schema up --transports` declares it: %w", waybill.ErrNotFound, said(e))
+	}
+	return said(e)
+}
+
+// read takes in what the broker delivers, until the connection ends.
+func (s *session) read(c *Consumer) {
+	for {
+		select {
+		case d := <-s.arrived:
+			if d == nil {
+				s.finish(c, nil)
+				return
+			}
+			// The broker numbers in the order of the queue. Each subscription has
+			// its own way through the library, so they may overtake each other.
+			s.early[d.DeliveryTag] = d
+			for ; s.early[s.next] != nil; s.next++ {
+				c.arrive(s, s.early[s.next])
+				delete(s.early, s.next)
+			}
+		case <-s.more:
+			// The first subscription stays: with a single active consumer another
+			// worker would get the queue while this one has messages of it, and keys
+			// would lose their order. There a further subscription gets nothing.
+			if s.subscriptions == maxRelief {
+				continue
+			}
+			if err := s.subscribe(c.cfg); err != nil {
+				s.finish(c, err)
+				return
+			}
+		}
+	}
+}
+
+// finish ends the session, with err or what the broker said.
+func (s *session) finish(c *Consumer, err error) {
+	if cause := s.wire.cutFor(); cause != nil {
+		err = cause
+	}
+	select {
+	case _, canceled := <-s.canceled:
+		if canceled {
+			err = errors.New("the broker ended the subscription: the queue was deleted or is not available")
+		}
+	default:
+	}
+	s.wire.close(errors.New("the subscription ended"))
+	if e := <-s.closed; e != nil && err == nil {
+		err = e
+	}
+	if err == nil {
+		err = amqp.ErrClosed
+	}
+	c.lost(s, err)
+	s.forwarding.Wait()
+}
+
+// arrive puts a delivery on the shelf.
+func (c *Consumer) arrive(s *session, d *amqp.Delivery) {
+	now := time.Now()
+	rec, failures := c.cfg.decode(d, now)
+	p := &parcel{consumer: c, session: s, tag: d.DeliveryTag}
+	p.d = &waybill.Delivery{Record: rec, Failures: failures, Tag: p}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.held++
+	c.shelf.add(p, now)
+	c.relieve()
+	c.wake()
+}
+
+// ack writes the acknowledgements of tags.
+func (s *session) ack(ctx context.Context, tags []uint64) error {
+	return s.wire.until(ctx, func() error {
+		s.settling.Lock()
+		defer s.settling.Unlock()
+		upto, single := s.acks.add(tags)
+		if upto > 0 {
+			if err := s.ch.Ack(upto, true); err != nil {
+				return err
+			}
+		}
+		for _, tag := range single {
+			if err := s.ch.Ack(tag, false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// maxRelief is how many times the prefetch a session may hold, in as many
+// subscriptions.
+const maxRelief = 8
+
+// relieve takes messages beyond the prefetch when more than half of it has gone
+// to keys that wait for retries, so that other keys can go on. mu is held.
+func (c *Consumer) relieve() {
+	s, n := c.session, c.cfg.Prefetch
+	if s == nil || len(c.shelf.ready) > 0 {
+		return
+	}
+	waiting := c.shelf.waiting()
+	s.relieved = min(s.relieved, waiting)
+	if waiting-s.relieved <= n/2 {
+		return
+	}
+	select {
+	case s.more <- struct{}{}:
+		s.relieved = waiting
+	default: // asked for, and not there yet
+	}
+}
