@@ -1,0 +1,196 @@
+package waypg
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlfile"
+)
+
+// query runs a statement of an operator's and scans each row.
+func query[T any](ctx context.Context, db *DB, set func(*place) sqlfile.Set, name string, scan func(pgx.Rows, *T) error, args ...any) ([]T, error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.pool.Query(ctx, set(p).Query(name), args...)
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer rows.Close()
+	found := []T{} // [] and not null in JSON
+	for rows.Next() {
+		var one T
+		if err := scan(rows, &one); err != nil {
+			return nil, err
+		}
+		found = append(found, one)
+	}
+	return found, translate(rows.Err())
+}
+
+func adminSQL(p *place) sqlfile.Set { return p.admin }
+func inboxSQL(p *place) sqlfile.Set { return p.inbox }
+
+// limit is NULL, which means none, for zero.
+func limit(n int) *int { return nullIf(n == 0, n) }
+
+// Outbox implements admin.Database: first what is pending, then what is delayed.
+func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMessage, error) {
+	scan := func(rows pgx.Rows, m *admin.OutboxMessage) error {
+		var id [16]byte
+		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.DueAt, &m.Bytes, &m.Blocked)
+		m.ID, m.CreatedAt = id, m.CreatedAt.UTC()
+		if m.DueAt != nil {
+			*m.DueAt = m.DueAt.UTC()
+		}
+		return err
+	}
+	found, err := query(ctx, db, adminSQL, "outbox_list", scan, q.Transport, q.Key, q.Name, q.After, limit(q.Limit))
+	if err != nil || q.After > 0 || q.Limit > 0 && len(found) >= q.Limit {
+		return found, err
+	}
+	rest := q.Limit
+	if rest > 0 {
+		rest -= len(found)
+	}
+	delayed, err := query(ctx, db, adminSQL, "delayed_list", scan, q.Transport, q.Key, q.Name, limit(rest))
+	return append(found, delayed...), err
+}
+
+// Blocked implements admin.Database.
+func (db *DB) Blocked(ctx context.Context, transport string, max int) ([]admin.BlockedKey, error) {
+	return query(ctx, db, adminSQL, "blocked", func(rows pgx.Rows, b *admin.BlockedKey) error {
+		var id [16]byte
+		err := rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, &id, &b.HeadName, &b.Failures, &b.FirstFailedAt, &b.NextAttemptAt, &b.LastError, &b.Waiting)
+		b.HeadID, b.FirstFailedAt, b.NextAttemptAt = id, b.FirstFailedAt.UTC(), b.NextAttemptAt.UTC()
+		return err
+	}, transport, limit(max))
+}
+
+// Release implements admin.Database.
+func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+		// First, as Settle does it: whoever changes what is blocked takes turns.
+		if _, err := tx.Exec(ctx, p.admin.Query("release_bump"), q.Transport); err != nil {
+			return err
+		}
+		gone, err := tx.Exec(ctx, p.admin.Query("forget_gone"), q.Transport, q.Key, q.Route, q.Row)
+		if err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, p.admin.Query("release"), q.Transport, q.Key, q.Route, q.Row)
+		n = int(gone.RowsAffected() + tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("outbox release: %w", translate(err))
+	}
+	return n, nil
+}
+
+// Relays implements admin.Database.
+func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
+	return query(ctx, db, adminSQL, "relays", func(rows pgx.Rows, r *admin.Relay) error {
+		err := rows.Scan(&r.Transport, &r.Host, &r.PID, &r.StartedAt, &r.SeenAt, &r.Problem, &r.Since)
+		r.StartedAt, r.SeenAt = r.StartedAt.UTC(), r.SeenAt.UTC()
+		if r.Since != nil {
+			*r.Since = r.Since.UTC()
+		}
+		return err
+	})
+}
+
+// OutboxStats implements admin.Database.
+func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
+	return query(ctx, db, adminSQL, "outbox_stats", func(rows pgx.Rows, s *admin.OutboxStats) error {
+		err := rows.Scan(&s.Transport, &s.Pending, &s.OldestAgeSeconds, &s.BlockedKeys, &s.Delayed)
+		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
+		return err
+	})
+}
+
+// QueueStats implements admin.Database.
+func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
+	return query(ctx, db, adminSQL, "queue_stats", func(rows pgx.Rows, s *admin.QueueStats) error {
+		err := rows.Scan(&s.Queue, &s.Pending, &s.OldestAgeSeconds, &s.InHand, &s.Retrying)
+		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
+		return err
+	})
+}
+
+// millis rounds an age to what is worth printing.
+func millis(seconds float64) float64 {
+	return max(0, time.Duration(seconds*float64(time.Second)).Round(time.Millisecond).Seconds())
+}
+
+// InboxStats implements admin.Database.
+func (db *DB) InboxStats(ctx context.Context) ([]admin.InboxStats, error) {
+	return query(ctx, db, inboxSQL, "stats", func(rows pgx.Rows, s *admin.InboxStats) error {
+		err := rows.Scan(&s.Handler, &s.Entries, &s.Oldest, &s.Newest)
+		s.Oldest, s.Newest = s.Oldest.UTC(), s.Newest.UTC()
+		return err
+	})
+}
+
+// InboxLookup implements admin.Database.
+func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEntry, error) {
+	id, err := waybill.ParseMessageID(idOrKey)
+	if err != nil {
+		id = waybill.MessageID{} // then it is an idempotency key
+	}
+	found, err := query(ctx, db, inboxSQL, "lookup", func(rows pgx.Rows, e *admin.InboxEntry) error {
+		var id [16]byte
+		err := rows.Scan(&e.Handler, &e.DedupKey, &id, &e.ProcessedAt)
+		e.MessageID, e.ProcessedAt = id, e.ProcessedAt.UTC()
+		return err
+	}, id.String(), "k:"+cleanText(idOrKey))
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("inbox of %s: message %q: %w", db.found.database, idOrKey, waybill.ErrNotFound)
+	}
+	return found, err
+}
+
+// InboxOlder implements admin.Database.
+func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	err = db.pool.QueryRow(ctx, p.inbox.Query("count_older"), age.Seconds()).Scan(&n)
+	return n, translate(err)
+}
+
+// pruneBatch is how many entries one transaction removes.
+const pruneBatch = 1000
+
+// InboxPrune implements admin.Database.
+func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(int)) (total int, err error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for {
+		tag, err := db.pool.Exec(ctx, p.inbox.Query("prune"), age.Seconds(), pruneBatch)
+		if err != nil {
+			return total, fmt.Errorf("inbox prune: %w", translate(err))
+		}
+		removed := int(tag.RowsAffected())
+		total += removed
+		if progress != nil {
+			progress(removed)
+		}
+		if removed < pruneBatch {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package waypg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A claim is an open transaction that has locked buckets and rows.
+type claim struct {
+	*lane.Batch
+	db   *DB
+	at   *place
+	conn *pgxpool.Conn // nil once it has ended
+
+	buckets int // that there are, according to the tables
+}
+
+// Claim implements outbox.Store: it locks buckets in one round trip and reads
+// them in the next, in statements of their own. See the package's doc.
+func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outbox.Claim, error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id, err := db.relayed(ctx, p, transport)
+	if err != nil || id == 0 {
+		return &claim{Batch: &lane.Batch{}}, err
+	}
+	if err := db.upkeep(ctx, p, db.lane(id)); err != nil {
+		return nil, err
+	}
+	for {
+		l := db.lane(id) // another one once there are other buckets
+		c, again, err := db.claim(ctx, p, l, max)
+		if err != nil {
+			l.Forget()
+			return nil, translate(err)
+		}
+		if !again {
+			return c, nil
+		}
+	}
+}
+
+// relayed returns the lane of a transport, or 0 when nobody has dispatched to
+// it yet.
+func (db *DB) relayed(ctx context.Context, p *place, transport string) (int16, error) {
+	db.mu.Lock()
+	id := db.lanes[transport]
+	db.mu.Unlock()
+	if id == 0 {
+		lanes, err := db.readLanes(ctx, p)
+		return lanes[transport], err
+	}
+	return id, nil
+}
+
+// claim makes one attempt. Again says that what was remembered is out of date.
+func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max) (_ *claim, again bool, err error) {
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	c := &claim{Batch: lane.NewBatch(l), db: db, at: p, conn: conn}
+	defer func() {
+		if err != nil || again || len(c.Batch.Rows) == 0 {
+			c.end()
+		}
+	}()
+	locked, now, err := c.lock(ctx, max)
+	if err != nil {
+		return nil, false, err
+	}
+	if c.buckets != l.Buckets() {
+		db.setBuckets(c.buckets)
+		return nil, true, nil
+	}
+	if !l.Serves(c.View, now) {
+		return nil, true, nil
+	}
+	if len(locked) == 0 || len(c.Batch.Rows) >= max.Rows {
+		return c, false, nil
+	}
+	again, err = c.readBuckets(ctx, locked, max)
+	return c, again, err
+}
+
+// lock opens the transaction, locks buckets and takes rows without a key, in
+// one round trip. A quarter of the batch is for those, so that neither kind
+// starves. Which keys and routes wait is read last: by then nobody else can
+// change that for the keys and rows that are locked.
+func (c *claim) lock(ctx context.Context, max outbox.Max) (locked []int16, now string, err error) {
+	unkeyed := (max.Rows + 3) / 4
+	if max.Rows == 1 {
+		unkeyed = c.View.Turn % 2
+	}
+	cursors, marks, until := c.View.After()
+	batch := &pgx.Batch{}
+	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch.Queue(c.at.outbox.Query("settings"), fmt.Sprintf("%dms", c.db.idle.Milliseconds()))
+	batch.Queue(c.at.outbox.Query("lock_buckets"), c.Lane.ID, cursors, c.View.Turn, c.Lane.Buckets(), clamp(max.Rows-unkeyed, 1, lane.MaxBuckets), marks, until, c.View.Version())
+	batch.Queue(c.at.outbox.Query("claim_unkeyed"), c.Lane.ID, unkeyed, (max.Bytes+3)/4)
+	batch.Queue(c.at.outbox.Query("blocked_state"), c.Lane.ID)
+	results := c.conn.SendBatch(ctx, batch)
+	defer func() { err = errors.Join(err, results.Close()) }()
+	if _, err := results.Exec(); err != nil {
+		return nil, "", err
+	}
+	var started time.Time
+	var file uint32
+	var ignored string
+	if err := results.QueryRow().Scan(&started, &file, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored); err != nil {
+		return nil, "", err
+	}
+	now = fmt.Sprintf("%d/%d", started.UnixMicro(), file)
+	found, err := results.Query()
+	if err != nil {
+		return nil, "", err
+	}
+	if locked, err = pgx.CollectRows(found, pgx.RowTo[int16]); err != nil {
+		return nil, "", err
+	}
+	if found, err = results.Query(); err != nil {
+		return nil, "", err
+	}
+	if err := c.addUnkeyed(found); err != nil {
+		return nil, "", err
+	}
+	if found, err = results.Query(); err != nil {
+		return nil, "", err
+	}
+	return locked, now, c.readState(found)
+}
+
+func clamp(n, low, high int) int { return min(max(n, low), high) }
+
+func (c *claim) addUnkeyed(rows pgx.Rows) error {
+	defer rows.Close()
+	for rows.Next() {
+		r := lane.Row{Claimed: newRow()}
+		rec, id := r.Claimed.Record, [16]byte{}
+		if err := rows.Scan(&r.Bucket, &r.Claimed.ID, &id, &rec.Name, &rec.Key, &r.Headers, &rec.Body, &rec.DispatchedAt,
+			&r.Claimed.Failures, &r.KeyBlocked, &r.Claimed.RouteFailures); err != nil {
+			return err
+		}
+		rec.ID = id
+		c.Add(r)
+	}
+	return rows.Err()
+}
+
+func newRow() outbox.ClaimedRow { return outbox.ClaimedRow{Record: &waybill.Record{}} }
+
+// readBuckets reads the locked buckets, from behind their cursors where those
+// still hold. Again says that there was nothing to publish and may be more, or
+// that what waits has changed meanwhile: a key that was let go would be read
+// from behind its head.
+func (c *claim) readBuckets(ctx context.Context, locked []int16, max outbox.Max) (again bool, err error) {
+	from := c.From(locked)
+	limit := outbox.Max{Rows: max.Rows - len(c.Batch.Rows), Bytes: max.Bytes}
+	for _, row := range c.Batch.Rows {
+		limit.Bytes -= len(row.Record.Body)
+	}
+	version, found, err := c.readFrom(ctx, locked, from, limit)
+	if err != nil || version != c.State.Version {
+		return err == nil, err
+	}
+	return c.Take(found), nil
+}
+
+// readState reads which keys and routes wait.
+func (c *claim) readState(rows pgx.Rows) error {
+	c.State.Next = map[int16]time.Time{}
+	var bucket *int16
+	var next *time.Time
+	_, err := pgx.ForEachRow(rows, []any{&c.State.Version, &c.State.Now, &c.buckets, &bucket, &next}, func() error {
+		if bucket != nil {
+			c.State.Next[*bucket] = *next
+		}
+		return nil
+	})
+	return err
+}
+
+// readFrom reads rows, and the version of the blocked state that they show.
+func (c *claim) readFrom(ctx context.Context, locked []int16, from []int64, limit outbox.Max) (version int64, found []lane.Row, err error) {
+	perBucket := max(limit.Rows/len(locked), 1)
+	rows, err := c.conn.Query(ctx, c.at.outbox.Query("claim"), c.Lane.ID, locked, from, perBucket, max(limit.Bytes, 1))
+	if err != nil {
+		return 0, nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := lane.Row{Claimed: newRow()}
+		rec := r.Claimed.Record
+		var id *int64
+		var message *[16]byte
+		var name, key, meta *string
+		var created *time.Time
+		var failures, routeFailures *int
+		var keyBlocked, held *bool
+		if err := rows.Scan(&version, &r.Bucket, &r.Last, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &keyBlocked, &routeFailures, &held); err != nil {
+			return 0, nil, err
+		}
+		if r.None = id == nil; !r.None {
+			r.Claimed.ID, rec.ID, rec.Name, rec.Key, r.Headers, rec.DispatchedAt, r.Claimed.Failures = *id, *message, *name, *key, *meta, *created, *failures
+			r.Claimed.RouteFailures, r.KeyBlocked, r.Held = *routeFailures, *keyBlocked, *held
+		}
+		found = append(found, r)
+	}
+	return version, found, rows.Err()
+}
+
+// Rows implements outbox.Claim.
+func (c *claim) Rows() []outbox.ClaimedRow { return c.Batch.Rows }
+
+// end gives the connection back, and with it all locks.
+func (c *claim) end() {
+	if c.conn == nil {
+		return
+	}
+	conn := c.conn
+	c.conn = nil
+	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' && !conn.Conn().PgConn().IsBusy() {
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+		defer cancel()
+		_, _ = conn.Exec(ctx, "ROLLBACK")
+	}
+	conn.Release() // closes it when it is not idle
+}

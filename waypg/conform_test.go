@@ -1,0 +1,143 @@
+package waypg_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/waytest"
+)
+
+func TestOutbox(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Outbox(t, pgxPlaces(t, at)) })
+}
+
+func TestInbox(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Inbox(t, pgxPlaces(t, at)) })
+}
+
+func TestQueue(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Queue(t, pgxPlaces(t, at)) })
+}
+
+// The other library has the same tables and relays.
+func TestDispatchOfDatabaseSQL(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Dispatch(t, sqlPlaces(t, at)) })
+}
+
+func TestInboxOfDatabaseSQL(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Inbox(t, sqlPlaces(t, at)) })
+}
+
+// A schema of one database is a place of the conformance suites: that is made
+// faster than a database.
+type schema struct {
+	dsn, name string
+	db        *waypg.DB
+}
+
+func schemas(t *testing.T, at opener) func(t *testing.T) schema {
+	dsn := at(t)
+	maker := connect(t, dsn, waypg.Config{})
+	var n atomic.Int64
+	return func(t *testing.T) schema {
+		name := fmt.Sprint("place", n.Add(1))
+		exec(t, maker, "CREATE SCHEMA "+name)
+		return schema{dsn, name, openAt(t, dsn, waypg.Config{Schema: name})}
+	}
+}
+
+// pgxPlaces returns the suites' places, for transactions of pgx.
+func pgxPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[pgx.Tx] {
+	next := schemas(t, at)
+	return func(t *testing.T) waytest.Place[pgx.Tx] {
+		s := next(t)
+		table := s.name + ".business"
+		exec(t, s.db, "CREATE TABLE "+table+" (text varchar(100) PRIMARY KEY)")
+		run := func(statement string, args ...any) func(ctx context.Context, tx pgx.Tx) error {
+			return func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, statement, args...)
+				return err
+			}
+		}
+		return waytest.Place[pgx.Tx]{
+			Store:    s.db,
+			Begin:    s.db.Pool().Begin,
+			Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+			Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+			Insert: func(ctx context.Context, tx pgx.Tx, text string) error {
+				return run("INSERT INTO "+table+" VALUES ($1)", text)(ctx, tx)
+			},
+			Texts: func(ctx context.Context) ([]string, error) {
+				rows, err := s.db.Pool().Query(ctx, "SELECT text FROM "+table)
+				if err != nil {
+					return nil, err
+				}
+				return pgx.CollectRows(rows, pgx.RowTo[string])
+			},
+			Another: func(t *testing.T) waytest.Store[pgx.Tx] { return s.another(t) },
+			Queue:   s.queue,
+			Bucket:  s.bucket,
+			Ends:    map[string]func(ctx context.Context, tx pgx.Tx) error{"ROLLBACK": run("ROLLBACK"), "COMMIT": run("COMMIT")},
+			Losses:  map[string]func(ctx context.Context, tx pgx.Tx) error{"a failed statement": run("SELECT 1/0")},
+			LostAnswer: func(t *testing.T) (waytest.Store[pgx.Tx], func()) {
+				lossy, network := s.behindCutter(t)
+				return lossy, func() { network.set(true, "") } // what follows is one round trip
+			},
+		}
+	}
+}
+
+// sqlPlaces is pgxPlaces for transactions of database/sql.
+func sqlPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[*sql.Tx] {
+	next := schemas(t, at)
+	return func(t *testing.T) waytest.Place[*sql.Tx] {
+		s := next(t)
+		p := waytest.SQLPlace(t, s.db.SQL(), s.db.SQL().Pool(), s.name+".business")
+		p.Another = func(t *testing.T) waytest.Store[*sql.Tx] { return s.another(t).SQL() }
+		p.Queue, p.Bucket = s.queue, s.bucket
+		p.Ends = map[string]func(ctx context.Context, tx *sql.Tx) error{
+			"ROLLBACK": waytest.ExecSQL("ROLLBACK"), "COMMIT": waytest.ExecSQL("COMMIT"), "tx.Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+		}
+		p.Losses = map[string]func(ctx context.Context, tx *sql.Tx) error{"a failed statement": waytest.ExecSQL("SELECT 1/0")}
+		p.LostAnswer = func(t *testing.T) (waytest.Store[*sql.Tx], func()) {
+			lossy, network := s.behindCutter(t)
+			return lossy.SQL(), func() { network.set(false, "\x00\x0bcommit\x00") } // and not synchronous_commit
+		}
+		return p
+	}
+}
+
+// another is the database as another process sees it.
+func (s schema) another(t *testing.T) *waypg.DB {
+	return connect(t, s.dsn, waypg.Config{Schema: s.name})
+}
+
+// behindCutter connects through a network of the test's own.
+func (s schema) behindCutter(t *testing.T) (*waypg.DB, *cutter) {
+	t.Helper()
+	u, err := url.Parse(s.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := &cutter{}
+	u.Host = network.start(t, u.Host)
+	return connect(t, u.String(), waypg.Config{Schema: s.name}), network
+}
+
+func (s schema) queue(name string, lease time.Duration) (waytest.Transport, error) {
+	return s.db.Queue(name, waypg.QueueConfig{Lease: lease})
+}
+
+func (s schema) bucket(ctx context.Context, id waybill.MessageID) (bucket int, err error) {
+	err = s.db.Pool().QueryRow(ctx, "SELECT bucket FROM "+s.name+".waybill_outbox WHERE message_id = $1::text::uuid", id.String()).Scan(&bucket)
+	return bucket, err
+}

@@ -1,0 +1,344 @@
+package waypg
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/sqlfile"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Tx is a unit of work on PostgreSQL.
+type Tx = outbox.Tx[pgx.Tx]
+
+var (
+	_ outbox.Writer[pgx.Tx] = (*DB)(nil)
+	_ outbox.IdleStore      = (*DB)(nil)
+	_ outbox.Reporter       = (*DB)(nil)
+	_ outbox.RouteStore     = (*DB)(nil)
+	_ inbox.Store[pgx.Tx]   = (*DB)(nil)
+	_ inbox.Log             = (*DB)(nil)
+	_ admin.Database        = (*DB)(nil)
+)
+
+// Config tunes a DB. The zero value is fit for production.
+type Config struct {
+	// Schema is where the tables are. Empty means the first schema of the
+	// connection's search path, as it is when the DB is first used.
+	Schema string
+	// Prefix begins the name of every table and function; empty means "waybill_".
+	Prefix string
+	// Retention is how long the inbox remembers; zero means 30 days. A message
+	// older than that is not handled.
+	Retention time.Duration
+	// IdleTimeout is how long a relay that holds rows may be silent before the
+	// server ends its session; zero means 30 s. It must be longer than the
+	// relay's publish deadline and three heartbeats of its broker together.
+	IdleTimeout time.Duration
+}
+
+const (
+	defaultPrefix    = "waybill_"
+	defaultRetention = 30 * 24 * time.Hour
+	defaultIdle      = 30 * time.Second
+
+	// queueBuckets is how many dispatch locks the queues share.
+	queueBuckets = 64
+	// bucketHash is what outbox.Bucket does. The tables record it.
+	bucketHash = "sha256-2"
+)
+
+//go:embed sql
+var sqlFiles embed.FS
+
+// A DB is waybill's part of one PostgreSQL database. It is safe for concurrent
+// use.
+type DB struct {
+	pool      *pgxpool.Pool
+	prefix    string
+	retention time.Duration
+	idle      time.Duration
+	owned     bool // Close closes the pool
+	schema    string
+
+	mu       sync.Mutex
+	found    *place // once the database has been looked at
+	usable   bool   // the tables were checked
+	buckets  int    // in a lane, as the tables recorded it when they were checked last
+	lanes    map[string]int16
+	wakes    map[string]chan struct{}
+	relaying map[int16]*lane.Lane
+	sqlDB    *SQLDB
+}
+
+// place is what is known of the database once it was reached, with the
+// statements for it.
+type place struct {
+	database string
+	schema   string
+	// namespace is the first number of the advisory locks, from the names of
+	// database, schema and prefix; waybill_dispatch computes the same.
+	namespace int32
+
+	outbox, inbox, queue, admin, rebucket sqlfile.Set
+}
+
+// Open connects to the database that connString names (see pgxpool.ParseConfig)
+// with a pool of its own. Behind a pooler in transaction mode it uses no named
+// statements. It does not create tables: see SchemaUp.
+func Open(ctx context.Context, connString string, cfg Config) (*DB, error) {
+	poolConfig, err := pgxpool.ParseConfig(connString)
+	if err != nil {
+		return nil, fmt.Errorf("waypg: %w", err) // pgx leaves the password out
+	}
+	poolConfig.MaxConns = max(poolConfig.MaxConns, minConns)
+	conn, err := pgx.ConnectConfig(ctx, poolConfig.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("waypg: %w", translate(err))
+	}
+	pooled, err := behindPooler(ctx, conn)
+	if err = errors.Join(err, conn.Close(ctx)); err != nil {
+		return nil, fmt.Errorf("waypg: %w", translate(err))
+	}
+	if pooled {
+		poolConfig.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
+		return nil, fmt.Errorf("waypg: %w", translate(err))
+	}
+	db, err := New(pool, cfg)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	db.owned = true
+	return db, nil
+}
+
+// minConns is the least a pool of our own may open: a relay keeps a connection
+// for each batch that it publishes.
+const minConns = 10
+
+// behindPooler reports whether the session is a pooler's: then the server that
+// answers is another process than the one that greeted us.
+func behindPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var pid uint32
+	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
+	return pid != conn.PgConn().PID(), err
+}
+
+// New uses a pool of the caller's own, which Close leaves open. A relay takes
+// one connection of it for each batch it publishes. Behind a pooler in
+// transaction mode the pool must not use named statements: set
+// DefaultQueryExecMode to pgx.QueryExecModeExec.
+func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
+	if pool == nil {
+		return nil, errors.New("waypg: New needs a pool")
+	}
+	prefix := cmp.Or(cfg.Prefix, defaultPrefix)
+	if !sqlfile.ValidPrefix(prefix) {
+		return nil, badPrefix(prefix)
+	}
+	if cfg.Schema != "" && !schemaForm.MatchString(cfg.Schema) {
+		return nil, badSchema(cfg.Schema)
+	}
+	if cfg.Retention < 0 || cfg.IdleTimeout < 0 {
+		return nil, fmt.Errorf("waypg: negative duration: Retention %v, IdleTimeout %v", cfg.Retention, cfg.IdleTimeout)
+	}
+	return &DB{
+		pool: pool, prefix: prefix, schema: cfg.Schema,
+		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
+		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*lane.Lane{},
+	}, nil
+}
+
+// Pool returns the pool.
+func (db *DB) Pool() *pgxpool.Pool { return db.pool }
+
+// Retention returns how long the inbox remembers.
+func (db *DB) Retention() time.Duration { return db.retention }
+
+// IdleTimeout implements outbox.IdleStore.
+func (db *DB) IdleTimeout() time.Duration { return db.idle }
+
+// SQL returns the outbox and inbox for transactions of database/sql, on
+// connections of the same pool.
+func (db *DB) SQL() *SQLDB {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.sqlDB == nil {
+		db.sqlDB = &SQLDB{DB: db, pool: stdlib.OpenDBFromPool(db.pool)}
+	}
+	return db.sqlDB
+}
+
+// Close closes what Open opened. Relays and workers must have ended.
+func (db *DB) Close() error {
+	db.mu.Lock()
+	sqlDB := db.sqlDB
+	db.mu.Unlock()
+	var err error
+	if sqlDB != nil {
+		err = sqlDB.pool.Close()
+	}
+	if db.owned {
+		db.pool.Close()
+	}
+	return err
+}
+
+// where returns the database's names and statements. It looks once.
+func (db *DB) where(ctx context.Context) (*place, error) {
+	db.mu.Lock()
+	found := db.found
+	db.mu.Unlock()
+	if found != nil {
+		return found, nil
+	}
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer conn.Release()
+	pooled, err := behindPooler(ctx, conn.Conn())
+	if err != nil {
+		return nil, translate(err)
+	}
+	switch mode := conn.Conn().Config().DefaultQueryExecMode; {
+	case pooled && (mode == pgx.QueryExecModeCacheStatement || mode == pgx.QueryExecModeDescribeExec):
+		return nil, fmt.Errorf("waypg: the connection goes through a pooler, and the pool is set to %v: set DefaultQueryExecMode to pgx.QueryExecModeExec", mode)
+	}
+	p := &place{}
+	var schema *string
+	if err := conn.QueryRow(ctx, "SELECT current_database(), current_schema()").Scan(&p.database, &schema); err != nil {
+		return nil, translate(err)
+	}
+	p.schema = db.schema
+	if p.schema == "" {
+		if schema == nil {
+			return nil, fmt.Errorf("waypg: no schema of the search path exists in %s: create one, or name it in the configuration", p.database)
+		}
+		if p.schema = *schema; !schemaForm.MatchString(p.schema) {
+			return nil, badSchema(p.schema)
+		}
+	}
+	p.namespace = namespace(p.database, p.schema, db.prefix)
+	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "rebucket": &p.rebucket} {
+		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
+		if err != nil {
+			return nil, err
+		}
+		*set = sqlfile.MustParse(name+".sql", qualify(string(text), p.schema, db.prefix))
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.found == nil {
+		db.found = p
+	}
+	return db.found, nil
+}
+
+// ready is where, for tables that this version can work with.
+func (db *DB) ready(ctx context.Context) (*place, error) {
+	p, err := db.where(ctx)
+	if err != nil {
+		return nil, err
+	}
+	db.mu.Lock()
+	usable := db.usable
+	db.mu.Unlock()
+	if usable {
+		return p, nil
+	}
+	n, err := db.checkSchema(ctx)
+	if err != nil {
+		return nil, err
+	}
+	db.setBuckets(n)
+	return p, nil
+}
+
+func (db *DB) bucketCount() int {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.buckets
+}
+
+// setBuckets takes note of the number of buckets.
+func (db *DB) setBuckets(n int) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.buckets != n {
+		db.relaying = map[int16]*lane.Lane{}
+	}
+	db.buckets, db.usable = n, true
+}
+
+// lookAgain has the tables checked before they are used again.
+func (db *DB) lookAgain() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.usable = false
+}
+
+// wake returns the channel that hints at rows for a lane or queue.
+func (db *DB) wake(name string) chan struct{} {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	c, ok := db.wakes[name]
+	if !ok {
+		c = make(chan struct{}, 1)
+		db.wakes[name] = c
+	}
+	return c
+}
+
+// hint tells who waits on wake that there may be rows. It never blocks.
+func (db *DB) hint(name string) {
+	select {
+	case db.wake(name) <- struct{}{}:
+	default:
+	}
+}
+
+func (db *DB) hintRows(rows []outbox.Row) {
+	for _, row := range rows {
+		if row.Queue != "" {
+			db.hint("queue " + row.Queue)
+		} else {
+			db.hint(row.Transport)
+		}
+	}
+}
+
+// An SQLDB is a DB for transactions of database/sql. It is safe for concurrent
+// use.
+type SQLDB struct {
+	*DB
+	pool *sql.DB
+}
+
+var (
+	_ outbox.Writer[*sql.Tx] = (*SQLDB)(nil)
+	_ inbox.Store[*sql.Tx]   = (*SQLDB)(nil)
+)
+
+// Pool returns the pool as one of database/sql.
+func (s *SQLDB) Pool() *sql.DB { return s.pool }
+
+var _ waybill.Sender = (*Queue)(nil)

@@ -1,0 +1,18 @@
+// Package waypg keeps outbox, inbox and queues in PostgreSQL (12 or later).
+//
+// A DB is used with pgx transactions; its SQL method returns the same for
+// *sql.Tx. Schema and table prefix are configurable and every statement is
+// qualified, so nothing depends on a search path. It works behind a pooler in
+// transaction mode: no session state, and no named statements there.
+//
+// What makes the outbox keep its order:
+//
+//   - A key belongs to one of 64 buckets. A dispatcher takes the bucket's
+//     advisory lock before its row gets an id and holds it to its commit, so
+//     ids inside a bucket are in commit order.
+//   - A relay locks rows of a small table of buckets, and reads those buckets
+//     in a later statement. The locks end with its transaction, which it keeps
+//     open while it publishes and in which it deletes what was confirmed.
+//   - Because ids are in commit order, a relay remembers per bucket below which
+//     id there is nothing left, and dead rows cost it nothing.
+package waypg

@@ -1,0 +1,268 @@
+package waypg_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		dsn := at(t)
+		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: 300 * time.Millisecond})
+		other := connect(t, dsn, waypg.Config{})
+		put(t, frozen, outbox.Config{}, order{"k", 0}, order{"", 0})
+		c := claim(t, frozen, "default", manyRows)
+		if n := len(claimAll(t, other, "default")); n != 0 {
+			t.Errorf("%d rows are in two hands", n)
+		}
+		var taken outbox.Claim
+		await(t, "the other has the rows", 10*time.Second, func() bool {
+			if taken = claim(t, other, "default", manyRows); len(taken.Rows()) == 1 {
+				settle(t, taken, nil) // it came between bucket and row
+			}
+			return len(taken.Rows()) == 2
+		})
+		if err := c.Settle(t.Context(), c.Rows(), nil); !errors.Is(err, waybill.ErrUnavailable) {
+			t.Errorf("Settle of the frozen one = %v, want ErrUnavailable", err)
+		}
+		settle(t, taken, nil)
+		if got := namesOf(claimAll(t, frozen, "default")); got != "0 k0" {
+			t.Errorf("the frozen one sees %q now, want all: its marks are worth nothing", got)
+		}
+	})
+}
+
+// A server that is blocked in sending rows to a client that does not read is
+// not idle, and no timeout ends it.
+func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"k", ""} {
+		dsn := testserver.Postgres(t)
+		other := openAt(t, dsn, waypg.Config{IdleTimeout: 300 * time.Millisecond})
+		u, err := url.Parse(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		network := cutter{stall: 256 << 10, over: make(chan struct{})}
+		goOn := sync.OnceFunc(func() { close(network.over) })
+		u.Host = network.start(t, u.Host)
+		t.Cleanup(goOn) // before the proxy ends
+		frozen := connect(t, u.String(), waypg.Config{IdleTimeout: 300 * time.Millisecond})
+		var msgs []any
+		for range 24 {
+			msgs = append(msgs, waybill.RawMessage{Name: "big", Key: key, ContentType: "x/y", Body: slices.Repeat([]byte("0123456789abcdef"), 1<<16)})
+		}
+		put(t, other, raw(), msgs...)
+		done := make(chan error, 1)
+		go func() {
+			_, err := frozen.Claim(context.Background(), "default", outbox.Max{Rows: 100, Bytes: 128 << 20})
+			done <- err
+		}()
+		await(t, "the server is blocked in sending", 10*time.Second, func() bool {
+			return count(t, other, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'") == 1
+		})
+		await(t, "the successor has the rows", 20*time.Second, func() bool {
+			c := claim(t, other, "default", outbox.Max{Rows: 100, Bytes: 4 << 20})
+			settle(t, c, nil)
+			return len(c.Rows()) > 0
+		})
+		goOn()
+		if err := <-done; err == nil { // of the server's end
+			t.Error("the frozen claim = nil, want an error")
+		}
+	}
+}
+
+// A relay that works, however slowly, is not stuck.
+func TestHealthySessionIsNotEnded(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{IdleTimeout: 2 * time.Second})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	app, err := db.Pool().Begin(t.Context()) // and neither is an application's transaction
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Rollback(context.Background())
+	if _, err := newOutbox(t, db, outbox.Config{}).Dispatch(t.Context(), app, order{"other", 0}); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	for time.Since(start) < 4*time.Second {
+		c := claim(t, db, "default", manyRows)
+		time.Sleep(400 * time.Millisecond)
+		settle(t, c, nil)
+	}
+	if err := app.Commit(t.Context()); err != nil {
+		t.Errorf("the application's transaction was ended: %v", err)
+	}
+}
+
+// P1: what the relay may see must not be lost by a crash, whatever the server's
+// default; and what is set higher is not lowered.
+func TestCommitOfAMessageIsDurable(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db := open(t, at, waypg.Config{})
+		cfg := outbox.Config{Routes: waybill.Routes{"*": {"events"}}, Queues: map[string]string{"q": "q"}, Transports: []string{"q"}}
+		both := sessions(t, db, cfg)
+		exec(t, db, `CREATE TABLE seen (n bigint GENERATED ALWAYS AS IDENTITY, t text, v text);
+			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen (t, v) VALUES (TG_TABLE_NAME, current_setting('synchronous_commit')); RETURN NULL; END $$;
+			CREATE TRIGGER note AFTER INSERT ON waybill_outbox FOR EACH STATEMENT EXECUTE FUNCTION note();
+			CREATE TRIGGER note AFTER INSERT ON waybill_delayed FOR EACH STATEMENT EXECUTE FUNCTION note();
+			CREATE TRIGGER note AFTER INSERT ON waybill_queue FOR EACH STATEMENT EXECUTE FUNCTION note()`)
+		kinds := map[string]func(ctx context.Context, tx unit) error{
+			"one keyed":   func(ctx context.Context, tx unit) error { _, err := tx.dispatch(ctx, order{"k", 0}); return err },
+			"one unkeyed": func(ctx context.Context, tx unit) error { _, err := tx.dispatch(ctx, order{"", 0}); return err },
+			"two unkeyed": func(ctx context.Context, tx unit) error {
+				_, err := tx.dispatch(ctx, order{"", 0})
+				_, again := tx.dispatch(ctx, order{"", 0})
+				return errors.Join(err, again)
+			},
+			"two keyed": func(ctx context.Context, tx unit) error {
+				_, err := tx.dispatch(ctx, order{"k", 0})
+				_, again := tx.dispatch(ctx, order{"l", 0})
+				return errors.Join(err, again)
+			},
+			"delayed": func(ctx context.Context, tx unit) error {
+				_, err := tx.dispatch(ctx, order{"k", 0}, waybill.Delay(time.Hour))
+				return err
+			},
+			"queue": func(ctx context.Context, tx unit) error {
+				_, err := tx.dispatch(ctx, order{"", 0}, waybill.TransportNames{"q"})
+				return err
+			},
+			"waybill_dispatch": func(ctx context.Context, tx unit) error {
+				return tx.exec(ctx, "SELECT waybill_dispatch('x', 'k', '{}', '', 'events')")
+			},
+		}
+		for set, want := range map[string]string{"off": "on", "local": "on", "remote_write": "on", "on": "on", "remote_apply": "remote_apply"} {
+			for _, s := range both {
+				for kind, dispatch := range kinds {
+					exec(t, db, "TRUNCATE seen")
+					if err := s.inTx(t.Context(), func(ctx context.Context, tx unit) error {
+						if err := tx.exec(ctx, "SET LOCAL synchronous_commit = "+set); err != nil {
+							return err
+						}
+						return dispatch(ctx, tx)
+					}); err != nil {
+						t.Fatal(err)
+					}
+					var got string
+					if err := db.Pool().QueryRow(t.Context(), "SELECT v FROM seen ORDER BY n DESC LIMIT 1").Scan(&got); err != nil || got != want {
+						t.Errorf("%s, %s, set to %s: committed with %q (%v), want %s", s.name, kind, set, got, err, want)
+					}
+				}
+			}
+		}
+	})
+}
+
+// The server is killed again and again, under dispatchers and a relay: every
+// message whose commit is known comes, and none comes whose transaction is gone.
+func TestServerThatIsKilledLosesNothing(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartPostgres(t, map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "autovacuum": "off"})
+	db := openAt(t, server.URL(), waypg.Config{})
+	exec(t, db, "CREATE TABLE orders (id uuid PRIMARY KEY)")
+	both := sessions(t, db, outbox.Config{})
+	sink := &recorder{}
+	relaying(t, db, sink, outbox.RelayConfig{Retry: noRetry})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	var committed []waybill.MessageID
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				var id waybill.MessageID
+				err := both[i%2].inTx(context.Background(), func(ctx context.Context, tx unit) (err error) {
+					if id, err = tx.dispatch(ctx, order{string(rune('a' + i)), 0}); err != nil {
+						return err
+					}
+					return tx.exec(ctx, "INSERT INTO orders VALUES ('"+id.String()+"')")
+				})
+				if err == nil {
+					mu.Lock()
+					committed = append(committed, id)
+					mu.Unlock()
+				} else {
+					time.Sleep(5 * time.Millisecond) // the server is down
+				}
+			}
+		})
+	}
+	for range 3 {
+		before := len(sink.all())
+		await(t, "messages come", 20*time.Second, func() bool { return len(sink.all()) > before+20 })
+		server.Kill()
+		server.Start()
+	}
+	cancel()
+	all.Wait()
+	await(t, "the outbox is empty", 20*time.Second, func() bool {
+		n := 1
+		err := db.Pool().QueryRow(t.Context(), "SELECT count(*) FROM waybill_outbox").Scan(&n)
+		return err == nil && n == 0
+	})
+	rows, err := db.Pool().Query(t.Context(), "SELECT id FROM orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
+	if err != nil {
+		t.Fatal(err)
+	}
+	exists, came := map[waybill.MessageID]bool{}, map[waybill.MessageID]bool{}
+	for _, id := range orders {
+		exists[id] = true
+	}
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
+	for _, id := range sink.ids {
+		if came[id] = true; !exists[id] {
+			t.Errorf("message %s came and its transaction is gone", id)
+		}
+	}
+	lost := 0
+	for _, id := range committed {
+		if !came[id] {
+			lost++
+		}
+	}
+	t.Logf("%d committed, %d came", len(committed), len(sink.ids))
+	if lost > 0 || len(orders) != len(came) {
+		t.Errorf("%d of %d messages are lost; %d orders, %d messages", lost, len(committed), len(orders), len(came))
+	}
+}
+
+func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	db := openAt(t, dsn, waypg.Config{})
+	// Nobody listens.
+	if _, err := waypg.Open(t.Context(), "postgres://waybill@127.0.0.1:1/x?connect_timeout=1", waypg.Config{}); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Open where nobody listens = %v, want ErrUnavailable", err)
+	}
+	if _, err := waypg.Open(t.Context(), "postgres://waybill:secret@127.0.0.1:1/%zz", waypg.Config{}); err == nil || errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Open of a wrong DSN = %v", err)
+	}
+	// A role that may only read.
+	exec(t, db, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$")
+	reader := connect(t, dsn, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	if _, err := reader.Claim(t.Context(), "default", manyRows); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Claim on a read-only server = %v, want ErrUnavailable", err)
+	}
+}

@@ -1,0 +1,47 @@
+package waypg
+
+import (
+	"crypto/md5"
+	"encoding/binary"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/waybill-go/waybill/internal/sqlfile"
+)
+
+// schemaForm are the names that can be quoted into any statement, function
+// bodies included.
+var schemaForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,62}$`)
+
+func badPrefix(prefix string) error {
+	return fmt.Errorf("waypg: table prefix %q: use lower case letters, digits and '_'", prefix)
+}
+
+func badSchema(schema string) error {
+	return fmt.Errorf("waypg: schema %q: use letters, digits, '_' and '-'", schema)
+}
+
+// written is how the SQL files name tables and functions.
+const written = "public." + sqlfile.Prefix
+
+// qualify puts schema and prefix in the place of those the SQL files have. An
+// index is not qualified where it is created: it gets the prefix alone.
+func qualify(text, schema, prefix string) string {
+	const mark = "\x00"
+	text = sqlfile.Rewrite(strings.ReplaceAll(text, written, mark), prefix)
+	return strings.ReplaceAll(text, mark, qualified(schema, prefix))
+}
+
+// qualified begins the name of every table and function.
+func qualified(schema, prefix string) string { return `"` + schema + `".` + prefix }
+
+// namespace is the first number of all advisory locks of one set of tables.
+func namespace(database, schema, prefix string) int32 {
+	sum := md5.Sum([]byte(database + "/" + qualified(schema, prefix)))
+	return int32(binary.BigEndian.Uint32(sum[:4]))
+}
+
+// lockNumber is the second number of the advisory lock of a bucket; lane 0 is
+// that of all queues.
+func lockNumber(lane, bucket int16) int32 { return int32(lane)<<16 + int32(bucket) }

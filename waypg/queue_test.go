@@ -1,0 +1,129 @@
+package waypg_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// receiveSome waits for messages.
+func receiveSome(t testing.TB, q *waypg.Queue, max int) []*waybill.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ds, err := q.Receive(ctx, max)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ds
+}
+
+// local sends msgs to the queue "q" of db in one transaction, without a relay.
+func local(t testing.TB, db *waypg.DB, msgs ...any) {
+	t.Helper()
+	put(t, db, outbox.Config{To: "q", Queues: map[string]string{"q": "q"}}, msgs...)
+}
+
+// A look at a queue reads what is held, not what waits.
+func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
+	db := open(t, testserver.Postgres, waypg.Config{})
+	q := newQueue(t, db, "q", waypg.QueueConfig{})
+	lend := func() time.Duration {
+		least := time.Hour
+		for range 20 {
+			start := time.Now()
+			if ds := receiveSome(t, q, 1); len(ds) != 1 {
+				t.Fatalf("%d messages, want 1", len(ds))
+			}
+			least = min(least, time.Since(start))
+		}
+		return least
+	}
+	fill := func(from, to int) {
+		var msgs []any
+		for i := from; i < to; i++ {
+			msgs = append(msgs, order{fmt.Sprint(i), i})
+		}
+		local(t, db, msgs...)
+	}
+	fill(0, 100)
+	short := lend()
+	fill(100, 10_000)
+	if long := lend(); long > 5*short+2*time.Millisecond {
+		t.Errorf("lending one message takes %v of 10000 and %v of 100", long, short)
+	}
+}
+
+// Kills: a failed commit of a queue's transaction taken for a success, which
+// would let the relay delete what the broker does not have.
+func TestQueueReportsACommitThatFailed(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db, broker := open(t, at, waypg.Config{}), open(t, at, waypg.Config{})
+		exec(t, broker, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '23514'; END $$;
+			CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON waybill_queue DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail()`)
+		q := newQueue(t, broker, "q", waypg.QueueConfig{})
+		for range 2 { // the second time its statements are cached
+			if err := q.Send(t.Context(), record(t, order{"x", 0})); err == nil {
+				t.Error("Send = nil, want the error of COMMIT")
+			}
+		}
+		put(t, db, outbox.Config{}, order{"a", 1})
+		drain(t, db, q, outbox.RelayConfig{Retry: noRetry})
+		if left, err := db.Left(t.Context(), "default"); err != nil || left.Pending != 1 {
+			t.Errorf("%d messages left (%v), want the one that the broker does not have", left.Pending, err)
+		}
+	})
+}
+
+// A key's messages in the queue are in commit order too, in the first bucket as
+// in any other.
+func TestQueueDispatchersOfAKeyTakeTurns(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	cfg := outbox.Config{To: "q", Queues: map[string]string{"q": "q"}}
+	for _, bucket := range []int{0, 1, 63} {
+		key := ""
+		for i := 0; key == "" || outbox.Bucket(key, 64) != bucket; i++ {
+			key = fmt.Sprint("k", i)
+		}
+		std, err := outbox.New(db.SQL(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := newOutbox(t, db, cfg)
+		first, err := db.SQL().Pool().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := std.Dispatch(t.Context(), first, order{key, 0}); err != nil {
+			t.Fatal(err)
+		}
+		second, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			if _, err := out.Dispatch(context.Background(), second, order{key, 1}); err != nil {
+				done <- err
+				return
+			}
+			done <- second.Commit(context.Background())
+		}()
+		await(t, fmt.Sprintf("bucket %d: the second dispatcher waits", bucket), 5*time.Second, func() bool {
+			return count(t, db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 1
+		})
+		if err := first.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}

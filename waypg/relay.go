@@ -1,0 +1,139 @@
+package waypg
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Lead implements outbox.Store. Any number of processes may relay. A server or
+// role that would end a claim while it publishes is refused.
+func (db *DB) Lead(ctx context.Context) (func(), error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.pool.Query(ctx, p.outbox.Query("hindrances"), db.idle.Milliseconds())
+	if err != nil {
+		return nil, translate(err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[hindrance])
+	if err != nil {
+		return nil, translate(err)
+	}
+	if len(found) > 0 {
+		return nil, fmt.Errorf("waypg: the relay's sessions have %s = %s, want %s: set it for the role or database that the relay connects with", found[0].Name, found[0].Value, found[0].Want)
+	}
+	return func() {}, nil
+}
+
+// A hindrance is a setting with which nothing can be relayed.
+type hindrance struct{ Name, Value, Want string }
+
+// BlocksRoutes implements outbox.RouteStore.
+func (db *DB) BlocksRoutes() {}
+
+// Wake implements outbox.Store.
+func (db *DB) Wake(transport string) <-chan struct{} { return db.wake(transport) }
+
+// Left implements outbox.Store.
+func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return left, err
+	}
+	err = db.pool.QueryRow(ctx, p.outbox.Query("left"), transport).Scan(&left.Pending, &left.Blocked, &left.Delayed)
+	return left, translate(err)
+}
+
+// Report implements outbox.Reporter.
+func (db *DB) Report(ctx context.Context, r outbox.Report) error {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return err
+	}
+	if r.Ended {
+		_, err = db.pool.Exec(ctx, p.outbox.Query("forget_report"), r.Relay.String())
+		return translate(err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "?"
+	}
+	_, err = db.pool.Exec(ctx, p.outbox.Query("report"), r.Relay.String(), r.Transport, host, os.Getpid(), clip(r.Problem, maxError))
+	return translate(err)
+}
+
+// upkeep does what is due before a claim: it moves delayed messages, looks at
+// one bucket from its start, and ends sessions that are stuck with a bucket.
+func (db *DB) upkeep(ctx context.Context, p *place, l *lane.Lane) error {
+	if err := db.upkeepDelayed(ctx, p); err != nil {
+		return err
+	}
+	if l.Free(time.Now(), stuckEvery) {
+		if _, err := db.pool.Exec(ctx, p.outbox.Query("end_stuck"), db.idle.Seconds()); err != nil {
+			return fmt.Errorf("end stuck sessions: %w", translate(err))
+		}
+	}
+	bucket, marked := l.Due(time.Now())
+	if !marked {
+		return nil
+	}
+	var first *int64
+	if err := db.pool.QueryRow(ctx, p.outbox.Query("first_id"), l.ID, bucket).Scan(&first); err != nil {
+		return translate(err)
+	}
+	if first != nil {
+		l.Lower(bucket, *first)
+	}
+	return nil
+}
+
+// moveBatch is how many delayed messages one statement moves, so that
+// dispatchers wait for milliseconds.
+const moveBatch = 1000
+
+// stuckEvery is how often sessions that are stuck are looked for: a frozen relay
+// is replaced within its idle timeout and this.
+const stuckEvery = 500 * time.Millisecond
+
+// upkeepDelayed moves delayed messages that are due to where they go.
+func (db *DB) upkeepDelayed(ctx context.Context, p *place) error {
+	var due bool
+	if err := db.pool.QueryRow(ctx, p.outbox.Query("any_due")).Scan(&due); err != nil {
+		return translate(err)
+	}
+	for due {
+		var moved int
+		err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, p.outbox.Query("move_due"), p.namespace, moveBatch).Scan(&moved)
+		})
+		if err != nil {
+			return fmt.Errorf("move delayed messages: %w", translate(err))
+		}
+		due = moved == moveBatch
+	}
+	return nil
+}
+
+// readCommitted is for transactions whose later statements must see what was
+// committed while an earlier one waited, whatever the server's default is.
+var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+
+// lane returns what the relays of this process know of a transport.
+func (db *DB) lane(id int16) *lane.Lane {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	l, ok := db.relaying[id]
+	if !ok {
+		l = lane.New(id, db.buckets)
+		db.relaying[id] = l
+	}
+	return l
+}

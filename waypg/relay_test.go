@@ -1,0 +1,380 @@
+package waypg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// namesOf says what a claim has: "a1 b1". It sorts by key, because only within
+// one the order is given.
+func namesOf(rows []outbox.ClaimedRow) string {
+	all := map[string]string{}
+	for _, row := range rows {
+		o := bodyOf(row.Record)
+		all[o.Key] += fmt.Sprint(o.Key, o.Seq, " ")
+	}
+	names := ""
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		names += all[key]
+	}
+	return strings.TrimSpace(names)
+}
+
+// sameBucket returns n keys that share a bucket.
+func sameBucket(n int) (keys []string) {
+	for i := 0; len(keys) < n; i++ {
+		if key := fmt.Sprint("s", i, "-"); outbox.Bucket(key, 64) == 7 {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// otherBuckets returns n keys with a bucket each.
+func otherBuckets(n int) (keys []string) {
+	taken := map[int]bool{7: true}
+	for i := 0; len(keys) < n; i++ {
+		key := fmt.Sprint("o", i, "-")
+		if b := outbox.Bucket(key, 64); !taken[b] {
+			taken[b] = true
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// The stale snapshot: a relay whose look at the buckets is older than another's
+// commit must not publish what that one has published, whatever isolation the
+// database is set to.
+func TestClaimSeesWhatTheLastOwnerHasPublishedAtAnyIsolation(t *testing.T) {
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			everywhere(t, func(t *testing.T, at opener) {
+				dsn := at(t)
+				openAt(t, dsn, waypg.Config{})
+				setup := connect(t, dsn, waypg.Config{})
+				exec(t, setup, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '"+level+"'); END $$")
+				// A pooler keeps sessions that began before.
+				exec(t, setup, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+				setup.Pool().Reset()
+				db := connect(t, dsn, waypg.Config{})
+				for range 200 {
+					_ = db.Pool().Ping(t.Context())
+					var got string
+					if err := db.Pool().QueryRow(t.Context(), "SHOW default_transaction_isolation").Scan(&got); err == nil && got == level {
+						break
+					}
+					exec(t, setup, "SELECT 1")
+				}
+				const rows, claimers = 60, 4
+				keys := sameBucket(3)
+				var msgs []any
+				for i := range rows {
+					msgs = append(msgs, order{keys[i%3], i / 3})
+				}
+				put(t, db, outbox.Config{}, msgs...)
+				var mu sync.Mutex
+				var got []order
+				var all sync.WaitGroup
+				for range claimers {
+					all.Go(func() {
+						for range 1000 {
+							c, err := db.Claim(context.Background(), "default", outbox.Max{Rows: 2, Bytes: 1 << 20})
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							mu.Lock()
+							done := len(got) >= rows
+							for _, row := range c.Rows() {
+								got = append(got, bodyOf(row.Record))
+							}
+							mu.Unlock()
+							if err := c.Settle(context.Background(), c.Rows(), nil); err != nil {
+								t.Error(err)
+							}
+							if done {
+								return
+							}
+						}
+					})
+				}
+				all.Wait()
+				if perKey(t, got); len(got) != rows {
+					t.Errorf("%d rows were published, want each of %d once", len(got), rows)
+				}
+			})
+		})
+	}
+}
+
+// What a program without locks writes below a mark is found within a round.
+func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	key := ""
+	for i := 0; key == "" || outbox.Bucket(key, 64) != 2; i++ { // the second that is looked at
+		key = fmt.Sprint("k", i)
+	}
+	late, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Rollback(context.Background())
+	insert := "INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body) VALUES (1, 2, gen_random_uuid(), 'order.placed', $1, '{\"seq\":0}')"
+	if _, err := late.Exec(t.Context(), insert, key); err != nil {
+		t.Fatal(err)
+	}
+	sink := &recorder{}
+	relaying(t, db, sink, outbox.RelayConfig{})
+	if err := out.InTx(t.Context(), func(ctx context.Context, tx waypg.Tx) error {
+		_, err := tx.Dispatch(ctx, order{key, 1})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the mark is above", 5*time.Second, func() bool { return len(sink.all()) == 1 })
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the late row comes", 10*time.Second, func() bool { return len(sink.all()) == 2 })
+}
+
+func TestFailedSettleMovesNoMark(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		dsn := at(t)
+		db := openAt(t, dsn, waypg.Config{})
+		put(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1})
+		c := claim(t, db, "default", manyRows)
+		exec(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
+		if err := c.Settle(t.Context(), c.Rows(), nil); !errors.Is(err, waybill.ErrUnavailable) {
+			t.Errorf("Settle on a session that was ended = %v, want ErrUnavailable", err)
+		}
+		await(t, "the rows are free again", 5*time.Second, func() bool { return namesOf(claimAll(t, db, "default")) == "k0 k1" })
+		// An end of the context is no answer either.
+		c = claim(t, db, "default", manyRows)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := c.Settle(ctx, c.Rows(), nil); err == nil {
+			t.Error("Settle with a context that has ended = nil")
+		}
+		await(t, "the rows are free again", 5*time.Second, func() bool { return namesOf(claimAll(t, db, "default")) == "k0 k1" })
+	})
+}
+
+// A claim that was under way when everything was forgotten, or when the ids
+// began anew, must not bring its marks back.
+func TestMarksOfAnEarlierTimeAreNotKept(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db := open(t, at, waypg.Config{})
+		out := newOutbox(t, db, outbox.Config{})
+		send := func(o order) {
+			t.Helper()
+			if err := out.InTx(t.Context(), func(ctx context.Context, tx waypg.Tx) error {
+				_, err := tx.Dispatch(ctx, o)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sink := &recorder{}
+		stop := relaying(t, db, sink, outbox.RelayConfig{})
+		for i := range 20 {
+			send(order{"k", i})
+		}
+		await(t, "warm marks", 10*time.Second, func() bool { return len(sink.all()) == 20 })
+		exec(t, db, "TRUNCATE waybill_outbox RESTART IDENTITY")
+		for i := 20; i < 25; i++ {
+			send(order{"k", i})
+		}
+		await(t, "low ids come", 5*time.Second, func() bool { return len(sink.all()) == 25 })
+		stop()
+		perKey(t, sink.all())
+	})
+}
+
+// Large rows of some buckets must not keep those of others back for ever.
+func TestLargeRowsDoNotStarveOtherBuckets(t *testing.T) {
+	everywhere(t, testLargeRowsDoNotStarveOtherBuckets)
+}
+
+func testLargeRowsDoNotStarveOtherBuckets(t *testing.T, at opener) {
+	db := open(t, at, waypg.Config{})
+	exec(t, db, "INSERT INTO waybill_outbox_lane (name) VALUES ('default')")
+	if _, err := outbox.New(db, outbox.Config{To: "default2"}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `ALTER TABLE waybill_outbox DROP CONSTRAINT waybill_outbox_bucket_of_key;
+		INSERT INTO waybill_outbox_bucket SELECT 1, b FROM generate_series(0, 63) AS b ON CONFLICT DO NOTHING;
+		INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
+		SELECT 1, n % 64, gen_random_uuid(), 'big', 'k' || n % 64, convert_to(repeat('x', 1000), 'UTF8') FROM generate_series(0, 64 * 20 - 1) AS n`)
+	seen := map[string]bool{}
+	for range 200 {
+		c := claim(t, db, "default", outbox.Max{Rows: 500, Bytes: 2000})
+		for _, row := range c.Rows() {
+			seen[row.Record.Key] = true
+		}
+		settle(t, c, nil) // as if each bucket had rows without end
+	}
+	if len(seen) != 64 {
+		t.Errorf("%d of 64 buckets were served in 200 claims", len(seen))
+	}
+}
+
+func TestUnreadableRowBlocksItsKeyOnly(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db := open(t, at, waypg.Config{})
+		put(t, db, outbox.Config{}, order{"bad", 0}, order{"bad", 1}, order{"good", 0})
+		exec(t, db, `UPDATE waybill_outbox SET headers = '{"n": 1}' WHERE id = (SELECT min(id) FROM waybill_outbox)`)
+		sink := &recorder{}
+		drain(t, db, sink, outbox.RelayConfig{})
+		if diff := cmp.Diff([]order{{"good", 0}}, sink.got); diff != "" {
+			t.Errorf("published (-want +got):\n%s", diff)
+		}
+		if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left.Blocked != 2 {
+			t.Errorf("Left = %+v, %v", left, err)
+		}
+	})
+}
+
+// Kills: version not bumped by Settle.
+func TestSettleBumpsTheVersionOfTheBlockedKeys(t *testing.T) {
+	everywhere(t, testSettleBumpsTheVersionOfTheBlockedKeys)
+}
+
+func testSettleBumpsTheVersionOfTheBlockedKeys(t *testing.T, at opener) {
+	db := open(t, at, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"a", 1})
+	version := func() int {
+		return count(t, db, "SELECT blocked_version FROM waybill_outbox_lane WHERE name = 'default'")
+	}
+	before := version()
+	c := claim(t, db, "default", manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused})
+	blocked := version()
+	c = claim(t, db, "default", manyRows)
+	settle(t, c, c.Rows())
+	if released := version(); blocked == before || released == blocked {
+		t.Errorf("blocked_version %d, after a block %d, after its release %d: want three values", before, blocked, released)
+	}
+}
+
+// median of n claims that are let go again.
+func medianClaim(t testing.TB, db *waypg.DB) time.Duration {
+	t.Helper()
+	var all []time.Duration
+	for range 21 {
+		all = append(all, timedClaim(t, db))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func timedClaim(t testing.TB, db *waypg.DB) time.Duration {
+	t.Helper()
+	start := time.Now()
+	settle(t, claim(t, db, "default", outbox.Max{Rows: 100, Bytes: 1 << 20}), nil)
+	return time.Since(start)
+}
+
+// A key with many rows behind its blocked head, or a blocked route with many
+// rows, must not make the others wait for a scan of them: claims begin behind
+// them.
+func TestManyRowsThatWaitCostOthersNothing(t *testing.T) {
+	for what, refusal := range map[string]error{"key": errRefused, "route": &outbox.UnroutableError{Reason: "NO_ROUTE"}} {
+		t.Run(what, func(t *testing.T) {
+			db := open(t, testserver.Postgres, waypg.Config{})
+			keys := sameBucket(4)
+			put(t, db, outbox.Config{}, order{keys[3], 0})
+			empty := medianClaim(t, db)
+			drain(t, db, &recorder{}, outbox.RelayConfig{})
+			msgs := make([]any, 20_000)
+			for i := range msgs {
+				n := 0 // all of one key, or of three
+				if what == "route" {
+					n = i % 3
+				}
+				msgs[i] = order{keys[n], i}
+			}
+			put(t, db, outbox.Config{}, msgs...)
+			sink := &recorder{refuse: func(rec *waybill.Record) error {
+				if rec.Name == "order.placed" { // and not y
+					return refusal
+				}
+				return nil
+			}}
+			drain(t, db, sink, outbox.RelayConfig{Retry: noRetry})
+			if blocked, err := db.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 1 || blocked[0].Waiting != 20_000 || (blocked[0].Route != "") != (what == "route") {
+				t.Fatalf("Blocked = %+v, %v", blocked, err)
+			}
+			put(t, db, raw(), named("y", order{keys[3], 1}))
+			if got := claimAll(t, db, "default"); len(got) != 1 || got[0].Record.Key != keys[3] {
+				t.Fatalf("claim behind the rows that wait = %d rows", len(got))
+			}
+			if warm := medianClaim(t, db); warm > 5*empty+5*time.Millisecond {
+				t.Errorf("a claim takes %v, without rows that wait it was %v", warm, empty)
+			}
+		})
+	}
+}
+
+// An old snapshot keeps dead rows alive; marks step over them.
+func TestClaimStaysFlatWhileAnOldSnapshotIsHeld(t *testing.T) {
+	dsn := testserver.Postgres(t)
+	db := openAt(t, dsn, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	keys := sameBucket(5)
+	old, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Rollback(context.Background())
+	if _, err := old.Exec(t.Context(), "SELECT count(*) FROM waybill_outbox"); err != nil {
+		t.Fatal(err)
+	}
+	sink := &recorder{}
+	for range 10 {
+		msgs := make([]any, 5000)
+		for i := range msgs {
+			msgs[i] = order{keys[i%5], i}
+		}
+		put(t, db, outbox.Config{}, msgs...)
+		drain(t, db, sink, outbox.RelayConfig{})
+	}
+	if n := len(sink.got); n != 50_001 {
+		t.Fatalf("%d came, want 50001", n)
+	}
+	put(t, db, outbox.Config{}, order{keys[0], 1})
+	// A process that remembers nothing reads all the dead rows, on the same
+	// machine in the same moments.
+	var warm, cold []time.Duration
+	for range 9 {
+		stranger := connect(t, dsn, waypg.Config{})
+		if _, err := stranger.Left(t.Context(), "default"); err != nil {
+			t.Fatal(err)
+		}
+		warm, cold = append(warm, medianClaim(t, db)), append(cold, timedClaim(t, stranger))
+	}
+	slices.Sort(warm)
+	slices.Sort(cold)
+	if warm, cold := warm[4], cold[4]; warm > cold/2 {
+		t.Errorf("a claim takes %v with 50000 dead rows, %v without marks: want less than half", warm, cold)
+	}
+}

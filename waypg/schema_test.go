@@ -1,0 +1,305 @@
+package waypg_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	osexec "os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+func TestSchemaUpMayBeRepeated(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db := connect(t, at(t), waypg.Config{Prefix: "msg_"})
+		first, err := db.SchemaUp(t.Context())
+		if err != nil || len(first.Applied) == 0 || first.Version != first.Wanted {
+			t.Fatalf("SchemaUp = %+v, %v", first, err)
+		}
+		second, err := db.SchemaUp(t.Context())
+		if err != nil || len(second.Applied) != 0 || len(second.Pending) != 0 || second.Version != first.Version {
+			t.Errorf("SchemaUp again = %+v, %v", second, err)
+		}
+		if n := count(t, db, "SELECT count(*) FROM pg_class WHERE relname LIKE 'waybill%'"); n != 0 {
+			t.Errorf("%d objects ignore the prefix", n)
+		}
+		put(t, db, outbox.Config{}, order{"k", 0})
+		if n := count(t, db, "SELECT count(*) FROM msg_outbox"); n != 1 {
+			t.Errorf("%d rows in msg_outbox", n)
+		}
+	})
+}
+
+func TestSchemaUpMayRunSeveralTimesAtOnce(t *testing.T) {
+	for _, level := range []string{"read committed", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			dsn := testserver.Postgres(t)
+			if level != "read committed" {
+				dsn += "&default_transaction_isolation=" + url.QueryEscape(level)
+			}
+			var all sync.WaitGroup
+			applied := make([]int, 6)
+			for i := range applied {
+				db := connect(t, dsn, waypg.Config{Schema: "app"})
+				all.Go(func() {
+					status, err := db.SchemaUp(context.Background())
+					if err != nil {
+						t.Error(err)
+					}
+					applied[i] = len(status.Applied)
+				})
+			}
+			all.Wait()
+			sum := 0
+			for _, n := range applied {
+				sum += n
+			}
+			if sum != 2 {
+				t.Errorf("applied %v, want each of the two migrations once", applied)
+			}
+		})
+	}
+}
+
+func TestSetsOfTablesDoNotDisturbEachOther(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		dsn := at(t)
+		sets := []waypg.Config{{}, {Prefix: "other_"}, {Schema: "My-App"}, {Schema: "My-App", Prefix: "other_"}, {Schema: "a_b"}, {Schema: "SELECT", Prefix: "user_"}}
+		for i, cfg := range sets {
+			db := openAt(t, dsn, cfg)
+			put(t, db, outbox.Config{}, order{"k", i})
+		}
+		for i, cfg := range sets {
+			db := connect(t, dsn, cfg)
+			sink := &recorder{}
+			drain(t, db, sink, outbox.RelayConfig{})
+			if len(sink.got) != 1 || sink.got[0].Seq != i {
+				t.Errorf("%+v: %v came, want its own message", cfg, sink.got)
+			}
+		}
+	})
+}
+
+func TestWrongNamesAreRefused(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	for _, cfg := range []waypg.Config{{Schema: `a"b`}, {Schema: "a b"}, {Schema: "a$$b"}, {Schema: strings.Repeat("x", 64)}, {Schema: "a'b"}, {Prefix: "A"}, {Prefix: "a;"}, {IdleTimeout: -1}, {Retention: -1}} {
+		if db, err := waypg.Open(t.Context(), dsn, cfg); err == nil {
+			t.Errorf("Open(%+v) = nil error", cfg)
+			db.Close()
+		}
+	}
+	if _, err := waypg.SchemaSQL("a b", ""); err == nil {
+		t.Error("SchemaSQL of a wrong schema = nil error")
+	}
+	db := connect(t, dsn, waypg.Config{})
+	if _, err := db.Queue("", waypg.QueueConfig{}); err == nil {
+		t.Error("a queue without a name = nil error")
+	}
+	if _, err := db.Queue("q", waypg.QueueConfig{Lease: time.Millisecond}); err == nil {
+		t.Error("a lease of 1 ms = nil error")
+	}
+}
+
+func TestPrintedSchemaIsTheSchema(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []waypg.Config{{}, {Schema: "My-App", Prefix: "msg_"}} {
+		up := open(t, testserver.Postgres, cfg)
+		text, err := up.SchemaSQL()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dsn := testserver.Postgres(t)
+		if cfg.Schema != "" {
+			text = `CREATE SCHEMA "` + cfg.Schema + `"; ` + text
+		}
+		psql := osexec.Command("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", dsn)
+		psql.Stdin = strings.NewReader(text)
+		if out, err := psql.CombinedOutput(); err != nil {
+			t.Fatalf("psql: %v\n%s", err, out)
+		}
+		printed := connect(t, dsn, cfg)
+		if status, err := printed.SchemaStatus(t.Context()); err != nil || status.Err() != nil {
+			t.Errorf("status after the printed statements: %+v, %v", status, err)
+		}
+		const objects = `SELECT string_agg(o, ' ' ORDER BY o) FROM (
+			SELECT n.nspname || '.' || c.relname || coalesce((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ',' ORDER BY a.attnum) FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0), '')
+			FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname NOT LIKE 'pg_%' AND n.nspname <> 'information_schema'
+			UNION ALL SELECT p.proname || md5(p.prosrc) FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE n.nspname NOT LIKE 'pg_%' AND n.nspname <> 'information_schema') AS all_objects (o)`
+		var a, b string
+		if err := errors.Join(up.Pool().QueryRow(t.Context(), objects).Scan(&a), printed.Pool().QueryRow(t.Context(), objects).Scan(&b)); err != nil || a != b || a == "" {
+			t.Errorf("objects by up:\n%s\nby print:\n%s (%v)", a, b, err)
+		}
+		put(t, printed, outbox.Config{}, order{"k", 0})
+	}
+}
+
+func TestSchemaThatDoesNotFitIsRefusedByName(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		dsn := at(t)
+		use := func() error {
+			_, err := outbox.New(connect(t, dsn, waypg.Config{}), outbox.Config{})
+			return err
+		}
+		if err := use(); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "schema up") {
+			t.Errorf("without tables: %v", err)
+		}
+		db := openAt(t, dsn, waypg.Config{})
+		for version, ok := range map[string]bool{"0": false, "1": false, "2": true, "3": true, "4": false} {
+			exec(t, db, "UPDATE waybill_meta SET value = '"+version+"' WHERE name = 'schema_version'")
+			if err := use(); (err == nil) != ok || err != nil && !errors.Is(err, admin.ErrSchema) {
+				t.Errorf("with version %s: %v", version, err)
+			}
+		}
+		exec(t, db, "UPDATE waybill_meta SET value = '2' WHERE name = 'schema_version'; UPDATE waybill_meta SET value = '128' WHERE name = 'buckets'")
+		if err := use(); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "128 buckets") {
+			t.Errorf("with other buckets: %v", err)
+		}
+		exec(t, db, "DELETE FROM waybill_meta WHERE name = 'buckets'")
+		if err := use(); !errors.Is(err, admin.ErrSchema) {
+			t.Errorf("without a bucket count: %v, want ErrSchema", err)
+		}
+	})
+}
+
+// A role that may not create schemas may use the one that is there.
+func TestSchemaUpNeedsNoRightThatItDoesNotUse(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	owner := connect(t, dsn, waypg.Config{})
+	role := "r" + strings.ToLower(strings.ReplaceAll(time.Now().Format("150405.000000"), ".", ""))
+	exec(t, owner, "CREATE ROLE "+role+" LOGIN; CREATE SCHEMA app AUTHORIZATION "+role)
+	t.Cleanup(func() {
+		_, _ = owner.Pool().Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol)
+	})
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User(role)
+	db := openAt(t, u.String(), waypg.Config{Schema: "app"})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{})
+	if len(sink.got) != 1 {
+		t.Errorf("%v came, want one message", sink.got)
+	}
+}
+
+// Nobody waits for a schema up on tables that are up to date, and it waits for
+// nobody.
+func TestSchemaUpUnderLoadTakesNoLongLock(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db := open(t, at, waypg.Config{})
+		put(t, db, outbox.Config{}, order{"k", 0})
+		publishing := claim(t, db, "default", manyRows)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := db.SchemaUp(ctx); err != nil {
+			t.Errorf("SchemaUp beside a publish = %v", err)
+		}
+		settle(t, publishing, nil)
+	})
+}
+
+func TestPoolWithNamedStatementsBehindAPoolerIsRefused(t *testing.T) {
+	t.Parallel()
+	dsn := pooled(t)
+	for mode, ok := range map[pgx.QueryExecMode]bool{
+		pgx.QueryExecModeCacheStatement: false, pgx.QueryExecModeDescribeExec: false, pgx.QueryExecModeCacheDescribe: true, pgx.QueryExecModeExec: true,
+	} {
+		cfg, err := pgxpool.ParseConfig(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		db, err := waypg.New(pool, waypg.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = db.SchemaUp(t.Context())
+		if (err == nil) != ok || !ok && !strings.Contains(err.Error(), "QueryExecModeExec") {
+			t.Errorf("%v: SchemaUp = %v", mode, err)
+		}
+		if !ok {
+			continue
+		}
+		// What is allowed works, on sessions that change under it.
+		put(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1})
+		sink := &recorder{}
+		drain(t, db, sink, outbox.RelayConfig{})
+		if perKey(t, sink.got)["k"] != 2 {
+			t.Errorf("%v: %v came", mode, sink.got)
+		}
+	}
+}
+
+// Every mode of pgx works on a server.
+func TestEveryExecModeWorks(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec} {
+		cfg, err := pgxpool.ParseConfig(testserver.Postgres(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		db, err := waypg.New(pool, waypg.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.SchemaUp(t.Context()); err != nil {
+			t.Fatalf("%v: %v", mode, err)
+		}
+		inBoth(t, db, outbox.Config{}, func(t *testing.T, s session) {
+			err := s.inTx(t.Context(), func(ctx context.Context, tx unit) error {
+				for i := range 3 {
+					if _, err := tx.dispatch(ctx, order{"k", i}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := true
+			sink := &recorder{refuse: func(*waybill.Record) error {
+				defer func() { first = false }()
+				if first {
+					return errRefused
+				}
+				return nil
+			}}
+			drain(t, db, sink, outbox.RelayConfig{Retry: noRetry, Workers: 1})
+			if _, err := db.Release(t.Context(), adminAll); err != nil {
+				t.Fatal(err)
+			}
+			drain(t, db, sink, outbox.RelayConfig{Workers: 1})
+			if perKey(t, sink.got)["k"] != 3 {
+				t.Errorf("%v: %v came", mode, sink.got)
+			}
+		})
+	}
+}

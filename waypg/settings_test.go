@@ -1,0 +1,89 @@
+package waypg_test
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// A role or a server that would end a relay's claims is refused by the name of
+// the setting, and may still be looked at.
+func TestRelayIsRefusedWhereItsClaimsWouldBeEnded(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartPostgres(t, nil)
+	owner := openAt(t, server.URL(), waypg.Config{})
+	put(t, owner, outbox.Config{}, order{"k", 0})
+	exec(t, owner, "CREATE ROLE hasty LOGIN SUPERUSER")
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("hasty")
+	lead := func(idle time.Duration) error {
+		db := connect(t, u.String(), waypg.Config{IdleTimeout: idle})
+		if _, err := db.Outbox(t.Context(), admin.OutboxQuery{}); err != nil {
+			t.Errorf("a listing = %v", err)
+		}
+		release, err := db.Lead(t.Context())
+		if err == nil {
+			release()
+		}
+		return err
+	}
+	version := count(t, owner, "SELECT current_setting('server_version_num')::int")
+	for _, c := range []struct {
+		set, name string
+		idle      time.Duration
+		refused   bool
+	}{
+		{"statement_timeout = '29s'", "statement_timeout", 0, true},
+		{"statement_timeout = '30s'", "statement_timeout", 0, false},
+		{"statement_timeout = '30s'", "statement_timeout", 31 * time.Second, true},
+		{"statement_timeout = '900ms'", "statement_timeout", 0, true},
+		{"statement_timeout = 0", "statement_timeout", 0, false},
+		{"transaction_timeout = '5s'", "transaction_timeout", 0, true},
+		{"transaction_timeout = '1min'", "transaction_timeout", 0, false},
+		{"idle_in_transaction_session_timeout = '1s'", "", 0, false}, // each claim sets its own
+		{"default_transaction_read_only = on", "default_transaction_read_only", 0, true},
+	} {
+		if c.name == "transaction_timeout" && version < 170000 {
+			continue
+		}
+		exec(t, owner, "ALTER ROLE hasty SET "+c.set)
+		err := lead(c.idle)
+		if (err != nil) != c.refused || err != nil && !strings.Contains(err.Error(), c.name+" = ") {
+			t.Errorf("%s, idle %v: Lead = %v, want refused %v", c.set, c.idle, err, c.refused)
+		}
+		exec(t, owner, "ALTER ROLE hasty RESET ALL")
+	}
+	// The relay says so, and does not try for ever.
+	exec(t, owner, "ALTER ROLE hasty SET statement_timeout = '5s'")
+	relay := newRelay(t, connect(t, u.String(), waypg.Config{}), &recorder{}, outbox.RelayConfig{})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := relay.Run(ctx); err == nil || !strings.Contains(err.Error(), "statement_timeout = 5000 ms") {
+		t.Errorf("Run = %v, want the setting's name", err)
+	}
+	exec(t, owner, "ALTER ROLE hasty RESET ALL")
+	sink := &recorder{}
+	drain(t, connect(t, u.String(), waypg.Config{}), sink, outbox.RelayConfig{})
+	if len(sink.got) != 1 {
+		t.Errorf("%v came, want one message", sink.got)
+	}
+
+	// What the application's role has is of no concern, and a claim's own idle
+	// timeout wins over that of the role.
+	exec(t, owner, "ALTER ROLE hasty SET idle_in_transaction_session_timeout = '300ms'")
+	put(t, owner, outbox.Config{}, order{"k", 1})
+	db := connect(t, u.String(), waypg.Config{})
+	c := claim(t, db, "default", manyRows)
+	time.Sleep(700 * time.Millisecond)
+	settle(t, c, c.Rows())
+}

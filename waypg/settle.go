@@ -1,0 +1,119 @@
+package waypg
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Settle implements outbox.Claim: one round trip deletes, records failures and
+// commits. Marks move after it, and not before.
+func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
+	if c.conn == nil {
+		return nil
+	}
+	defer c.end()
+	left := c.Left()
+	settling := &pgx.Batch{}
+	changed := c.queueDelete(settling, published, left)
+	for _, f := range failed {
+		changed = c.queueBlock(settling, f, left) || changed
+	}
+	batch := &pgx.Batch{}
+	if changed {
+		// First: its row lock makes those take turns who change what is blocked,
+		// because a route is not one bucket's.
+		batch.Queue(c.at.outbox.Query("bump_blocked"), c.Lane.ID)
+	}
+	batch.QueuedQueries = append(batch.QueuedQueries, settling.QueuedQueries...)
+	batch.Queue("COMMIT")
+	if err := c.send(ctx, batch); err != nil {
+		c.Lane.Forget()
+		return translate(err)
+	}
+	c.Settled(left)
+	return nil
+}
+
+// queueDelete adds what removes the published rows, takes them out of left and
+// unblocks their keys and routes. It reports whether any was blocked.
+func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, left map[int64]int) (unblocked bool) {
+	if len(published) == 0 {
+		return false
+	}
+	in, ids := make([]int16, len(published)), make([]int64, len(published))
+	var routes, keys []string
+	var rows []int64
+	_, anyUnkeyed := c.State.Next[lane.Unkeyed]
+	for i, row := range published {
+		from := c.Origin(left[row.ID])
+		delete(left, row.ID)
+		in[i], ids[i] = from.Bucket, row.ID
+		// A row without key may have been refused elsewhere in the moment before it
+		// was claimed here.
+		if from.KeyBlocked || from.Bucket == lane.Unkeyed && anyUnkeyed {
+			keys, rows = append(keys, row.Record.Key), append(rows, lane.BlockedRow(row))
+			unblocked = true
+		}
+		if name := row.Record.Name; row.RouteFailures > 0 && !slices.Contains(routes, name) {
+			routes = append(routes, name)
+			unblocked = true
+		}
+	}
+	batch.Queue(c.at.outbox.Query("delete_outbox"), c.Lane.ID, in, ids)
+	if len(keys) > 0 {
+		batch.Queue(c.at.outbox.Query("unblock"), c.Lane.ID, keys, rows)
+	}
+	if len(routes) > 0 {
+		batch.Queue(c.at.outbox.Query("unblock_routes"), c.Lane.ID, routes)
+	}
+	return unblocked
+}
+
+// queueBlock adds what records a failure.
+func (c *claim) queueBlock(batch *pgx.Batch, f outbox.Failure, left map[int64]int) bool {
+	i, ours := left[f.Row.ID]
+	if !ours {
+		return false
+	}
+	rec := f.Row.Record
+	route, key, row, bucket := "", rec.Key, lane.BlockedRow(f.Row), c.Origin(i).Bucket
+	if f.Route {
+		route, key, row, bucket = rec.Name, "", 0, lane.Route
+	}
+	batch.Queue(c.at.outbox.Query("block"), c.Lane.ID, route, key, row, bucket, rec.ID.String(), rec.Name, f.RetryIn.Seconds(), clip(f.Err.Error(), maxError))
+	return true
+}
+
+// send sends batch and returns its first error.
+func (c *claim) send(ctx context.Context, batch *pgx.Batch) error {
+	results := c.conn.SendBatch(ctx, batch)
+	for i := range batch.Len() {
+		tag, err := results.Exec()
+		if err == nil && i == batch.Len()-1 && tag.String() == "ROLLBACK" {
+			err = pgx.ErrTxCommitRollback
+		}
+		if err != nil {
+			_ = results.Close() // it says the same
+			return err
+		}
+	}
+	return results.Close()
+}
+
+const maxError = 2000
+
+// clip bounds the text of an error, which a broker may have worded, to what a
+// table takes.
+func clip(s string, max int) string {
+	s = cleanText(s)
+	if len(s) > max {
+		return fmt.Sprintf("%.*s...", max, s)
+	}
+	return s
+}

@@ -1,0 +1,174 @@
+package waypg
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// units are the units of work of database/sql that are open in this process:
+// *sql.Tx -> *unit. A *sql.Tx cannot be wrapped.
+var units sync.Map
+
+// unitOf returns the unit of work whose transaction tx is, or nil.
+func (s *SQLDB) unitOf(tx *sql.Tx) (*unit, error) {
+	found, ok := units.Load(tx)
+	if !ok {
+		return nil, nil
+	}
+	if u := found.(*unit); u.db == s.DB {
+		return u, nil
+	}
+	return nil, errForeign
+}
+
+// InTx implements outbox.Writer and inbox.Store. Savepoints that the function
+// sets by statements of its own do not undo messages: use Tx.Savepoint.
+func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if ctx.Value(insideKey{s.DB}) != nil {
+		return waybill.ErrNestedTransaction
+	}
+	if _, err := s.ready(ctx); err != nil {
+		return err
+	}
+	conn, err := s.pool.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", translate(err))
+	}
+	defer conn.Close()
+	// The transaction ends by our word alone: a context that ends between COMMIT
+	// and its answer must not decide what we report.
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return fmt.Errorf("begin: %w", translate(err))
+	}
+	u := &unit{db: s.DB}
+	units.Store(tx, u)
+	defer func() {
+		u.end()
+		units.Delete(tx)
+		_ = tx.Rollback() // after a commit this does nothing
+	}()
+	if err := fn(context.WithValue(ctx, insideKey{s.DB}, true), tx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := conn.Raw(func(c any) error { return stillOpen(c.(*stdlib.Conn).Conn()) }); err != nil {
+		return err
+	}
+	rows := u.end()
+	if len(rows) > 0 {
+		if _, err := tx.ExecContext(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
+			return fmt.Errorf("commit: %w", translate(err))
+		}
+		if err := s.insert(ctx, tx, rows); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return commitError(err, rows)
+	}
+	s.hintRows(rows)
+	return nil
+}
+
+// Savepoint implements outbox.Writer. In a transaction of the caller's own it
+// undoes statements; what was dispatched there is one of them.
+func (s *SQLDB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context) error) error {
+	u, err := s.unitOf(tx)
+	if err != nil {
+		return err
+	}
+	if u == nil {
+		u = &unit{db: s.DB}
+	}
+	return savepoint(ctx, u, func(ctx context.Context, statement string) error {
+		_, err := tx.ExecContext(ctx, statement)
+		return translate(err)
+	}, fn)
+}
+
+// Write implements outbox.Writer.
+func (s *SQLDB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
+	u, err := s.unitOf(tx)
+	if err != nil {
+		return err
+	}
+	if u != nil {
+		return u.add(rows)
+	}
+	p, err := s.ready(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.isOurs(ctx, p, func(ctx context.Context, query string, args ...any) pgx.Row {
+		return tx.QueryRowContext(ctx, query, args...)
+	}); err != nil {
+		return err
+	}
+	return s.insert(ctx, tx, rows)
+}
+
+// insert writes rows with plain parameters, because the transaction may be one
+// of another driver than pgx.
+func (s *SQLDB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
+	p, err := s.where(ctx)
+	if err != nil {
+		return err
+	}
+	all, locks, err := s.prepare(rows)
+	if err != nil {
+		return err
+	}
+	var taken []*int32
+	for i := range locks {
+		taken = append(taken, &locks[i])
+	}
+	if len(taken) == 0 {
+		taken = append(taken, nil) // no lock, for the sake of synchronous_commit
+	}
+	for _, lock := range taken {
+		if _, err := tx.ExecContext(ctx, p.outbox.Query("lock_one"), p.namespace, lock); err != nil {
+			return fmt.Errorf("dispatch lock: %w", translate(err))
+		}
+	}
+	for _, r := range all {
+		id, rec := r.Record.ID.String(), r.Record
+		switch {
+		case rec.Delay > 0:
+			_, err = tx.ExecContext(ctx, p.outbox.Query("insert_delayed"), r.created.Add(rec.Delay), nullIf(r.lane == 0, r.lane), nullIf(r.Queue == "", r.Queue), r.bucket, id, rec.Name, rec.Key, r.headers, r.body, r.created)
+		case r.Queue != "":
+			_, err = tx.ExecContext(ctx, p.queue.Query("insert"), r.Queue, id, rec.Name, rec.Key, r.headers, r.body, r.created)
+		default:
+			_, err = tx.ExecContext(ctx, p.outbox.Query("insert_row"), r.lane, r.bucket, id, rec.Name, rec.Key, r.headers, r.body, r.created)
+		}
+		if err != nil {
+			return fmt.Errorf("insert %s: %w", rec.Name, s.translateInsert(err))
+		}
+	}
+	return nil
+}
+
+// Remember implements inbox.Store.
+func (s *SQLDB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
+	p, err := s.where(ctx)
+	if err != nil {
+		return false, err
+	}
+	result, err := tx.ExecContext(ctx, p.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID.String())
+	if err != nil {
+		return false, translate(err)
+	}
+	n, err := result.RowsAffected()
+	return n == 1, err
+}

@@ -1,0 +1,309 @@
+package waypg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// unit is the buffer of one unit of work.
+type unit struct {
+	db *DB
+
+	mu    sync.Mutex // a transaction may be shared by goroutines
+	rows  []outbox.Row
+	depth int  // of savepoints
+	over  bool // the function has returned
+}
+
+func (u *unit) add(rows []outbox.Row) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return errOver
+	}
+	u.rows = append(u.rows, rows...)
+	return nil
+}
+
+// errOver says that a message would have been added to what is written already.
+var errOver = errors.New("the unit of work, or the savepoint, is over")
+
+// end lets nothing more in and returns what there is.
+func (u *unit) end() []outbox.Row {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	return u.rows
+}
+
+func (u *unit) mark() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.rows)
+}
+
+// undo forgets what was dispatched since mark.
+func (u *unit) undo(mark int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rows = u.rows[:min(mark, len(u.rows))]
+}
+
+// unitTx is a unit's transaction, as the application sees it. It ends with the
+// unit alone, and its nested transactions take their messages with them.
+type unitTx struct {
+	pgx.Tx
+	unit *unit
+}
+
+var errUnitEnds = errors.New("waypg: a unit of work ends with its function: return an error to roll back")
+
+// Commit is refused.
+func (t *unitTx) Commit(context.Context) error { return errUnitEnds }
+
+// Rollback is refused.
+func (t *unitTx) Rollback(context.Context) error { return errUnitEnds }
+
+// Begin opens a savepoint; its Rollback undoes what was dispatched since.
+func (t *unitTx) Begin(ctx context.Context) (pgx.Tx, error) { return nest(ctx, t.Tx, t.unit) }
+
+func (t *unitTx) unitOf() (*unit, error) { return t.unit, nil }
+
+// nestedTx is a savepoint of a unit of work.
+type nestedTx struct {
+	pgx.Tx
+	unit *unit
+	from int
+	over atomic.Bool
+}
+
+func nest(ctx context.Context, outer pgx.Tx, u *unit) (pgx.Tx, error) {
+	from := u.mark()
+	tx, err := outer.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &nestedTx{Tx: tx, unit: u, from: from}, nil
+}
+
+// Begin opens a savepoint inside this one.
+func (t *nestedTx) Begin(ctx context.Context) (pgx.Tx, error) { return nest(ctx, t.Tx, t.unit) }
+
+// Commit releases the savepoint.
+func (t *nestedTx) Commit(ctx context.Context) error {
+	t.over.Store(true)
+	return t.Tx.Commit(ctx)
+}
+
+// Rollback undoes the savepoint and what was dispatched in it. After Commit it
+// does nothing.
+func (t *nestedTx) Rollback(ctx context.Context) error {
+	t.over.Store(true)
+	err := t.Tx.Rollback(ctx)
+	if !errors.Is(err, pgx.ErrTxClosed) {
+		t.unit.undo(t.from)
+	}
+	return err
+}
+
+func (t *nestedTx) unitOf() (*unit, error) {
+	if t.over.Load() {
+		return nil, errOver
+	}
+	return t.unit, nil
+}
+
+// unitOf returns the unit of work whose transaction tx is, or nil.
+func (db *DB) unitOf(tx pgx.Tx) (*unit, error) {
+	t, ok := tx.(interface{ unitOf() (*unit, error) })
+	if !ok {
+		return nil, nil
+	}
+	if u, err := t.unitOf(); err != nil || u.db == db {
+		return u, err
+	}
+	return nil, errForeign
+}
+
+// insideKey marks contexts of functions given to InTx.
+type insideKey struct{ db *DB }
+
+// rollbackTimeout bounds the end of a transaction that failed.
+const rollbackTimeout = 5 * time.Second
+
+// InTx implements outbox.Writer and inbox.Store. What was dispatched is written
+// by one round trip together with COMMIT, after the deferred constraints were
+// checked, so that the dispatch locks are held for as short as can be.
+func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	if ctx.Value(insideKey{db}) != nil {
+		return waybill.ErrNestedTransaction
+	}
+	place, err := db.ready(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", translate(err))
+	}
+	defer conn.Release() // a connection with an open transaction is closed
+	tx, err := conn.Conn().Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", translate(err))
+	}
+	u := &unit{db: db}
+	committed := false
+	defer func() {
+		u.end()
+		if !committed && !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+			defer cancel()
+			_ = tx.Rollback(ctx)
+		}
+	}()
+	if err := fn(context.WithValue(ctx, insideKey{db}, true), &unitTx{tx, u}); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := stillOpen(conn.Conn()); err != nil {
+		return err
+	}
+	rows := u.end()
+	if err := db.commit(ctx, place, conn.Conn(), rows); err != nil {
+		return err
+	}
+	committed = true
+	db.hintRows(rows)
+	return nil
+}
+
+// errEnded says that a unit of work had no transaction any more at its end.
+var errEnded = errors.New("the transaction was ended inside the unit of work, by a COMMIT or ROLLBACK of its own: nothing was dispatched")
+
+// errAborted says that a statement failed and its error was ignored.
+var errAborted = errors.New("a statement of the unit of work failed and its error was ignored: nothing of it happened")
+
+// stillOpen makes sure that what follows is written in the unit's transaction,
+// and not each statement on its own.
+func stillOpen(conn *pgx.Conn) error {
+	if conn.IsClosed() {
+		return fmt.Errorf("the connection was lost inside the unit of work: %w", translate(pgconn.ErrConnClosed))
+	}
+	switch conn.PgConn().TxStatus() {
+	case 'T':
+		return nil
+	case 'E':
+		return errAborted
+	}
+	return errEnded
+}
+
+// commit writes rows and commits, in one round trip.
+func (db *DB) commit(ctx context.Context, p *place, conn *pgx.Conn, rows []outbox.Row) error {
+	batch := &pgx.Batch{}
+	if len(rows) > 0 {
+		batch.Queue("SET CONSTRAINTS ALL IMMEDIATE")
+		if err := db.queueInserts(p, batch, rows); err != nil {
+			return err
+		}
+	}
+	batch.Queue("COMMIT")
+	results := conn.SendBatch(ctx, batch)
+	var err error
+	for i := range batch.Len() {
+		tag, failed := results.Exec()
+		if err == nil && failed == nil && i == batch.Len()-1 && tag.String() == "ROLLBACK" {
+			failed = pgx.ErrTxCommitRollback
+		}
+		if err == nil {
+			err = failed
+		}
+	}
+	if closing := results.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		return nil
+	}
+	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
+		return fmt.Errorf("commit: %w", db.translateInsert(err)) // it is still open
+	}
+	return commitError(err, rows)
+}
+
+// commitError says whether a failed commit is known to have failed.
+func commitError(err error, rows []outbox.Row) error {
+	if notCommitted(err) {
+		return fmt.Errorf("commit: %w", translate(err))
+	}
+	unknown := &waybill.CommitUnknownError{Err: err}
+	for _, row := range rows {
+		if !slices.Contains(unknown.IDs, row.Record.ID) {
+			unknown.IDs = append(unknown.IDs, row.Record.ID)
+		}
+	}
+	return unknown
+}
+
+// Savepoint implements outbox.Writer. In a transaction of the caller's own it
+// undoes statements; what was dispatched there is one of them.
+func (db *DB) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context) error) error {
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return err
+	}
+	if u == nil {
+		u = &unit{db: db}
+	}
+	return savepoint(ctx, u, func(ctx context.Context, statement string) error {
+		_, err := tx.Exec(ctx, statement)
+		return translate(err)
+	}, fn)
+}
+
+// savepoint runs fn between a savepoint and its release.
+func savepoint(ctx context.Context, u *unit, exec func(ctx context.Context, statement string) error, fn func(ctx context.Context) error) error {
+	u.mu.Lock()
+	mark := len(u.rows)
+	u.depth++
+	name := fmt.Sprintf("waybill_%d", u.depth)
+	u.mu.Unlock()
+	done := false
+	defer func() {
+		if !done { // an error, or a panic of fn
+			u.undo(mark)
+			undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+			defer cancel()
+			if exec(undoing, "ROLLBACK TO SAVEPOINT "+name) == nil {
+				_ = exec(undoing, "RELEASE SAVEPOINT "+name)
+			}
+		}
+		u.mu.Lock()
+		u.depth--
+		u.mu.Unlock()
+	}()
+	if err := exec(ctx, "SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("savepoint: %w", err)
+	}
+	if err := fn(ctx); err != nil {
+		return err
+	}
+	if err := exec(ctx, "RELEASE SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("release savepoint: %w", err)
+	}
+	done = true
+	return nil
+}
