@@ -1,0 +1,431 @@
+package waymysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A claim is an open transaction that has locked buckets and rows.
+type claim struct {
+	*lane.Batch
+	db   *DB
+	conn *sql.Conn // nil once it has ended
+	open bool      // the transaction is
+
+	buckets int // that there are, according to the tables
+}
+
+// Claim implements outbox.Store: it locks buckets in one statement and reads
+// them in a later one. See the package's doc.
+func (db *DB) Claim(ctx context.Context, transport string, most outbox.Max) (outbox.Claim, error) {
+	none := &claim{Batch: &lane.Batch{}}
+	if err := db.writer(ctx); err != nil {
+		return nil, err
+	}
+	id, err := db.relayed(ctx, transport)
+	if err != nil || id == 0 {
+		return none, err
+	}
+	if err := db.upkeep(ctx, db.lane(id)); err != nil {
+		return nil, err
+	}
+	for {
+		l := db.lane(id) // another one once there are other buckets
+		c, again, err := db.claim(ctx, l, most)
+		if err != nil {
+			l.Forget()
+			return nil, translate(err)
+		}
+		if !again {
+			return c, nil
+		}
+	}
+}
+
+// relayed returns the lane of a transport, or 0 when nobody has dispatched to
+// it yet.
+func (db *DB) relayed(ctx context.Context, transport string) (int16, error) {
+	db.mu.Lock()
+	id := db.lanes[transport]
+	db.mu.Unlock()
+	if id == 0 {
+		lanes, err := db.readLanes(ctx)
+		return lanes[transport], err
+	}
+	return id, nil
+}
+
+// claim makes one attempt. Again says that what was remembered is out of date.
+func (db *DB) claim(ctx context.Context, l *lane.Lane, most outbox.Max) (_ *claim, again bool, err error) {
+	pool, err := db.relayPool(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	c := &claim{Batch: lane.NewBatch(l), db: db, conn: conn}
+	defer func() {
+		if err != nil || again || len(c.Batch.Rows) == 0 {
+			c.end()
+		}
+	}()
+	full, unkeyed, err := c.discover(ctx)
+	if err != nil || len(full) == 0 && !unkeyed {
+		return c, false, err
+	}
+	if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
+		return nil, false, err
+	}
+	c.open = true
+	locked, err := c.lock(ctx, full, unkeyed, most)
+	if err != nil {
+		return nil, false, err
+	}
+	now, entries, err := c.readState(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	if c.buckets != l.Buckets() {
+		db.setBuckets(c.buckets)
+		return nil, true, nil
+	}
+	if !l.Serves(c.View, now) {
+		return nil, true, nil
+	}
+	if len(locked) == 0 || len(c.Batch.Rows) >= most.Rows {
+		return c, false, nil
+	}
+	again, err = c.readBuckets(ctx, locked, entries, most)
+	return c, again, err
+}
+
+// query sends text without parameters and scans each row.
+func (c *claim) query(ctx context.Context, text string, scan func(rows *sql.Rows) error, args ...any) error {
+	rows, err := c.conn.QueryContext(ctx, text, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// discover returns the buckets that have rows behind their mark or cursor,
+// beginning with the one whose turn it is. It looks at each by an arm of its own:
+// a range of the primary key between constants is the one plan that does not read
+// the rows below a mark which the server has not purged yet.
+func (c *claim) discover(ctx context.Context) (full []int16, unkeyed bool, err error) {
+	cursors, marks, until := c.View.After()
+	after := marks
+	if held := c.View.Version(); held != 0 {
+		var version, now int64
+		if err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("now"), c.Lane.ID).Scan(&version, &now); err != nil {
+			return nil, false, err
+		}
+		if version == held {
+			after = cursors
+			for b := range after {
+				if !at(now).Before(until[b]) {
+					after[b] = marks[b]
+				}
+			}
+		}
+	}
+	var b strings.Builder
+	table := qualified(c.db.schema, c.db.prefix) + "outbox"
+	for i := range after {
+		bucket := (i + c.View.Turn) % len(after)
+		fmt.Fprintf(&b, "(SELECT %d FROM %s FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket = %d AND id > %d LIMIT 1) UNION ALL ", bucket, table, c.Lane.ID, bucket, after[bucket])
+	}
+	fmt.Fprintf(&b, "(SELECT -1 FROM %s FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket = -1 LIMIT 1)", table, c.Lane.ID)
+	fmt.Fprintf(&b, " UNION ALL (SELECT %d FROM %smeta WHERE name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6))", pausedArm, qualified(c.db.schema, c.db.prefix))
+	paused := false
+	err = c.query(ctx, b.String(), func(rows *sql.Rows) error {
+		var bucket int16
+		if err := rows.Scan(&bucket); err != nil {
+			return err
+		}
+		switch bucket {
+		case lane.Unkeyed:
+			unkeyed = true
+		case pausedArm:
+			paused = true
+		default:
+			full = append(full, bucket)
+		}
+		return nil
+	})
+	if paused {
+		return nil, false, err
+	}
+	return full, unkeyed, err
+}
+
+// pausedArm is the bucket of the row that says that relays are paused.
+const pausedArm = -4
+
+// lock locks buckets that have rows, and takes rows without a key: a quarter of
+// the batch is for those, so that neither kind starves.
+func (c *claim) lock(ctx context.Context, full []int16, anyUnkeyed bool, most outbox.Max) (locked []int16, err error) {
+	unkeyed := (most.Rows + 3) / 4
+	if most.Rows == 1 {
+		unkeyed = c.View.Turn % 2
+	}
+	want := min(max(most.Rows-unkeyed, 1), lane.MaxBuckets)
+	// Other relays may have some of them: then the next in turn.
+	for len(full) > 0 && len(locked) < want {
+		n := min(want-len(locked), len(full))
+		err := c.query(ctx, fmt.Sprintf("SELECT bucket FROM %soutbox_bucket FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket IN (%s) FOR UPDATE SKIP LOCKED",
+			qualified(c.db.schema, c.db.prefix), c.Lane.ID, join(full[:n])), func(rows *sql.Rows) error {
+			var bucket int16
+			err := rows.Scan(&bucket)
+			locked = append(locked, bucket)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		full = full[n:]
+	}
+	if !anyUnkeyed || unkeyed == 0 {
+		return locked, nil
+	}
+	return locked, c.takeUnkeyed(ctx, unkeyed, (most.Bytes+3)/4)
+}
+
+// columns are those of a row, the columns that say what waits aside.
+const columns = "e.bucket, NULL, e.id, e.message_id, e.message_name, e.partition_key, e.headers, %s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', e.created_at)"
+
+// takeUnkeyed locks and takes rows without a key. They have no order: relays
+// share them row by row.
+func (c *claim) takeUnkeyed(ctx context.Context, maxRows, maxBytes int) error {
+	tables := qualified(c.db.schema, c.db.prefix)
+	row := entry{tables, "i.route = '' AND i.partition_key = '' AND i.row_id = e.id"}
+	route := entry{tables, ofRoute}
+	bytes := 0
+	return c.query(ctx, "SELECT "+fmt.Sprintf(columns, "e.body")+", "+row.get("i.failures", "0")+", "+row.get("TRUE", "FALSE")+", "+route.get("i.failures", "0")+", FALSE"+
+		" FROM "+tables+"outbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = "+fmt.Sprint(c.Lane.ID)+" AND e.bucket = -1"+
+		" AND "+row.get(isDue, "TRUE")+" AND "+route.get(isDue, "TRUE")+
+		fmt.Sprintf(" ORDER BY e.id LIMIT %d FOR UPDATE SKIP LOCKED", min(maxRows, c.sizes(maxBytes))), func(rows *sql.Rows) error {
+		r, err := scanRow(rows)
+		if err != nil {
+			return err
+		}
+		if c.measure(r); bytes == 0 || bytes+size(r) <= maxBytes {
+			bytes += size(r)
+			c.Add(r)
+		}
+		return nil
+	})
+}
+
+// An entry is how a statement looks up what is blocked for a row e of the
+// outbox: as a scalar, for each row on its own. A join would, without statistics,
+// read all that is blocked for every row.
+type entry struct{ tables, where string }
+
+const (
+	ofKey   = "i.route = '' AND i.partition_key = e.partition_key AND i.row_id = 0"
+	ofRoute = "i.route = e.message_name AND i.partition_key = '' AND i.row_id = 0"
+	isDue   = "i.next_attempt_at <= UTC_TIMESTAMP(6)"
+)
+
+// get returns an expression for what the entry has, or none where there is no
+// entry.
+func (e entry) get(what, none string) string {
+	return "IFNULL((SELECT " + what + " FROM " + e.tables + "outbox_blocked AS i WHERE i.lane = e.lane AND " + e.where + "), " + none + ")"
+}
+
+// size is what a row counts as.
+func size(r lane.Row) int { return len(r.Claimed.Record.Body) + len(r.Headers) }
+
+// firstUsual is the usual size of rows before any was seen.
+const firstUsual = 4 << 10
+
+// sizes returns how many rows of the usual size are in maxBytes: so many are
+// asked for, because MySQL cannot stop by bytes without reading what it leaves out.
+func (c *claim) sizes(maxBytes int) int {
+	return max(maxBytes/int(cmp.Or(c.db.usual.Load(), firstUsual)), 1)
+}
+
+// measure learns the usual size: from larger rows at once, from smaller ones
+// slowly.
+func (c *claim) measure(r lane.Row) {
+	n, old := int64(size(r)), c.db.usual.Load()
+	if old == 0 {
+		old = firstUsual
+	}
+	if n < old {
+		n = old - (old-n)/64
+	}
+	c.db.usual.Store(max(n, 1))
+}
+
+// readState reads which keys and routes wait, and who answers. It reports
+// whether any has an entry, also one that is due.
+func (c *claim) readState(ctx context.Context) (server string, entries bool, err error) {
+	c.State.Next = map[int16]time.Time{}
+	err = c.query(ctx, c.db.outbox.Query("blocked_state"), func(rows *sql.Rows) error {
+		var now int64
+		var who sql.NullString
+		var bucket sql.Null[int16]
+		var next sql.NullInt64
+		if err := rows.Scan(&c.State.Version, &now, &who, &c.buckets, &bucket, &next); err != nil {
+			return err
+		}
+		c.State.Now, server = at(now), who.String
+		entries = entries || bucket.Valid
+		if next.Valid {
+			c.State.Next[bucket.V] = at(next.Int64)
+		}
+		return nil
+	}, c.db.schema, c.db.prefix+"outbox", c.Lane.ID)
+	if err == nil && server == "" {
+		err = errors.New("waymysql: the outbox's table is gone")
+	}
+	return server, entries, err
+}
+
+// readBuckets reads the locked buckets, from behind their cursors where those
+// still hold. Again says that there was nothing to publish and may be more, or
+// that what waits has changed meanwhile: a key that was let go would be read
+// from behind its head.
+func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, most outbox.Max) (again bool, err error) {
+	limit := outbox.Max{Rows: most.Rows - len(c.Batch.Rows), Bytes: most.Bytes}
+	for _, row := range c.Batch.Rows {
+		limit.Bytes -= len(row.Record.Body)
+	}
+	limit.Bytes = max(limit.Bytes, 1)
+	perBucket := max(min(limit.Rows, c.sizes(limit.Bytes))/len(locked), 1)
+	version, found, err := c.readFrom(ctx, c.rowsOf(locked, c.From(locked), perBucket, entries), limit)
+	if err != nil || version != c.State.Version {
+		return err == nil, err
+	}
+	return c.Take(found), nil
+}
+
+// rowsOf returns the statement that reads the oldest rows of locked buckets,
+// each from behind a mark or cursor of its own, without those of keys that wait.
+// Rows of a route that waits come without their bodies, because what follows
+// them in their keys must wait with them. The first arm is the version of the
+// blocked keys that this statement sees. Where something is blocked each bucket
+// also has an arm with its last id, in case nothing of it may be published.
+func (c *claim) rowsOf(locked []int16, from []int64, perBucket int, entries bool) string {
+	tables := qualified(c.db.schema, c.db.prefix)
+	key, route := entry{tables, ofKey}, entry{tables, ofRoute}
+	var b strings.Builder
+	fmt.Fprintf(&b, "(SELECT -3, l.blocked_version, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM %soutbox_lane AS l WHERE l.id = %d)", tables, c.Lane.ID)
+	for i, bucket := range locked {
+		where := fmt.Sprintf(" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = %d AND e.bucket = %d AND e.id > %d", tables, c.Lane.ID, bucket, from[i])
+		if !entries {
+			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", 0, FALSE, 0, FALSE%s ORDER BY e.id LIMIT %d)", "e.body", where, perBucket)
+			continue
+		}
+		fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", bucket, where)
+		fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, %s, NOT %s%s AND %s ORDER BY e.id LIMIT %d)",
+			"CASE WHEN "+route.get(isDue, "TRUE")+" THEN e.body END",
+			key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"), route.get(isDue, "TRUE"),
+			where, key.get(isDue, "TRUE"), perBucket)
+	}
+	return b.String()
+}
+
+// readFrom reads rows, and the version of the blocked state that they show. What
+// is beyond the limit of bytes is left for another claim.
+func (c *claim) readFrom(ctx context.Context, text string, limit outbox.Max) (version int64, found []lane.Row, err error) {
+	bytes := 0
+	full := map[int16]bool{} // buckets of which a row was left out
+	err = c.query(ctx, text, func(rows *sql.Rows) error {
+		r, err := scanRow(rows)
+		switch {
+		case err != nil:
+			return err
+		case r.Bucket == versionArm:
+			version = *r.Last
+			return nil
+		case r.None:
+			found = append(found, r)
+			return nil
+		}
+		// There is something of this bucket to publish, or to wait behind.
+		if n := len(found) - 1; n >= 0 && found[n].None && found[n].Bucket == r.Bucket {
+			found = found[:n]
+		}
+		if !r.Held {
+			c.measure(r)
+			full[r.Bucket] = full[r.Bucket] || bytes > 0 && bytes+size(r) > limit.Bytes
+		}
+		if full[r.Bucket] {
+			return nil
+		}
+		bytes += size(r)
+		found = append(found, r)
+		return nil
+	})
+	return version, found, err
+}
+
+// versionArm is the bucket of the row that has the version.
+const versionArm = -3
+
+// scanRow reads a row of claim or takeUnkeyed.
+func scanRow(rows *sql.Rows) (lane.Row, error) {
+	rec := &waybill.Record{}
+	r := lane.Row{Claimed: outbox.ClaimedRow{Record: rec}}
+	var last, id, created, failures, routeFailures sql.NullInt64
+	var message []byte
+	var name, key, meta sql.NullString
+	var keyBlocked, held sql.NullBool
+	err := rows.Scan(&r.Bucket, &last, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &keyBlocked, &routeFailures, &held)
+	if err != nil {
+		return r, err
+	}
+	if last.Valid {
+		r.Last = &last.Int64
+	}
+	if r.None = !id.Valid; r.None {
+		return r, nil
+	}
+	if len(message) != len(rec.ID) {
+		return r, fmt.Errorf("row %d of the outbox has a message_id of %d bytes, want 16", id.Int64, len(message))
+	}
+	r.Claimed.ID, rec.ID, rec.Name, rec.Key, r.Headers, rec.DispatchedAt = id.Int64, [16]byte(message), name.String, key.String, meta.String, at(created.Int64)
+	r.Claimed.Failures, r.Claimed.RouteFailures, r.KeyBlocked, r.Held = int(failures.Int64), int(routeFailures.Int64), keyBlocked.Bool, held.Bool
+	return r, nil
+}
+
+// Rows implements outbox.Claim.
+func (c *claim) Rows() []outbox.ClaimedRow { return c.Batch.Rows }
+
+// end gives the connection back, and with it all locks.
+func (c *claim) end() {
+	if c.conn == nil {
+		return
+	}
+	conn := c.conn
+	c.conn = nil
+	if c.open {
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+		defer cancel()
+		if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it
+		}
+	}
+	_ = conn.Close()
+}

@@ -1,0 +1,119 @@
+package waymysql_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/faultproxy"
+	"github.com/waybill-go/waybill/waymysql"
+	"github.com/waybill-go/waybill/waytest"
+)
+
+func TestOutbox(t *testing.T) {
+	t.Parallel()
+	waytest.Outbox(t, place)
+}
+
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	waytest.Inbox(t, place)
+}
+
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	waytest.Queue(t, place)
+}
+
+func place(t *testing.T) waytest.Place[*sql.Tx] {
+	db, dsn := newDB(t, waymysql.Config{})
+	p := waytest.SQLPlace(t, db, db.Pool(), "business")
+	p.Another = func(t *testing.T) waytest.Store[*sql.Tx] { return open(t, dsn, waymysql.Config{}) }
+	p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
+		return db.Queue(name, waymysql.QueueConfig{Lease: lease})
+	}
+	p.Bucket = func(ctx context.Context, id waybill.MessageID) (bucket int, err error) {
+		err = db.Pool().QueryRowContext(ctx, "SELECT bucket FROM waybill_outbox WHERE message_id = ?", id[:]).Scan(&bucket)
+		return bucket, err
+	}
+	p.Ends = map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"ROLLBACK": waytest.ExecSQL("ROLLBACK"), "COMMIT": waytest.ExecSQL("COMMIT"), "tx.Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+	}
+	p.Losses = map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"a deadlock": func(ctx context.Context, tx *sql.Tx) error { return deadlock(ctx, db.Pool(), tx) },
+	}
+	p.LostAnswer = func(t *testing.T) (waytest.Store[*sql.Tx], func()) {
+		db, network := through(t, dsn)
+		return db, func() { loseCommit(network) }
+	}
+	return p
+}
+
+// through opens a database through a proxy.
+func through(t *testing.T, dsn string) (*waymysql.DB, *faultproxy.Proxy) {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := faultproxy.Start(cfg.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(network.Close)
+	cfg.Addr = network.Addr()
+	return open(t, cfg.FormatDSN(), waymysql.Config{}), network
+}
+
+// loseCommit cuts the connection when the answer to the next COMMIT comes.
+func loseCommit(network *faultproxy.Proxy) {
+	var sent atomic.Bool
+	network.OnBytes(func(dir faultproxy.Direction, b []byte) faultproxy.Action {
+		switch {
+		case dir == faultproxy.ToServer && bytes.Contains(b, []byte("\x03COMMIT")):
+			sent.Store(true)
+		case dir == faultproxy.ToClient && sent.Load():
+			return faultproxy.CutBefore
+		}
+		return faultproxy.Pass
+	})
+}
+
+// deadlock has the server roll tx back for a deadlock with another transaction,
+// which has written more and so is not the one that is chosen.
+func deadlock(ctx context.Context, pool *sql.DB, tx *sql.Tx) error {
+	for _, s := range []string{"CREATE TABLE IF NOT EXISTS knot (id INT PRIMARY KEY, n INT)", "INSERT IGNORE INTO knot VALUES (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (7, 0), (8, 0)"} {
+		if _, err := pool.ExecContext(ctx, s); err != nil {
+			return fmt.Errorf("it proves nothing: %w", err)
+		}
+	}
+	other, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer other.Rollback()
+	if _, err := other.ExecContext(ctx, "UPDATE knot SET n = n + 1 WHERE id >= 2"); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE knot SET n = n + 1 WHERE id = 1"); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := other.ExecContext(ctx, "UPDATE knot SET n = n + 1 WHERE id = 1")
+		done <- err
+	}()
+	time.Sleep(100 * time.Millisecond) // it waits
+	_, err = tx.ExecContext(ctx, "UPDATE knot SET n = n + 1 WHERE id = 2")
+	if otherErr := <-done; otherErr != nil {
+		return fmt.Errorf("the server chose the other one: %w", otherErr)
+	}
+	return err
+}

@@ -1,0 +1,103 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Error numbers of the server, from its manual.
+const (
+	errDuplicate      = 1062
+	errNullColumn     = 1048
+	errNoSavepoint    = 1305 // ER_SP_DOES_NOT_EXIST, also for savepoints
+	errLockWait       = 1205
+	errDeadlock       = 1213
+	errNoTable        = 1146
+	errPacket         = 1153
+	errCheck          = 3819
+	errCheckMariaDB   = 4025
+	errReadOnly       = 1290
+	errReadOnlyTx     = 1792
+	errKilled         = 1927
+	errIdleTimeout    = 4031
+	errStatementLimit = 1969
+)
+
+// translate gives the client's errors waybill's meaning.
+func translate(err error) error {
+	if unavailable(err) && !errors.Is(err, waybill.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
+	}
+	return err
+}
+
+// unavailable reports whether err says that the database cannot be reached, or
+// not for writing, whatever is asked of it.
+func unavailable(err error) bool {
+	var server *mysql.MySQLError
+	if errors.As(err, &server) {
+		switch server.Number {
+		case 1040, 1203, 1226: // too many connections, in all, of a user, by a limit
+			return true
+		case 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184: // shutdown, broken connections
+			return true
+		case 1021, 1037, 1038, 1041, 1114: // disk or memory full
+			return true
+		case errReadOnly, errReadOnlyTx, 1836: // read-only
+			return true
+		case errLockWait, errDeadlock, 3572:
+			return true
+		case 1317, errKilled, errStatementLimit, errIdleTimeout, 3024: // interrupted, killed, timed out
+			return true
+		}
+		return false
+	}
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}
+
+// is reports whether err is the server's error of that number.
+func is(err error, number uint16) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && server.Number == number
+}
+
+// isMade reports whether a statement of a migration failed because it has been
+// run before: the table, procedure, column, index or row is there.
+func isMade(err error) bool {
+	return is(err, 1050) || is(err, 1304) || is(err, 1060) || is(err, 1061) || is(err, errDuplicate)
+}
+
+// refusesRecord reports whether an insert failed for what was inserted. Anything
+// else is the database's fault, and would fail for every other record as well.
+func refusesRecord(err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return errors.Is(err, mysql.ErrPktTooLarge)
+	}
+	class := string(server.SQLState[:2])
+	return class == "22" || class == "23" || server.Number == errCheck || server.Number == errCheckMariaDB || server.Number == errPacket
+}
+
+// notCommitted reports whether a failed COMMIT is known to have had no effect:
+// the server said so, or it was never sent.
+func notCommitted(err error) bool {
+	var server *mysql.MySQLError
+	if errors.As(err, &server) {
+		return !unavailable(err)
+	}
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone)
+}

@@ -1,0 +1,373 @@
+package waymysql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waymysql"
+)
+
+// The server ends the session of a relay that is silent, and its locks with it.
+func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
+	t.Parallel()
+	frozen, dsn := newDB(t, waymysql.Config{IdleTimeout: 2 * time.Second})
+	other := open(t, dsn, waymysql.Config{})
+	put(t, frozen, order{"k", 0}, order{"", 0})
+	c := claim(t, frozen, manyRows)
+	start := time.Now()
+	if n := len(c.Rows()); n != 2 {
+		t.Fatalf("%d rows, want 2", n)
+	}
+	if got := look(t, other); got != "" {
+		t.Errorf("%q is in two hands", got)
+	}
+	var taken outbox.Claim
+	await(t, "the other has the rows", 10*time.Second, func() bool {
+		if taken = claim(t, other, manyRows); len(taken.Rows()) == 1 {
+			settle(t, taken, nil) // it came between bucket and row
+		}
+		return len(taken.Rows()) == 2
+	})
+	if took := time.Since(start); took < 1500*time.Millisecond || took > 5*time.Second {
+		t.Errorf("the successor had the rows after %v, want 2 to 3 s", took)
+	} else {
+		t.Logf("the successor had the rows after %v", took)
+	}
+	if err := c.Settle(t.Context(), c.Rows(), []outbox.Failure{}); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Settle of the frozen one = %v, want ErrUnavailable", err)
+	}
+	settle(t, taken, nil)
+	if got := look(t, frozen); got != "0 k0" {
+		t.Errorf("the frozen one sees %q now, want all: its marks are worth nothing", got)
+	}
+}
+
+// A server that is blocked in sending rows to a client that does not read is not
+// idle: net_write_timeout ends the session.
+func TestRelayThatStopsReadingLosesItsRows(t *testing.T) {
+	t.Parallel()
+	other, dsn := newDB(t, waymysql.Config{})
+	var msgs []any
+	for range 24 {
+		msgs = append(msgs, waybill.RawMessage{Name: "big", Key: "k", ContentType: "x/y", Body: slices.Repeat([]byte("0123456789abcdef"), 1<<16)}) // 1 MiB
+	}
+	put(t, other, msgs...)
+	frozen, network := stalled(t, dsn)
+	done := make(chan error, 1)
+	go func() {
+		_, err := frozen.Claim(context.Background(), outbox.DefaultTransport, outbox.Max{Rows: 100, Bytes: 128 << 20})
+		done <- err
+	}()
+	<-network.stuck
+	start := time.Now()
+	await(t, "the successor has the rows", 20*time.Second, func() bool {
+		c := claim(t, other, outbox.Max{Rows: 100, Bytes: 4 << 20})
+		settle(t, c, nil)
+		return len(c.Rows()) > 0
+	})
+	t.Logf("the successor had the rows after %v", time.Since(start))
+	close(network.goOn)
+	if err := <-done; err == nil { // of the server's end
+		t.Error("the frozen claim = nil, want an error")
+	}
+}
+
+func TestFailedSettleMovesNoMark(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db, order{"k", 0}, order{"k", 1})
+	c := claim(t, db, manyRows)
+	endOthers(t, db)
+	if err := c.Settle(t.Context(), c.Rows(), nil); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Settle on a session that was ended = %v, want ErrUnavailable", err)
+	}
+	await(t, "the rows are free again", 5*time.Second, func() bool { return look(t, db) == "k0 k1" })
+}
+
+// endOthers ends all sessions of the database that have a transaction open.
+func endOthers(t testing.TB, db *waymysql.DB) {
+	t.Helper()
+	time.Sleep(120 * time.Millisecond) // see waiting
+	rows, err := db.Pool().QueryContext(context.Background(), "SELECT p.id FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE() AND p.id <> CONNECTION_ID()")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	n := 0
+	for rows.Next() {
+		var id int
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		exec(t, db, fmt.Sprint("KILL ", id))
+		n++
+	}
+	if err := rows.Err(); err != nil || n == 0 {
+		t.Fatalf("%d sessions were ended, %v", n, err)
+	}
+}
+
+// A connection that is lost before COMMIT was sent says nothing unknown.
+func TestConnectionLostInsideTheUnitIsAKnownFailure(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	for _, n := range []int{0, 1} {
+		err := out.InTx(t.Context(), func(ctx context.Context, tx waymysql.Tx) error {
+			for range n {
+				if _, err := tx.Dispatch(ctx, order{"k", 1}); err != nil {
+					return err
+				}
+			}
+			_, _ = tx.SQL().ExecContext(ctx, "KILL CONNECTION_ID()")
+			return nil
+		})
+		if !errors.Is(err, waybill.ErrUnavailable) || errors.Is(err, waybill.ErrCommitUnknown) {
+			t.Errorf("%d messages: InTx = %v, want ErrUnavailable", n, err)
+		}
+	}
+	if got := look(t, db); got != "" {
+		t.Errorf("%q was dispatched", got)
+	}
+}
+
+// A pool without a free connection must not keep a caller whose context ends.
+func TestWaitForAConnectionEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{MaxConns: 1})
+	newOutbox(t, db, outbox.Config{})
+	err := db.InTx(t.Context(), func(context.Context, *sql.Tx) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		return db.InTx(ctx, func(context.Context, *sql.Tx) error { return nil })
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("InTx = %v, want DeadlineExceeded", err)
+	}
+}
+
+func TestGoroutinesMayDispatchInOneUnit(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	err := out.InTx(t.Context(), func(ctx context.Context, tx waymysql.Tx) error {
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				if _, err := tx.Dispatch(ctx, order{"k", i}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		return nil
+	})
+	if n := count(t, db, "SELECT COUNT(*) FROM waybill_outbox"); err != nil || n != 50 {
+		t.Errorf("%d of 50 messages, %v", n, err)
+	}
+}
+
+// A row that somebody wrote by hand, and that nobody can read, blocks its key.
+func TestUnreadableRowsBlockTheirKeysOnly(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db, order{"good", 0}, order{"", 0}, order{"numbers", 0}, order{"numbers", 1}, order{"short", 0}, order{"short", 1}, order{"empty", 0})
+	exec(t, db, `UPDATE waybill_outbox SET headers = '{"n": 1}' WHERE partition_key = 'numbers' ORDER BY id LIMIT 1`)
+	exec(t, db, `UPDATE waybill_outbox SET headers = '{"a": {"b": ["c"]}}' WHERE partition_key = 'empty'`)
+	exec(t, db, "UPDATE waybill_outbox SET message_id = 'x' WHERE partition_key = 'short' ORDER BY id LIMIT 1") // padded with zeros
+	insert := "INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body) SELECT id, ?, ?, ?, ?, ?, '' FROM waybill_outbox_lane WHERE name = 'default'"
+	for what, args := range map[string][]any{
+		"no JSON": {-1, make([]byte, 16), []byte("x"), []byte(""), "{"}, "no object": {-1, make([]byte, 16), []byte("x"), []byte(""), "[]"}, "no name": {-1, make([]byte, 16), []byte(""), []byte(""), "{}"},
+		"long id": {-1, make([]byte, 17), []byte("x"), []byte(""), "{}"}, "no id": {-1, nil, []byte("x"), []byte(""), "{}"}, "long key": {3, make([]byte, 16), []byte("x"), make([]byte, 256), "{}"},
+	} {
+		if _, err := db.Pool().ExecContext(t.Context(), insert, args...); err == nil {
+			t.Errorf("%s: the row was taken", what)
+		}
+	}
+	// What the table takes, and a broker would not.
+	exec(t, db, insert, -1, make([]byte, 16), []byte("a name\x00\xff"), []byte(""), "{}")
+	exec(t, db, insert, outbox.Bucket("z\xff", 64), make([]byte, 16), []byte("x"), []byte("z\xff"), "{}")
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{Retry: noRetry})
+	got := perKey(t, sink.got)
+	if got["good"] != 1 || got["numbers"] != 0 || got["empty"] != 0 {
+		t.Errorf("published %v", got)
+	}
+	blocked, err := db.Blocked(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range blocked {
+		t.Logf("blocked: %q %q %s", b.Key, b.HeadName, b.LastError)
+	}
+	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left.Pending != left.Blocked || left.Blocked < 3 {
+		t.Errorf("Left = %+v, %v", left, err)
+	}
+	put(t, db, order{"good", 1}, order{"other", 0})
+	drain(t, db, sink, outbox.RelayConfig{Retry: noRetry})
+	if got := perKey(t, sink.got); got["good"] != 2 || got["other"] != 1 {
+		t.Errorf("published %v, want that others go on", got)
+	}
+}
+
+// What a program without locks writes below a mark is found within a round.
+func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
+	t.Parallel()
+	db, dsn := newDB(t, waymysql.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	key := ""
+	for i := 0; key == "" || outbox.Bucket(key, 64) != 2; i++ { // the second that is looked at
+		key = fmt.Sprint("k", i)
+	}
+	late := begin(t, pool(t, dsn))
+	insert := "INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body) SELECT id, 2, UNHEX(REPLACE(UUID(), '-', '')), 'order.placed', ?, ? FROM waybill_outbox_lane"
+	if _, err := late.ExecContext(t.Context(), insert, key, `{"seq":0}`); err != nil {
+		t.Fatal(err)
+	}
+	sink := &recorder{}
+	relaying(t, db, sink, outbox.RelayConfig{})
+	if err := send(out, order{key, 1}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the mark is above", 5*time.Second, func() bool { return len(sink.all()) == 1 })
+	commit(t, late)
+	await(t, "the late row comes", 10*time.Second, func() bool { return len(sink.all()) == 2 })
+}
+
+// Ids that begin anew: an earlier mark must not hide them for ever. MariaDB does
+// not date a TRUNCATE, so they are found bucket by bucket.
+func TestMarksOfAnEarlierTimeAreNotKept(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	sink := &recorder{}
+	stop := relaying(t, db, sink, outbox.RelayConfig{})
+	for i := range 20 {
+		if err := send(out, order{"k", i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "warm marks", 10*time.Second, func() bool { return len(sink.all()) == 20 })
+	exec(t, db, "TRUNCATE waybill_outbox")
+	for i := 20; i < 25; i++ {
+		if err := send(out, order{"k", i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "low ids come", 30*time.Second, func() bool { return len(sink.all()) == 25 })
+	stop()
+	perKey(t, sink.all())
+}
+
+// The server is killed under dispatchers and a relay: every message whose commit
+// is known comes, and none comes whose transaction is gone.
+func TestServerThatIsKilledLosesNothing(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartMariaDB(t, nil)
+	db := open(t, driverDSN(t, server.URL()), waymysql.Config{})
+	if _, err := db.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, "CREATE TABLE orders (id CHAR(36) PRIMARY KEY)")
+	out := newOutbox(t, db, outbox.Config{})
+	sink := &recorder{}
+	relaying(t, db, sink, outbox.RelayConfig{Retry: noRetry})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	committed := map[string]bool{}
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				var id waybill.MessageID
+				err := out.InTx(context.Background(), func(ctx context.Context, tx waymysql.Tx) (err error) {
+					if id, err = tx.Dispatch(ctx, order{string(rune('a' + i)), 0}); err != nil {
+						return err
+					}
+					_, err = tx.SQL().ExecContext(ctx, "INSERT INTO orders VALUES (?)", id.String())
+					return err
+				})
+				if err == nil {
+					mu.Lock()
+					committed[id.String()] = true
+					mu.Unlock()
+				} else {
+					time.Sleep(5 * time.Millisecond) // the server is down
+				}
+			}
+		})
+	}
+	for range 2 {
+		before := len(sink.all())
+		await(t, "messages come", 20*time.Second, func() bool { return len(sink.all()) > before+20 })
+		server.Kill()
+		server.Start()
+	}
+	cancel()
+	all.Wait()
+	await(t, "the outbox is empty", 20*time.Second, func() bool {
+		n := 1
+		err := db.Pool().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM waybill_outbox").Scan(&n)
+		return err == nil && n == 0
+	})
+	came := map[string]bool{}
+	for _, rec := range sink.recs {
+		came[rec.ID.String()] = true
+	}
+	rows, err := db.Pool().QueryContext(t.Context(), "SELECT id FROM orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	orders := map[string]bool{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		orders[id] = true
+	}
+	if diff := cmp.Diff(orders, came); diff != "" {
+		t.Errorf("orders and messages (-orders +messages):\n%s", diff)
+	}
+	for id := range committed {
+		if !came[id] {
+			t.Errorf("message %s is lost", id)
+		}
+	}
+	t.Logf("%d known to be committed, %d came", len(committed), len(sink.recs))
+}
+
+func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	if _, err := waymysql.Open(t.Context(), "waybill@tcp(127.0.0.1:1)/x", waymysql.Config{}); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Open where nobody listens = %v, want ErrUnavailable", err)
+	}
+	db, dsn := newDB(t, waymysql.Config{})
+	put(t, db, order{"k", 0})
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.User, cfg.Passwd = "nobody", "s3cr3t"
+	if _, err := waymysql.Open(t.Context(), cfg.FormatDSN(), waymysql.Config{}); err == nil || errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Open with a wrong password = %v", err)
+	}
+	readOnly := open(t, with(t, dsn, map[string]string{"tx_read_only": "1"}), waymysql.Config{})
+	if _, err := readOnly.Claim(t.Context(), outbox.DefaultTransport, manyRows); err == nil {
+		t.Error("Claim in sessions that may only read = nil")
+	}
+}

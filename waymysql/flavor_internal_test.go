@@ -1,0 +1,63 @@
+package waymysql
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestVersionsAreKnown(t *testing.T) {
+	for version, want := range map[string]struct{ name, isolation, refusal string }{
+		"8.0.19":                                {name: "MySQL 8.0.19", isolation: "transaction_isolation"},
+		"8.0.36":                                {name: "MySQL 8.0.36", isolation: "transaction_isolation"},
+		"8.0.36-0ubuntu0.22.04.1":               {name: "MySQL 8.0.36", isolation: "transaction_isolation"},
+		"8.0.36-28":                             {name: "MySQL 8.0.36", isolation: "transaction_isolation"}, // Percona's
+		"8.0.mysql_aurora.3.05.2":               {refusal: "8.0.mysql_aurora"},
+		"8.4.3":                                 {name: "MySQL 8.4.3", isolation: "transaction_isolation"},
+		"8.4.0-commercial":                      {name: "MySQL 8.4.0", isolation: "transaction_isolation"},
+		"9.1.0":                                 {name: "MySQL 9.1.0", isolation: "transaction_isolation"},
+		"5.7.44-log":                            {refusal: "MySQL 5.7.44"},
+		"8.0.18":                                {refusal: "MySQL 8.0.18"},
+		"10.5.23-MariaDB":                       {refusal: "MariaDB 10.5.23"},
+		"5.5.5-10.5.8-MariaDB":                  {refusal: "MariaDB 10.5.8"},
+		"10.6.0-MariaDB":                        {name: "MariaDB 10.6.0", isolation: "tx_isolation"},
+		"10.6.16-MariaDB-log":                   {name: "MariaDB 10.6.16", isolation: "tx_isolation"},
+		"10.11.6-MariaDB-0+deb12u1":             {name: "MariaDB 10.11.6", isolation: "tx_isolation"},
+		"5.5.5-10.11.6-MariaDB":                 {name: "MariaDB 10.11.6", isolation: "tx_isolation"},
+		"11.0.2-MariaDB":                        {name: "MariaDB 11.0.2", isolation: "tx_isolation"},
+		"11.4.2-MariaDB-ubu2404":                {name: "MariaDB 11.4.2", isolation: "transaction_isolation"},
+		"11.8.1-mariadb":                        {name: "MariaDB 11.8.1", isolation: "transaction_isolation"},
+		"5.5.5-10.11.6-MariaDB-1:10.11.6+maria": {name: "MariaDB 10.11.6", isolation: "tx_isolation"},
+		"":                                      {refusal: `""`},
+		"MariaDB":                               {refusal: `"MariaDB"`},
+		"8":                                     {refusal: "8.0.0"},
+		"eight.0.1":                             {refusal: `"eight.0.1"`},
+		"8.0.36.1":                              {refusal: `"8.0.36.1"`},
+		"8.0.-1":                                {refusal: `"8.0.-1"`},
+		"PostgreSQL 15.2":                       {refusal: `"PostgreSQL 15.2"`},
+	} {
+		got, err := parseFlavor(version)
+		switch {
+		case want.refusal != "":
+			if err == nil || !strings.Contains(err.Error(), want.refusal) || !strings.Contains(err.Error(), "want") {
+				t.Errorf("parseFlavor(%q) = %v, %v, want an error with %s", version, got, err, want.refusal)
+			}
+		case err != nil || got.String() != want.name || got.isolation != want.isolation:
+			t.Errorf("parseFlavor(%q) = %v with %s, %v, want %s with %s", version, got, got.isolation, err, want.name, want.isolation)
+		}
+	}
+}
+
+// Those that the tests' server cannot have.
+func TestSettingsOfOtherServersAreKnown(t *testing.T) {
+	for _, c := range []struct{ name, value, refusal string }{
+		{"super_read_only", "ON", "primary"}, {"innodb_read_only", "ON", "primary"}, {"wsrep_on", "OFF", ""}, {"super_read_only", "OFF", ""},
+		{"innodb_flush_log_at_trx_commit", "1", ""}, {"max_execution_time", "5", ""}, // of statements that only read
+		{"max_statement_time", "0.000000", ""}, {"max_statement_time", "0.500000", "at least 30"}, {"max_statement_time", "30.000000", ""},
+	} {
+		err := checkSettings(map[string]string{"auto_increment_increment": "1", c.name: c.value}, 30*time.Second)
+		if (err == nil) != (c.refusal == "") || err != nil && (!strings.Contains(err.Error(), c.name+" = "+c.value) || !strings.Contains(err.Error(), c.refusal)) {
+			t.Errorf("%s = %s: %v, want %q", c.name, c.value, err, c.refusal)
+		}
+	}
+}

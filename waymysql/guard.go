@@ -1,0 +1,72 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+)
+
+// guard is the savepoint of a unit of work: when it is gone at the end, so is
+// the transaction that the unit began.
+const guard = "waybill"
+
+// A guardedConnector connects for units of work: its sessions have autocommit
+// off, and a transaction begins with the guard instead of START TRANSACTION,
+// which saves a round trip.
+type guardedConnector struct{ driver.Connector }
+
+// Connect implements driver.Connector.
+func (c guardedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	full, ok := conn.(fullConn)
+	if !ok {
+		return nil, errors.Join(errors.New("waymysql: the driver's connection lacks a method that it had"), conn.Close())
+	}
+	return guardedConn{full}, nil
+}
+
+// A fullConn is all that database/sql uses of the driver's connection.
+type fullConn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.NamedValueChecker
+	driver.SessionResetter
+	driver.Validator
+}
+
+type guardedConn struct{ fullConn }
+
+// BeginTx implements driver.ConnBeginTx.
+func (c guardedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if opts != (driver.TxOptions{}) {
+		return nil, errors.New("waymysql: a unit of work has the isolation level of its session")
+	}
+	if _, err := c.ExecContext(ctx, "SAVEPOINT "+guard, nil); err != nil {
+		return nil, err
+	}
+	return guardedTx{c}, nil
+}
+
+// Begin implements driver.Conn.
+func (c guardedConn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+type guardedTx struct{ conn guardedConn }
+
+// Commit implements driver.Tx.
+func (tx guardedTx) Commit() error { return tx.end("COMMIT") }
+
+// Rollback implements driver.Tx.
+func (tx guardedTx) Rollback() error { return tx.end("ROLLBACK") }
+
+func (tx guardedTx) end(statement string) error {
+	_, err := tx.conn.ExecContext(context.Background(), statement, nil)
+	return err
+}

@@ -1,0 +1,213 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// unit is the buffer of one unit of work.
+type unit struct {
+	db *DB
+
+	mu      sync.Mutex // a transaction may be shared by goroutines
+	rows    []outbox.Row
+	entries []inbox.Entry // that were remembered, and are in doubt until the end
+	over    bool          // the function has returned
+}
+
+// units are the units of work that are open in this process: *sql.Tx -> *unit.
+// A *sql.Tx cannot be wrapped.
+var units sync.Map
+
+// unitOf returns the unit of work whose transaction tx is, or nil.
+func (db *DB) unitOf(tx *sql.Tx) (*unit, error) {
+	found, ok := units.Load(tx)
+	if !ok {
+		return nil, nil
+	}
+	if u := found.(*unit); u.db == db {
+		return u, nil
+	}
+	return nil, errForeign
+}
+
+var errForeign = errors.New("the transaction is one of another database than the outbox's")
+
+func (u *unit) add(rows []outbox.Row) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return errOver
+	}
+	u.rows = append(u.rows, rows...)
+	return nil
+}
+
+// errOver says that a message would have been added to what is written already.
+var errOver = errors.New("the unit of work is over")
+
+// end lets nothing more in and returns what there is.
+func (u *unit) end() []outbox.Row {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	return u.rows
+}
+
+// undo forgets what was dispatched since mark.
+func (u *unit) undo(mark int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rows = u.rows[:min(mark, len(u.rows))]
+}
+
+// savepoints counts those of this process.
+var savepoints atomic.Int64
+
+// insideKey marks contexts of functions given to InTx.
+type insideKey struct{ db *DB }
+
+// rollbackTimeout bounds the end of a transaction that failed.
+const rollbackTimeout = 5 * time.Second
+
+// InTx implements outbox.Writer and inbox.Store. Savepoints that the function
+// sets by statements of its own do not undo messages: use Tx.Savepoint. When the
+// server has ended the transaction under the function, by a deadlock whose error
+// was ignored or by a statement that commits, nothing more of it is committed
+// and the error wraps waybill.ErrTransactionLost.
+func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if ctx.Value(insideKey{db}) != nil {
+		return waybill.ErrNestedTransaction
+	}
+	if err := db.writer(ctx); err != nil {
+		return err
+	}
+	conn, err := db.units.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", translate(err))
+	}
+	defer conn.Close()
+	// The transaction ends by our word alone: a context that ends between COMMIT
+	// and its answer must not decide what we report.
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return fmt.Errorf("begin: %w", translate(err))
+	}
+	u, committed := &unit{db: db}, false
+	units.Store(tx, u)
+	defer func() {
+		u.end()
+		units.Delete(tx)
+		if !committed {
+			db.abandon(ctx, conn, tx)
+		}
+	}()
+	if err := fn(context.WithValue(ctx, insideKey{db}, true), tx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	rows := u.end()
+	for _, e := range u.entries {
+		if _, err := tx.ExecContext(ctx, db.inbox.Query("processed"), e.Handler, e.DedupKey); err != nil {
+			return fmt.Errorf("inbox: %w", translate(err))
+		}
+	}
+	if err := db.insertPatiently(ctx, tx, rows); err != nil {
+		return err
+	}
+	if !mutant.Active(mutant.NoSavepointGuard) {
+		if _, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+guard); is(err, errNoSavepoint) {
+			return errLost
+		} else if err != nil {
+			return fmt.Errorf("commit: %w", translate(err))
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return commitError(err, rows)
+	}
+	committed = true
+	db.hintRows(rows)
+	return nil
+}
+
+// abandon rolls back. A session whose transaction was not the unit's any more is
+// not used again: what ended it may have been LOCK TABLES, which a rollback does
+// not undo.
+func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+guard)
+	if rolled := tx.Rollback(); err != nil || rolled != nil {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+}
+
+// errLost says what has become of a unit of work whose transaction is gone.
+var errLost = fmt.Errorf("%w: a deadlock whose error was ignored, or a statement that commits, such as DDL: nothing more was committed, and nothing was dispatched", waybill.ErrTransactionLost)
+
+// commitError says whether a failed commit is known to have failed.
+func commitError(err error, rows []outbox.Row) error {
+	if notCommitted(err) {
+		return fmt.Errorf("commit: %w", translate(err))
+	}
+	unknown := &waybill.CommitUnknownError{Err: err}
+	for _, row := range rows {
+		if !slices.Contains(unknown.IDs, row.Record.ID) {
+			unknown.IDs = append(unknown.IDs, row.Record.ID)
+		}
+	}
+	return unknown
+}
+
+// Savepoint implements outbox.Writer. In a transaction of the caller's own it
+// undoes statements; what was dispatched there is one of them.
+func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context) error) error {
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return err
+	}
+	if u == nil {
+		u = &unit{db: db}
+	}
+	u.mu.Lock()
+	mark := len(u.rows)
+	u.mu.Unlock()
+	// A savepoint replaces one of the same name, and does not hide it.
+	name := fmt.Sprintf("%s_%d", guard, savepoints.Add(1))
+	done := false
+	defer func() {
+		if !done { // an error, or a panic of fn
+			u.undo(mark)
+			undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+			defer cancel()
+			if _, err := tx.ExecContext(undoing, "ROLLBACK TO SAVEPOINT "+name); err == nil {
+				_, _ = tx.ExecContext(undoing, "RELEASE SAVEPOINT "+name)
+			}
+		}
+	}()
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("savepoint: %w", translate(err))
+	}
+	if err := fn(ctx); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("release savepoint: %w", translate(err))
+	}
+	done = true
+	return nil
+}

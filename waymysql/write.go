@@ -1,0 +1,403 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybill-go/waybill/internal/headers"
+	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// AddTransports implements outbox.Writer.
+func (db *DB) AddTransports(ctx context.Context, names ...string) error {
+	if err := db.ready(ctx); err != nil {
+		return err
+	}
+	// Most of the time they are there, and a process that may not write may
+	// still read.
+	known, err := db.readLanes(ctx)
+	if err != nil {
+		return fmt.Errorf("transports: %w", err)
+	}
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := known[name]; return ok })
+	if len(names) == 0 {
+		return nil
+	}
+	if err := db.writer(ctx); err != nil {
+		return err
+	}
+	slices.Sort(names) // two processes insert in one order
+	err = db.inTx(ctx, func(tx *sql.Tx) error {
+		for _, name := range names {
+			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_lane"), []byte(name)); err != nil {
+				return err
+			}
+			buckets := db.bucketCount()
+			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_buckets"), buckets, []byte(name)); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_gates"), buckets, []byte(gateName(name, buckets)), []byte(name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		_, err = db.readLanes(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("transports: %w", translate(err))
+	}
+	return nil
+}
+
+// readCommitted is for transactions whose later statements must see what was
+// committed while an earlier one waited, whatever the server's default is.
+var readCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+
+// inTx runs fn in a transaction of waybill's own.
+func (db *DB) inTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	tx, err := db.pool.BeginTx(ctx, readCommitted)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// readLanes reads the numbers of all transports.
+func (db *DB) readLanes(ctx context.Context) (map[string]int16, error) {
+	rows, err := db.pool.QueryContext(ctx, db.outbox.Query("lanes"))
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer rows.Close()
+	found := map[string]int16{}
+	for rows.Next() {
+		var id int16
+		var name string
+		if err := rows.Scan(&id, &name); err != nil {
+			return nil, err
+		}
+		found[name] = id
+	}
+	if err := rows.Err(); err != nil {
+		return nil, translate(err)
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.lanes = found
+	return found, nil
+}
+
+// Write implements outbox.Writer. In a transaction of the caller's own an error
+// must end the transaction: the server may have rolled it back already.
+func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return err
+	}
+	if u != nil {
+		return u.add(rows)
+	}
+	if err := db.writer(ctx); err != nil {
+		return err
+	}
+	return db.insertPatiently(ctx, tx, rows)
+}
+
+// insertPatiently is insert for a transaction that may be open while the number
+// of buckets changes. Only the statement has failed then.
+func (db *DB) insertPatiently(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
+	err := db.insert(ctx, tx, rows)
+	if !errors.Is(err, outbox.ErrBucketsChanged) {
+		return err
+	}
+	if err := db.ready(ctx); err != nil {
+		return err
+	}
+	return db.insert(ctx, tx, rows)
+}
+
+// A gate is a bucket's dispatch lock. Lane 0 is that of all queues.
+type gate struct {
+	lane, bucket int16
+	name         string // of its row; not part of its order
+}
+
+// gateName is the name of a lane's gates. It changes with the number of buckets:
+// who knows another number finds no gate, and cannot take the wrong one.
+func gateName(lane string, buckets int) string {
+	if buckets == outbox.DefaultBuckets {
+		return lane
+	}
+	return fmt.Sprintf("%s/%d", lane, buckets)
+}
+
+func (g gate) compare(h gate) int {
+	if g.lane != h.lane {
+		return int(g.lane) - int(h.lane)
+	}
+	return int(g.bucket) - int(h.bucket)
+}
+
+// stored is a row as it is written.
+type stored struct {
+	outbox.Row
+	gate
+	headers string
+	body    []byte
+	created time.Time
+}
+
+// prepare encodes rows, and returns the gates they need in ascending order.
+func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets int, err error) {
+	db.mu.Lock()
+	lanes := db.lanes
+	buckets = db.buckets
+	db.mu.Unlock()
+	all = make([]stored, len(rows))
+	for i, row := range rows {
+		s := stored{Row: row, body: row.Record.Body, created: row.Record.DispatchedAt}
+		s.bucket = lane.Unkeyed
+		if s.body == nil {
+			s.body = []byte{} // not NULL
+		}
+		if row.Queue == "" {
+			id, ok := lanes[row.Transport]
+			if !ok {
+				return nil, nil, 0, fmt.Errorf("unknown transport %q", row.Transport)
+			}
+			s.gate.lane, s.gate.name = id, gateName(row.Transport, buckets)
+		}
+		if s.headers, err = headers.Encode(row.Record); err != nil {
+			return nil, nil, 0, err
+		}
+		if row.Record.Key != "" {
+			n := buckets
+			if row.Queue != "" {
+				n = queueBuckets
+			}
+			s.bucket = int16(outbox.Bucket(row.Record.Key, n))
+			// A delayed message is locked and ordered when it is due.
+			if row.Record.Delay == 0 && !slices.Contains(locks, s.gate) {
+				locks = append(locks, s.gate)
+			}
+		}
+		all[i] = s
+	}
+	if mutant.Active(mutant.NoDispatchLock) {
+		locks = nil
+	}
+	slices.SortFunc(locks, gate.compare)
+	return all, locks, buckets, nil
+}
+
+// A statement that inserts many has at most so many rows and bytes. The server
+// takes packets of 16 MiB unless it is told otherwise, and escaping may double
+// what is sent.
+const maxInsertRows, maxInsertBytes = 1000, 4 << 20
+
+// insert writes rows under their gates. Rows of the outbox in one bucket take
+// its gate in the statement that gives the first of them its id; for several
+// buckets, or queues, all gates are locked first, in ascending order: units of
+// work cannot deadlock with each other.
+func (db *DB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	all, locks, buckets, err := db.prepare(rows)
+	if err != nil {
+		return err
+	}
+	into := inserts{db: db, ctx: ctx, tx: tx, buckets: buckets}
+	if len(locks) == 1 && together(all) {
+		into.lock = &locks[0]
+	} else if len(locks) > 0 {
+		if err := db.lockGates(ctx, tx, locks, buckets); err != nil {
+			return err
+		}
+		into.checked = true
+	}
+	for _, s := range all {
+		if err := into.add(s); err != nil {
+			return err
+		}
+	}
+	return into.flush()
+}
+
+// together reports whether all rows go into the outbox, and to one transport.
+func together(all []stored) bool {
+	return !slices.ContainsFunc(all, func(s stored) bool {
+		return s.Queue != "" || s.Record.Delay > 0 || s.gate.lane != all[0].gate.lane
+	})
+}
+
+// lockGates locks in ascending order, because that is the order of the index. The
+// bounds make the optimizer prefer its range to all gates of a lane.
+func (db *DB) lockGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets int) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "SELECT g.lane FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE", qualified(db.schema, db.prefix))
+	var names []any
+	for i := 0; i < len(locks); {
+		n := 1
+		for i+n < len(locks) && locks[i+n].lane == locks[i].lane {
+			n++
+		}
+		of := make([]int16, n)
+		for j := range of {
+			of[j] = locks[i+j].bucket
+		}
+		if i > 0 {
+			b.WriteString(" OR")
+		}
+		fmt.Fprintf(&b, " g.lane = %d AND g.bucket BETWEEN %d AND %d AND g.bucket IN (%s) AND g.name = ?", locks[i].lane, of[0], of[n-1], join(of))
+		names = append(names, []byte(locks[i].name))
+		i += n
+	}
+	b.WriteString(" ORDER BY g.lane, g.bucket FOR UPDATE")
+	rows, err := tx.QueryContext(ctx, b.String(), names...)
+	if err != nil {
+		return fmt.Errorf("dispatch lock: %w", translate(err))
+	}
+	defer rows.Close()
+	n := 0
+	for rows.Next() {
+		n++
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("dispatch lock: %w", translate(err))
+	}
+	if n != len(locks) {
+		return db.noGate(ctx, buckets)
+	}
+	return nil
+}
+
+// noGate says why no gate was found for so many buckets: there are other buckets
+// by now, or this is not the outbox's database. It looks from outside of the
+// transaction, whose snapshot may be older, and which must not lock more.
+func (db *DB) noGate(ctx context.Context, buckets int) error {
+	var value string
+	if err := db.pool.QueryRowContext(ctx, db.rebucketing.Query("recorded")).Scan(&value); err != nil {
+		return fmt.Errorf("number of buckets: %w", translate(err))
+	}
+	if value != fmt.Sprint(buckets) {
+		db.lookAgain()
+		return outbox.ErrBucketsChanged
+	}
+	return errForeign
+}
+
+// inserts gathers rows of one table into statements of many rows.
+type inserts struct {
+	db   *DB
+	ctx  context.Context
+	tx   *sql.Tx
+	lock *gate // that the first statement takes
+
+	checked bool // the gates are there
+	buckets int  // that the gates are for
+
+	into  string // the table, and its columns
+	sql   strings.Builder
+	args  []any
+	rows  int
+	bytes int
+	name  string // of the first message
+}
+
+func (in *inserts) add(s stored) error {
+	if in.rows == maxInsertRows || in.bytes > maxInsertBytes {
+		if err := in.flush(); err != nil {
+			return err
+		}
+	}
+	into, row, args := in.row(s)
+	if into != in.into {
+		if err := in.flush(); err != nil {
+			return err
+		}
+		in.into, in.name = into, s.Record.Name
+		in.sql.WriteString(into)
+	}
+	if in.rows > 0 {
+		in.sql.WriteByte(',')
+	}
+	in.sql.WriteString(row)
+	in.args = append(in.args, args...)
+	in.rows++
+	in.bytes += len(s.body) + len(s.headers)
+	return nil
+}
+
+// message are the values of a message's own columns.
+const message = "?,?,?,CONVERT(CAST(? AS BINARY) USING utf8mb4),?,?"
+
+// row returns the beginning of the statement for s, its row and the arguments.
+func (in *inserts) row(s stored) (into, row string, args []any) {
+	tables := qualified(in.db.schema, in.db.prefix)
+	// Bytes, whatever the character set of the connection is.
+	args = []any{s.Record.ID[:], []byte(s.Record.Name), []byte(s.Record.Key), []byte(s.headers), s.body, stamp(s.created)}
+	switch {
+	case s.Record.Delay > 0:
+		var to, queue any
+		if s.Queue != "" {
+			queue = []byte(s.Queue)
+		} else {
+			to = s.lane
+		}
+		return "INSERT INTO " + tables + "delayed (due_at, lane, queue, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
+			"(?,?,?,?," + message + ")", append([]any{stamp(s.created.Add(s.Record.Delay)), to, queue, s.bucket}, args...)
+	case s.Queue != "":
+		return "INSERT INTO " + tables + "queue (queue, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
+			"(?," + message + ")", append([]any{[]byte(s.Queue)}, args...)
+	}
+	into = "INSERT INTO " + tables + "outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES "
+	if in.checked {
+		return into, fmt.Sprintf("(%d,%d,%s)", s.gate.lane, s.bucket, message), args
+	}
+	// The first row takes its lane from a gate's row. The server reads that before
+	// it gives ids to all rows of the statement. NULL, which no column takes, says
+	// that there is no such gate.
+	in.checked = true
+	of, lock := gate{s.gate.lane, lane.Unkeyed, s.gate.name}, ""
+	if in.lock != nil {
+		of, lock, in.lock = *in.lock, " FOR UPDATE", nil
+	}
+	return into, fmt.Sprintf("((SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.bucket = %d AND g.name = ?%s),%d,%s)", tables, of.lane, of.bucket, lock, s.bucket, message),
+		append([]any{[]byte(of.name)}, args...)
+}
+
+func (in *inserts) flush() error {
+	if in.rows == 0 {
+		return nil
+	}
+	_, err := in.tx.ExecContext(in.ctx, in.sql.String(), in.args...)
+	in.sql.Reset()
+	in.into, in.args, in.rows, in.bytes = "", nil, 0, 0
+	switch {
+	case is(err, errNullColumn), is(err, errCheck), is(err, errCheckMariaDB): // the latter where sql_mode is not strict
+		return in.db.noGate(in.ctx, in.buckets)
+	case is(err, errNoTable):
+		return errForeign
+	case errors.Is(err, mysql.ErrPktTooLarge), is(err, errPacket):
+		return fmt.Errorf("insert %s: the body is larger than the server's max_allowed_packet allows: %w", in.name, translate(err))
+	case err != nil:
+		return fmt.Errorf("insert %s: %w", in.name, translate(err))
+	}
+	return nil
+}
