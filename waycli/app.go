@@ -22,6 +22,8 @@ type App struct {
 	Version string
 	// Databases are those that can be opened, by the scheme of their DSN.
 	Databases map[string]Driver
+	// Brokers are those that can be opened, by the scheme of their DSN.
+	Brokers map[string]Broker
 	// Bus returns the application's handlers. It is called once per command that
 	// needs them; ctx lives as long as the command. A panic with an error in it,
 	// as of a refused message type, is reported like a returned one. Nil means
@@ -34,10 +36,20 @@ type App struct {
 // A Driver is what the commands need of one kind of database.
 type Driver struct {
 	// Open opens what dsn names. An error that wraps waybill.ErrUnavailable says
-	// that it cannot be reached, any other that dsn is wrong.
+	// that it cannot be reached, any other that dsn is wrong; as an *Error it may
+	// say what to do.
 	Open func(ctx context.Context, dsn config.DSN, how Open) (Database, error)
 	// SchemaSQL returns what SchemaUp runs on an empty database, without one.
-	SchemaSQL func(prefix string) (string, error)
+	SchemaSQL func(names Names) (string, error)
+	// Schema returns where the tables are that dsn names, in the database's words
+	// a schema. Nil means that its databases have none.
+	Schema func(dsn config.DSN) string
+}
+
+// Names are those of tables. Empty ones mean the default.
+type Names struct {
+	Schema string // only with Driver.Schema
+	Prefix string
 }
 
 // Open says how a database is to be opened.
@@ -46,6 +58,12 @@ type Open struct {
 	Create bool
 	// Retention is how long the inbox remembers.
 	Retention time.Duration
+	// IdleTimeout is how long a relay may be silent before what it has in hand is
+	// taken from it.
+	IdleTimeout time.Duration
+	// Connections is how many the command can use at once. Zero means that it
+	// needs no more than usual.
+	Connections int
 }
 
 // A Database is one open database. Its methods may be called concurrently.

@@ -82,9 +82,14 @@ func (s *session) notes(cfg *config.Config) []string {
 			}
 		}
 		_, opens := s.app.Databases[database.Scheme]
-		if !inProcess(dsn) && !(elsewhere && opens) {
+		_, reaches := s.app.Brokers[dsn.Scheme]
+		if !inProcess(dsn) && !reaches && !(elsewhere && opens) {
 			notes = append(notes, fmt.Sprintf("transports.%s: this version cannot open %s", name, dsn))
 		}
+	}
+	hasBroker := func(name string) bool { return !ownTransport(cfg.Transports[name].DSN) }
+	if len(cfg.Outbox.Routes) > 0 && !slices.ContainsFunc(transportNames(cfg), hasBroker) {
+		notes = append(notes, "outbox.routes: no transport has a broker, so they change nothing")
 	}
 	if _, err := cfg.OutboxTransport(); err != nil && len(cfg.Routing) == 0 && len(cfg.Transports) > 0 {
 		notes = append(notes, err.Error())

@@ -93,6 +93,7 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	if err := s.checkConsume(transports, f); err != nil {
 		return err
 	}
+	s.need = connectionsBesides + min(f.concurrency*len(transports), usefulConnections)
 	counts := newCounts(transports...)
 	runs := make([]func(context.Context) error, len(transports))
 	for i, name := range transports {
@@ -123,6 +124,10 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	return err
 }
 
+// usefulConnections bounds what handlers keep open: each uses one for moments,
+// and the server has not many.
+const usefulConnections = 32
+
 func (s *session) checkConsume(transports []string, f consumeFlags) error {
 	cfg, err := s.config()
 	if err != nil {
@@ -152,11 +157,15 @@ func (s *session) checkConsume(transports []string, f consumeFlags) error {
 
 // worker returns the worker of one transport.
 func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts) (*worker.Worker, error) {
-	queue, err := s.queue(ctx, name)
+	bus, err := s.consumeBus(ctx, name, f, counts)
 	if err != nil {
 		return nil, err
 	}
-	bus, err := s.consumeBus(ctx, name, f, counts)
+	var key func(*waybill.Record) string
+	if f.exec == "" {
+		key = keyOf(bus)
+	}
+	from, err := s.receiver(ctx, name, f.prefetch, key)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +178,7 @@ func (s *session) worker(ctx context.Context, name string, f consumeFlags, count
 		cfg.Prefetch = t.DSN.Int("prefetch", 0)
 	}
 	cfg.Retry, cfg.MaxRetries = retryOf(t.Retry)
-	return worker.New(bus, queue, cfg)
+	return worker.New(bus, from, cfg)
 }
 
 func (s *session) consumeBus(ctx context.Context, transport string, f consumeFlags, counts *counts) (*waybill.Bus, error) {

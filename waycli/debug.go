@@ -14,9 +14,11 @@ func (c *cli) debugCommand() *cobra.Command {
 		&cobra.Command{
 			Use:   "routes",
 			Short: "Print to which transports each message name goes",
-			Long: `Print to which transports each message name of the configuration goes.
+			Long: `Print to which transports each message name of the configuration goes, and where
+their brokers take it if outbox.routes says otherwise than the DSN.
 
-With --json: {"routes": [{"name", "transports"}]}. No transports: it has no route.`,
+With --json: {"routes": [{"name", "transports", "exchange", "routing_key"}]}. No
+transports: it has no route. No exchange or routing key: as in the DSN.`,
 			Args: cobra.NoArgs,
 			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.routes() }),
 		})
@@ -30,7 +32,10 @@ func (s *session) routes() error {
 	type route struct {
 		Name       string   `json:"name"`
 		Transports []string `json:"transports"`
+		Exchange   string   `json:"exchange,omitempty"`
+		RoutingKey string   `json:"routing_key,omitempty"`
 	}
+	override := routesOf(cfg.Outbox.Routes)
 	routes := []route{}
 	for _, name := range messageNames(cfg) {
 		to := waybill.Routes(cfg.Routing).For(name)
@@ -40,7 +45,8 @@ func (s *session) routes() error {
 				to = append(to, one)
 			}
 		}
-		routes = append(routes, route{name, to})
+		exchange, routingKey := override(name)
+		routes = append(routes, route{name, to, exchange, routingKey})
 	}
 	if s.flags.json {
 		s.stdout.json(struct {
@@ -48,10 +54,14 @@ func (s *session) routes() error {
 		}{routes})
 		return nil
 	}
+	header := []string{"NAME", "TRANSPORTS"}
+	if len(cfg.Outbox.Routes) > 0 {
+		header = append(header, "EXCHANGE", "ROUTING KEY")
+	}
 	rows := make([][]any, len(routes))
 	for i, r := range routes {
-		rows[i] = []any{r.Name, strings.Join(r.Transports, ", ")}
+		rows[i] = []any{r.Name, strings.Join(r.Transports, ", "), r.Exchange, r.RoutingKey}[:len(header)]
 	}
-	s.stdout.table([]string{"NAME", "TRANSPORTS"}, rows)
+	s.stdout.table(header, rows)
 	return nil
 }

@@ -2,8 +2,8 @@
 // an application's own: [Main] runs the whole program, [New] returns the
 // commands to mount under a root command of the application's.
 //
-// What opens databases is passed in with [App], so that a binary compiles just
-// the databases it uses. With [App.Bus] the binary has handlers, and consume
+// What opens databases and brokers is passed in with [App], so that a binary
+// compiles just those it uses. With [App.Bus] the binary has handlers, and consume
 // runs them; without, consume runs a command for each message.
 //
 // Results go to stdout, talk, progress and logs to stderr. Every command knows

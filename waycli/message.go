@@ -66,23 +66,30 @@ func (s *session) newDispatcher(ctx context.Context, to string) (*dispatcher, er
 	if err != nil {
 		return nil, err
 	}
-	out := outbox.Config{Routes: cfg.Routing, Queues: map[string]string{}, Serializer: d.serializer}
+	out := outboxOf(cfg)
+	out.Serializer = d.serializer
 	if out.To, err = cfg.OutboxTransport(); err != nil {
 		if len(cfg.Routing) == 0 && to == "" {
 			return nil, err
 		}
 		out.To = to
 	}
-	for name, t := range cfg.Transports {
-		switch {
-		case inDatabase(t.DSN, cfg.Database):
-			out.Queues[name] = t.DSN.Host
-		case !inProcess(t.DSN):
+	d.commitAll, err = db.Dispatcher(out)
+	return d, err
+}
+
+// outboxOf returns the routes, queues and transports of cfg.
+func outboxOf(cfg *config.Config) outbox.Config {
+	out := outbox.Config{Routes: cfg.Routing, Queues: map[string]string{}}
+	for _, name := range transportNames(cfg) {
+		switch dsn := cfg.Transports[name].DSN; {
+		case inDatabase(dsn, cfg.Database):
+			out.Queues[name] = dsn.Host
+		case !inProcess(dsn):
 			out.Transports = append(out.Transports, name)
 		}
 	}
-	d.commitAll, err = db.Dispatcher(out)
-	return d, err
+	return out
 }
 
 // checkName refuses a name that is not on the list.

@@ -12,7 +12,7 @@ import (
 
 func (c *cli) outboxCommand() *cobra.Command {
 	return group(&cobra.Command{Use: "outbox", Short: "Look at messages that are not published yet"},
-		c.outboxListCommand(), c.outboxBlockedCommand(), c.outboxStatsCommand())
+		c.outboxListCommand(), c.outboxBlockedCommand(), c.outboxReleaseCommand(), c.outboxStatsCommand())
 }
 
 func (c *cli) outboxListCommand() *cobra.Command {
@@ -90,65 +90,6 @@ func stateOf(m admin.OutboxMessage) string {
 		return "blocked"
 	}
 	return "pending"
-}
-
-func (c *cli) outboxBlockedCommand() *cobra.Command {
-	var transport string
-	var limit int
-	cmd := &cobra.Command{
-		Use:   "blocked",
-		Short: "List the keys whose next message is refused, longest first",
-		Long: `List the keys whose next message is being refused, and single messages without a
-key, longest first. A relay goes on trying them; nothing of a key overtakes its
-head.
-
-With --json: {"keys": [{"transport", "key", "row", "head_id", "head_name",
-"failures", "first_failed_at", "next_attempt_at", "last_error", "waiting"}],
-"more"}. Row is set for a message without a key.`,
-		Args: cobra.NoArgs,
-		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.outboxBlocked(ctx, transport, limit) }),
-	}
-	c.transportFlag(cmd, &transport)
-	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 means all")
-	return cmd
-}
-
-func (s *session) outboxBlocked(ctx context.Context, transport string, limit int) error {
-	if limit < 0 {
-		return &Error{Usage, fmt.Errorf("--limit: %d is negative", limit), ""}
-	}
-	db, err := s.database(ctx)
-	if err != nil {
-		return err
-	}
-	ask := limit
-	if limit > 0 {
-		ask++
-	}
-	keys, err := db.Blocked(ctx, transport, ask)
-	if err != nil {
-		return err
-	}
-	more := limit > 0 && len(keys) > limit
-	if more {
-		keys = keys[:limit]
-	}
-	if s.flags.json {
-		s.stdout.json(struct {
-			Keys []admin.BlockedKey `json:"keys"`
-			More bool               `json:"more"`
-		}{keys, more})
-		return nil
-	}
-	rows := make([][]any, len(keys))
-	for i, k := range keys {
-		rows[i] = []any{k.Transport, k.Key, k.Waiting, k.Failures, ago(k.FirstFailedAt), short(time.Until(k.NextAttemptAt)), k.HeadName, k.HeadID, k.LastError}
-	}
-	s.stdout.table([]string{"TRANSPORT", "KEY", "WAITING", "FAILURES", "SINCE", "NEXT IN", "HEAD", "ID", "ERROR"}, rows)
-	if more {
-		s.say("there are more: --limit 0 shows all")
-	}
-	return nil
 }
 
 func (c *cli) outboxStatsCommand() *cobra.Command {

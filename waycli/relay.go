@@ -14,8 +14,14 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
+// relayFlags are those of relay.
+type relayFlags struct {
+	drain, standby bool
+	workers        int
+}
+
 func (c *cli) relayCommand() *cobra.Command {
-	var cfg outbox.RelayConfig
+	var f relayFlags
 	cmd := &cobra.Command{
 		Use:   "relay",
 		Short: "Move committed messages from the outbox to their transports",
@@ -26,8 +32,12 @@ sync.
 
 It runs until SIGTERM or SIGINT, settles the batch in hand and exits with 0; a
 second signal exits with 130. With --drain it exits when nothing that is due is
-left: with 0, or with 5 if keys are blocked. One process relays a SQLite file: a
-second one exits with 4, or waits with --standby until it can take over.
+left: with 0, or with 5 if keys are blocked. A broker that cannot be reached is
+waited for, with --drain too; "stats" shows it.
+
+On PostgreSQL any number of relays share the work; one that dies or freezes is
+replaced by the others. One process relays a SQLite file: a second one exits with
+4, or waits with --standby until it can take over.
 
 With --json, at the end: {"reason": "stopped", "drained" or "failed",
 "published", "refused", "transports": [{"transport", "published", "refused", "pending",
@@ -35,34 +45,46 @@ With --json, at the end: {"reason": "stopped", "drained" or "failed",
 		Example: `  waybill relay --standby --config /etc/waybill.yaml
   waybill relay --drain --json`,
 		Args: cobra.NoArgs,
-		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.relay(ctx, cfg) }),
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.relay(ctx, f) }),
 	}
-	cmd.Flags().BoolVar(&cfg.Drain, "drain", false, "exit when nothing that is due is left")
-	cmd.Flags().BoolVar(&cfg.Standby, "standby", false, "wait while another process relays the database, and take over when it ends")
+	p := cmd.Flags()
+	p.BoolVar(&f.drain, "drain", false, "exit when nothing that is due is left")
+	p.BoolVar(&f.standby, "standby", false, "wait while another process relays the database, and take over when it ends")
+	p.IntVar(&f.workers, "workers", 0, "batches of each transport in hand at once (default 2; a SQLite file allows 1)")
 	return cmd
 }
 
 // relay runs one outbox.Relay for each lane.
-func (s *session) relay(ctx context.Context, cfg outbox.RelayConfig) error {
+func (s *session) relay(ctx context.Context, f relayFlags) error {
+	if f.workers < 0 || f.workers > maxWorkers {
+		return &Error{Usage, fmt.Errorf("--workers: %d is not between 1 and %d", f.workers, maxWorkers), ""}
+	}
 	lanes, err := s.lanes()
 	if err != nil {
 		return err
 	}
+	s.need = connectionsBesides + max(f.workers, 2)*len(lanes)
 	db, err := s.database(ctx)
 	if err != nil {
 		return err
 	}
+	if _, shared := db.(outbox.IdleStore); !shared && f.workers > 1 {
+		return &Error{Usage, fmt.Errorf("--workers: %s allows 1", s.cfg.Database.Scheme), "leave it out"}
+	}
 	counts := newCounts(lanes...)
-	cfg.MaxAttempts, cfg.Log, cfg.Observer = s.cfg.Outbox.Retry.MaxAttempts, s.log, counts
+	cfg := outbox.RelayConfig{
+		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
+		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, Log: s.log, Observer: counts,
+	}
 	relays := make([]*outbox.Relay, len(lanes))
 	for i, lane := range lanes {
-		to, err := s.queue(ctx, lane)
+		to, err := s.publisher(ctx, lane)
 		if err != nil {
 			return err
 		}
 		cfg.Transport = lane
 		if relays[i], err = outbox.NewRelay(db, to, cfg); err != nil {
-			return err
+			return &Error{Usage, fmt.Errorf("transport %q: %w", lane, err), fencedBy(lane, to)}
 		}
 	}
 	if !cfg.Standby {
@@ -94,6 +116,22 @@ func (s *session) relay(ctx context.Context, cfg outbox.RelayConfig) error {
 	}
 	// The lanes are counted also after a signal.
 	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, lanes, counts, reason))
+}
+
+const (
+	maxWorkers = 64
+	// connectionsBesides is how many a command needs besides those of its workers:
+	// for reports, counts and what is looked up.
+	connectionsBesides = 4
+)
+
+// fencedBy names the settings that outbox.NewRelay weighs against each other.
+func fencedBy(transport string, to outbox.Publisher) string {
+	hint := "set outbox.idle_timeout or outbox.publish_deadline"
+	if _, beats := to.(outbox.HeartbeatPublisher); beats {
+		hint += fmt.Sprintf(", or the option heartbeat of transports.%s.dsn", pathKey(transport))
+	}
+	return hint
 }
 
 // leftIn counts what waits in lanes. It knows nothing when the database does
@@ -198,7 +236,7 @@ func (s *session) relayResult(ctx context.Context, db Database, lanes []string, 
 
 func keysAre(n int) string {
 	if n == 1 {
-		return "1 key is"
+		return "1 key or route is"
 	}
-	return count(n) + " keys are"
+	return count(n) + " keys or routes are"
 }

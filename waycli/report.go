@@ -89,7 +89,7 @@ func hintOf(err error, name string) string {
 	case errors.Is(err, waybill.ErrCommitUnknown):
 		return fmt.Sprintf("`%s outbox list` shows whether they are there", name)
 	case errors.Is(err, waybill.ErrUnavailable):
-		return "is it locked, out of space or not permitted? Try again when it can be reached"
+		return "is it locked, out of space, not permitted or not running? Try again when it can be reached"
 	case errors.As(err, &unknown):
 		return nearest.Hint(unknown.Name, unknown.Known, "names") + " (names stand under messages in the configuration, or are the program's own)"
 	case errors.As(err, &limit):

@@ -31,6 +31,8 @@ type session struct {
 
 	cfg      *config.Config
 	opened   map[string]Database // by DSN
+	closers  []io.Closer         // ends of transports at brokers
+	need     int                 // connections, see Open
 	handlers *waybill.Bus        // what App.Bus returned
 }
 
@@ -48,6 +50,9 @@ func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
 // close closes what was opened and reports what could not be printed.
 func (s *session) close() error {
 	errs := []error{s.stdout.failure()}
+	for _, c := range s.closers {
+		errs = append(errs, c.Close())
+	}
 	for _, db := range s.opened {
 		errs = append(errs, db.Close())
 	}
@@ -143,15 +148,33 @@ func (s *session) openAny(ctx context.Context, dsn config.DSN, origin string, cr
 	if err != nil {
 		return nil, err
 	}
-	db, err := driver.Open(ctx, dsn, Open{Create: create, Retention: s.cfg.Inbox.Retention})
+	db, err := driver.Open(ctx, dsn, Open{Create: create, Retention: s.cfg.Inbox.Retention, IdleTimeout: s.cfg.Outbox.IdleTimeout, Connections: s.need})
+	hint := joined(adviceIn(err, "check that the database runs there"), fmt.Sprintf("%s comes from %s", dsn, origin))
 	switch {
-	case errors.Is(err, waybill.ErrUnavailable), errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled):
 		return nil, fmt.Errorf("open %s: %w", dsn, err)
+	case errors.Is(err, waybill.ErrUnavailable):
+		if dsn.Host == "" {
+			return nil, fmt.Errorf("open %s: %w", dsn, err) // a file
+		}
+		return nil, &Error{Unavailable, fmt.Errorf("open %s: %w", dsn, err), hint}
 	case err != nil:
-		return nil, &Error{Usage, err, fmt.Sprintf("%s comes from %s", dsn, origin)}
+		return nil, &Error{Usage, err, hint}
 	}
 	s.opened[dsn.Reveal()] = db
 	return db, nil
+}
+
+// adviceIn is what err says to do, or otherwise what to ask of something that
+// cannot be reached.
+func adviceIn(err error, otherwise string) string {
+	if own := (*Error)(nil); errors.As(err, &own) && own.Hint != "" {
+		return own.Hint
+	}
+	if errors.Is(err, waybill.ErrUnavailable) {
+		return otherwise
+	}
+	return ""
 }
 
 func (s *session) driver(dsn config.DSN) (Driver, error) {

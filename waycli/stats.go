@@ -2,22 +2,31 @@ package waycli
 
 import (
 	"context"
+	"fmt"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 func (c *cli) statsCommand() *cobra.Command {
 	var failIf []string
 	cmd := &cobra.Command{
 		Use:   "stats",
-		Short: "Count what is in the outbox, the queues and the inbox",
-		Long: `Count what is in the outbox, the queues and the inbox of the configured database.
+		Short: "Count what is in the outbox, the queues and the inbox, and list relays",
+		Long: `Count what is in the outbox, the queues and the inbox of the configured database,
+and list the relays that have reported within the last minute, with what keeps
+them from publishing. (Those of a SQLite file do not report.)
 
 With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_hand",
-"retrying", "oldest_age_seconds"}], "inbox": [...]}, the lists without detail here
-as "outbox stats" and "inbox stats" have them.
+"retrying", "oldest_age_seconds"}], "inbox": [...], "relays": [{"transport",
+"host", "pid", "started_at", "seen_at", "problem", "since"}]}, the lists without
+detail here as "outbox stats" and "inbox stats" have them. Problem and since are
+left out while nothing is in the way.
 ` + failIfHelp,
 		Example: `  waybill stats --json
   waybill stats --fail-if 'oldest_age>5m' --fail-if 'blocked>0'`,
@@ -41,6 +50,7 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 		Outbox []admin.OutboxStats `json:"outbox"`
 		Queues []admin.QueueStats  `json:"queues"`
 		Inbox  []admin.InboxStats  `json:"inbox"`
+		Relays []admin.Relay       `json:"relays"`
 	}
 	if all.Outbox, err = db.OutboxStats(ctx); err != nil {
 		return err
@@ -49,6 +59,9 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 		return err
 	}
 	if all.Inbox, err = db.InboxStats(ctx); err != nil {
+		return err
+	}
+	if all.Relays, err = db.Relays(ctx); err != nil {
 		return err
 	}
 	if s.flags.json {
@@ -65,5 +78,31 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	s.stdout.table([]string{"QUEUE", "PENDING", "OLDEST", "IN HAND", "RETRYING"}, rows)
 	s.stdout.line("\nInbox")
 	s.inboxTable(all.Inbox)
+	if _, reports := db.(outbox.Reporter); reports {
+		s.stdout.line("\nRelays")
+		s.relayTable(all.Relays)
+	}
 	return check(conditions, figuresOf(all.Outbox))
+}
+
+func (s *session) relayTable(relays []admin.Relay) {
+	rows := make([][]any, len(relays))
+	for i, r := range relays {
+		rows[i] = []any{r.Transport, r.Host, r.PID, ago(r.StartedAt), relayState(r)}
+	}
+	s.stdout.table([]string{"TRANSPORT", "HOST", "PID", "UP", "STATE"}, rows)
+}
+
+// silence is how old the last report of a relay that works cannot be: it
+// reports every few seconds.
+const silence = 20 * time.Second
+
+func relayState(r admin.Relay) string {
+	switch {
+	case time.Since(r.SeenAt) > silence:
+		return "silent for " + ago(r.SeenAt)
+	case r.Problem != "" && r.Since != nil:
+		return fmt.Sprintf("broker unavailable for %s: %s", ago(*r.Since), strings.TrimPrefix(r.Problem, waybill.ErrUnavailable.Error()+": "))
+	}
+	return "works"
 }

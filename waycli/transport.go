@@ -27,6 +27,9 @@ func inDatabase(dsn, database config.DSN) bool {
 // sends to it.
 func inProcess(dsn config.DSN) bool { return dsn.Scheme == "memory" || dsn.Scheme == "sync" }
 
+// ownTransport reports whether dsn names a transport without a broker.
+func ownTransport(dsn config.DSN) bool { return dsn.Scheme == queueScheme || inProcess(dsn) }
+
 // transport returns the configured transport of that name.
 func (s *session) transport(name string) (config.Transport, error) {
 	cfg, err := s.config()
@@ -44,20 +47,15 @@ func transportNames(cfg *config.Config) []string {
 	return slices.Sorted(maps.Keys(cfg.Transports))
 }
 
-// queue opens the named transport, as far as this version can.
+// queue opens the named transport, which is one without a broker.
 func (s *session) queue(ctx context.Context, name string) (Queue, error) {
 	t, err := s.transport(name)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case t.DSN.Scheme == queueScheme:
-	case inProcess(t.DSN):
+	if inProcess(t.DSN) {
 		return nil, &Error{Usage, fmt.Errorf("transport %q is %s: it lives inside the process that sends to it, and no other process can reach it", name, t.DSN),
 			"relay and consume it inside the application, or make it queue://" + name}
-	default:
-		return nil, &Error{Usage, fmt.Errorf("transport %q: this version cannot open %s:// transports", name, t.DSN.Scheme),
-			"it opens queue://NAME, in a database of: " + s.databases()}
 	}
 	var db Database
 	if other, ok := t.DSN.DSN("database"); ok {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/mattn/go-isatty"
@@ -12,9 +14,12 @@ import (
 
 	"encoding/json"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/internal/demo"
 	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waycli/mysql"
+	"github.com/waybill-go/waybill/waycli/postgres"
 )
 
 // demoCommand runs the main job under faults and judges it.
@@ -29,9 +34,11 @@ back on purpose. Relay processes move the messages to a broker and are killed wi
 they work. A billing service consumes, loses some of its acknowledgements and fails now and then.
 At the end the effects are compared with what was committed: exit 0 if they are the same, 7 if not.
 
-Without options it runs on three SQLite files in a temporary directory. --database and --broker
-take files of your own (sqlite:///path), which must not have been used by the demo before.`,
-		Example: "  waybill demo\n  waybill demo --orders 500 --seed 7 --json",
+Without options it runs on three SQLite files in a temporary directory. --database takes a file
+(sqlite:///path), a PostgreSQL, MySQL or MariaDB, --broker a file or a RabbitMQ. Files must not have
+been used by the demo before; in servers it makes a schema (or tables with a prefix), an exchange
+and a queue of its own, and removes them.`,
+		Example: "  waybill demo\n  waybill demo --orders 500 --seed 7 --json\n  waybill demo --database postgres://localhost/test --broker amqp://guest:guest@localhost",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asJSON, err := cmd.Flags().GetBool("json")
@@ -42,16 +49,17 @@ take files of your own (sqlite:///path), which must not have been used by the de
 			if err != nil {
 				return err
 			}
-			if opt.Database, err = sqlitePath("--database", database); err != nil {
+			if opt.Database, err = demoDSN("--database", database, "sqlite", "postgres", "mysql"); err != nil {
 				return err
 			}
-			if opt.Broker, err = sqlitePath("--broker", broker); err != nil {
+			if opt.Broker, err = demoDSN("--broker", broker, "sqlite", "amqp"); err != nil {
 				return err
 			}
+			opt.ConnString, opt.OpenMySQL = postgres.ConnString, mysql.Open
 			if opt.Orders < 1 || opt.Limit <= 0 {
 				return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d, --time-limit %v: want more than nothing", opt.Orders, opt.Limit)}
 			}
-			if opt.Database != "" && opt.Database == opt.Broker {
+			if !opt.Database.IsZero() && opt.Database.Equal(opt.Broker) {
 				return &waycli.Error{Kind: waycli.Usage, Err: errors.New("--database and --broker are the same file"), Hint: "the broker is another system: give it a file of its own"}
 			}
 			self, err := os.Executable()
@@ -67,6 +75,9 @@ take files of your own (sqlite:///path), which must not have been used by the de
 			}
 			if errors.Is(err, demo.ErrUsed) {
 				return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "leave --database and --broker out, or name new files"}
+			}
+			if errors.Is(err, demo.ErrOpen) && !errors.Is(err, waybill.ErrUnavailable) {
+				return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "check the DSN, and the rights of its user"}
 			}
 			if err != nil {
 				return err
@@ -86,23 +97,28 @@ take files of your own (sqlite:///path), which must not have been used by the de
 	cmd.Flags().IntVar(&opt.Orders, "orders", 2000, "how many orders, three messages each")
 	cmd.Flags().Uint64Var(&opt.Seed, "seed", 0, "of all random choices; 0 picks one")
 	cmd.Flags().DurationVar(&opt.Limit, "time-limit", 55*time.Second, "for the whole run; what has not arrived by then is lost")
-	cmd.Flags().StringVar(&broker, "broker", "", "DSN of the broker: a SQLite file for its queue")
+	cmd.Flags().StringVar(&broker, "broker", "", "DSN of the broker: a SQLite file for its queue, or RabbitMQ")
 	return cmd
 }
 
-// sqlitePath returns the file that a DSN names, and "" for no DSN.
-func sqlitePath(flag, text string) (string, error) {
+// demoDSN parses the DSN of a flag, and returns the zero one for no text.
+func demoDSN(flag, text string, schemes ...string) (config.DSN, error) {
 	if text == "" {
-		return "", nil
+		return config.DSN{}, nil
 	}
 	dsn, err := config.ParseDSN(text)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", flag, err)
+		return dsn, fmt.Errorf("%s: %w", flag, err)
 	}
-	if dsn.Scheme != "sqlite" {
-		return "", &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s %s: the demo runs on SQLite in this version", flag, dsn), Hint: "use sqlite:///path/to/file.db, or leave it out"}
+	if !slices.Contains(schemes, dsn.Scheme) {
+		return dsn, &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s %s: not a server or file for this", flag, dsn), Hint: "it takes: " + strings.Join(schemes, ", ")}
 	}
-	return dsn.Path, nil
+	for _, option := range []string{"schema", "prefix", "exchange", "queue"} {
+		if config.Takes(dsn.Scheme, option) && dsn.Text(option, "") != "" {
+			return dsn, &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s %s: the %s is made for the occasion", flag, dsn, option), Hint: "leave the option " + option + " out"}
+		}
+	}
+	return dsn, nil
 }
 
 func isTerminal(w io.Writer) bool {

@@ -1,6 +1,6 @@
 // Command waybill relays, consumes, dispatches and looks after messages. It is
-// package waycli with the databases that this binary can open; it has no
-// handlers of its own.
+// package waycli with the databases and brokers that this binary can open; it
+// has no handlers of its own.
 package main
 
 import (
@@ -10,6 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waycli/mysql"
+	"github.com/waybill-go/waybill/waycli/postgres"
+	"github.com/waybill-go/waybill/waycli/rabbitmq"
 	"github.com/waybill-go/waybill/waycli/sqlite"
 )
 
@@ -27,12 +30,13 @@ func run() int {
 func app() waycli.App {
 	return waycli.App{
 		Name:      "waybill",
-		Databases: map[string]waycli.Driver{"sqlite": sqlite.Driver()},
+		Databases: map[string]waycli.Driver{"sqlite": sqlite.Driver(), "postgres": postgres.Driver(), "mysql": mysql.Driver()},
+		Brokers:   map[string]waycli.Broker{"amqp": rabbitmq.Broker(), "amqps": rabbitmq.Broker()},
 		Commands:  commands(),
 	}
 }
 
 // commands returns what the stock binary has besides waycli's commands.
 func commands() []*cobra.Command {
-	return []*cobra.Command{demoCommand()}
+	return []*cobra.Command{demoCommand(), benchCommand()}
 }

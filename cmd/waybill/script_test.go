@@ -3,56 +3,95 @@ package main
 import (
 	"context"
 	"database/sql"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	driver "github.com/go-sql-driver/mysql"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/internal/testserver"
 	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waycli/mysql"
+	"github.com/waybill-go/waybill/waycli/postgres"
+	"github.com/waybill-go/waybill/waycli/rabbitmq"
 	"github.com/waybill-go/waybill/waycli/sqlite"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"waybill": main,
-		"shop":    func() { os.Exit(runShop(shopBus)) },
-		"badshop": func() { os.Exit(runShop(badBus)) },
+		"shop":    func() { os.Exit(runShop(shopBus, everyDatabase)) },
+		"badshop": func() { os.Exit(runShop(badBus, map[string]waycli.Driver{"sqlite": sqlite.Driver()})) },
 	})
 }
 
 // TestScripts runs testdata/script. Besides the commands of testscript they use
 //
 //	exits CODE COMMAND...   runs a command that must exit with CODE
-//	sql FILE STATEMENT      changes a SQLite file
-//	rows FILE QUERY WANT    waits up to 10 s until the query's only value is WANT
+//	sql DATABASE STATEMENT  changes a SQLite file, or a database of a server, where
+//	                        {outbox} stands for that table of $DATABASE
+//	rows DATABASE QUERY WANT
+//	                        waits up to 10 s until the query's only value is WANT
 //	waitfor FILE [TEXT]     waits up to 10 s until FILE exists and contains TEXT
 //	bigfile FILE BYTES      writes a JSON body of that size
 //	lock FILE               keeps others from writing to a SQLite file
 //	unlock                  gives it back
 //	terminate               sends SIGTERM to the newest background command
-func TestScripts(t *testing.T) {
+//	postgres                makes an empty database: $POSTGRES, and its user, host
+//	                        and name in $POSTGRES_USER, _HOST and _NAME
+//	mariadb                 the same with MariaDB: $MARIADB, ...
+//	database                makes one of the kind that the script runs on, with
+//	                        names of tables that are not the default: $DATABASE
+//	rabbitmq                makes an empty virtual host: $RABBITMQ, and its
+//	                        host:port in $RABBITMQ_HOST
+//	tlsserver FILE          answers on $TLS_HOST with the certificate in FILE
+//
+// The conditions [postgres] and [mariadb] tell what a script runs on.
+func TestScripts(t *testing.T) { runScripts(t, "postgres", testscript.Params{Dir: "testdata/script"}) }
+
+// TestScriptsOnMariaDB runs what must be the same on each database.
+func TestScriptsOnMariaDB(t *testing.T) {
+	runScripts(t, "mariadb", testscript.Params{Files: []string{"testdata/script/stack.txtar", "testdata/script/rebucket.txtar"}})
+}
+
+func runScripts(t *testing.T, kind string, scripts testscript.Params) {
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir: scripts.Dir, Files: scripts.Files,
+		Condition: func(cond string) (bool, error) {
+			if cond != "postgres" && cond != "mariadb" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return cond == kind, nil
+		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			// With the race detector a process sleeps for a second at its end.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			env.Values[lockKey{}] = &locked{}
+			env.Values[kindKey{}] = kind
+			env.Values[testKey{}] = env.T() // a testing.TB, as testscript.Run makes them
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "sql": execSQL, "rows": rows, "waitfor": waitFor, "bigfile": bigFile, "lock": lock, "unlock": unlock, "terminate": terminate, "readme": readme,
+			"postgres": newPostgres, "mariadb": newMariaDB, "database": newDatabase, "rabbitmq": newRabbitMQ, "tlsserver": newTLSServer,
 		},
 	})
 }
@@ -102,6 +141,86 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+type testKey struct{}
+
+// kindKey finds what a script runs on.
+type kindKey struct{}
+
+func newPostgres(ts *testscript.TestScript, _ bool, _ []string) {
+	setDatabase(ts, "POSTGRES", testserver.Postgres(ts.Value(testKey{}).(testing.TB)))
+}
+
+func newMariaDB(ts *testscript.TestScript, _ bool, _ []string) {
+	setDatabase(ts, "MARIADB", testserver.MariaDB(ts.Value(testKey{}).(testing.TB)))
+}
+
+func newDatabase(ts *testscript.TestScript, _ bool, _ []string) {
+	tb := ts.Value(testKey{}).(testing.TB)
+	if ts.Value(kindKey{}) == "mariadb" {
+		ts.Setenv("DATABASE", testserver.MariaDB(tb)+"?prefix=messaging_")
+	} else {
+		ts.Setenv("DATABASE", testserver.Postgres(tb)+"&schema=messaging")
+	}
+}
+
+func setDatabase(ts *testscript.TestScript, name, dsn string) {
+	u, err := url.Parse(dsn)
+	ts.Check(err)
+	ts.Setenv(name, dsn)
+	ts.Setenv(name+"_HOST", u.Host)
+	ts.Setenv(name+"_USER", u.User.String())
+	ts.Setenv(name+"_NAME", strings.TrimPrefix(u.Path, "/"))
+}
+
+func newRabbitMQ(ts *testscript.TestScript, _ bool, _ []string) {
+	dsn := testserver.RabbitMQ(ts.Value(testKey{}).(testing.TB))
+	u, err := url.Parse(dsn)
+	ts.Check(err)
+	ts.Setenv("RABBITMQ", dsn)
+	ts.Setenv("RABBITMQ_HOST", u.Host)
+}
+
+func newTLSServer(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: tlsserver FILE")
+	}
+	server := httptest.NewUnstartedServer(nil)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	ts.Defer(server.Close)
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), cert, 0o600))
+	ts.Setenv("TLS_HOST", server.Listener.Addr().String())
+}
+
+// openDatabase opens a DSN or a file.
+func openDatabase(ts *testscript.TestScript, name string) *sql.DB {
+	dsn, err := config.ParseDSN(name)
+	if err != nil {
+		return openFile(ts, name)
+	}
+	if dsn.Scheme == "mysql" {
+		cfg, err := mysql.Config(dsn)
+		ts.Check(err)
+		connector, err := driver.NewConnector(cfg)
+		ts.Check(err)
+		return sql.OpenDB(connector)
+	}
+	db, err := sql.Open("pgx", strings.Replace(name, "&schema=messaging", "", 1)) // that is waybill's alone
+	ts.Check(err)
+	return db
+}
+
+var tableForm = regexp.MustCompile(`\{([a-z_]+)\}`)
+
+// qualified puts the names of $DATABASE's tables into a statement.
+func qualified(ts *testscript.TestScript, statement string) string {
+	if ts.Value(kindKey{}) == "mariadb" {
+		return tableForm.ReplaceAllString(statement, "messaging_$1")
+	}
+	return tableForm.ReplaceAllString(statement, "messaging.waybill_$1")
+}
+
 func openFile(ts *testscript.TestScript, name string) *sql.DB {
 	path := ts.MkAbs(name)
 	if _, err := os.Stat(path); err != nil {
@@ -114,23 +233,23 @@ func openFile(ts *testscript.TestScript, name string) *sql.DB {
 
 func execSQL(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
-		ts.Fatalf("usage: sql FILE STATEMENT")
+		ts.Fatalf("usage: sql DATABASE STATEMENT")
 	}
-	db := openFile(ts, args[0])
+	db := openDatabase(ts, args[0])
 	defer db.Close()
-	_, err := db.Exec(args[1])
+	_, err := db.Exec(qualified(ts, args[1]))
 	ts.Check(err)
 }
 
 func rows(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
-		ts.Fatalf("usage: rows FILE QUERY WANT")
+		ts.Fatalf("usage: rows DATABASE QUERY WANT")
 	}
-	db := openFile(ts, args[0])
+	db := openDatabase(ts, args[0])
 	defer db.Close()
 	var got string
 	eventually(ts, func() bool {
-		ts.Check(db.QueryRow(args[1]).Scan(&got))
+		ts.Check(db.QueryRow(qualified(ts, args[1])).Scan(&got))
 		return got == args[2]
 	}, func() { ts.Fatalf("%s: %s: got %s, want %s", args[0], args[1], got, args[2]) })
 }
@@ -193,13 +312,16 @@ func terminate(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(running[len(running)-1].Process.Signal(syscall.SIGTERM))
 }
 
+var everyDatabase = map[string]waycli.Driver{"sqlite": sqlite.Driver(), "postgres": postgres.Driver(), "mysql": mysql.Driver()}
+
 // runShop is the binary of a user, with handlers.
-func runShop(bus func(context.Context, *config.Config) (*waybill.Bus, error)) int {
+func runShop(bus func(context.Context, *config.Config) (*waybill.Bus, error), databases map[string]waycli.Driver) int {
 	ctx, stop := waycli.WithSignals(context.Background())
 	defer stop()
 	app := waycli.App{
 		Name:      "shop",
-		Databases: map[string]waycli.Driver{"sqlite": sqlite.Driver()},
+		Databases: databases,
+		Brokers:   map[string]waycli.Broker{"amqp": rabbitmq.Broker()},
 		Bus:       bus,
 	}
 	return waycli.Main(ctx, app, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)

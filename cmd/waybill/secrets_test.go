@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +21,9 @@ const secretFile = `
 database: ${DATABASE:-sqlite://./waybill.db}
 transports:
   events: { dsn: "queue://events?database=sqlite%3A%2F%2F.%2Fbroker.db" }
-  broker: { dsn: "amqp://app:s3cr3t-canary@localhost/%2f?exchange=events" }
-  remote: { dsn: "queue://q?database=postgres%3A%2F%2Fapp%3As3cr3t-canary%40db%2Fshop" }
+  broker: { dsn: "amqp://app:s3cr3t-canary@127.0.0.1:1/%2f?exchange=events&queue=events" }
+  secure: { dsn: "amqps://app:s3cr3t-canary@127.0.0.1:1/%2f?exchange=events&ca=nowhere.pem" }
+  remote: { dsn: "queue://q?database=postgres%3A%2F%2Fapp%3As3cr3t-canary%40127.0.0.1%3A1%2Fshop" }
   work:   { dsn: "queue://work" }
 outbox: { to: events }
 messages: { order.placed: {}, order.shipped: {} }
@@ -38,7 +41,8 @@ func TestNothingPrintsAPasswordOrABody(t *testing.T) {
 	write("broken.yaml", "database: [ \""+canary+"\n")
 	write("wrong.jsonl", `{"name":"order.placed","body":"`+canary+`"} {"a":"`+canary+"\"}\n")
 	write("broken.jsonl", `{"name":"order.placed","body":"`+canary+"\n")
-	const dsn = "postgres://app:" + canary + "@db/shop"
+	write("down.yaml", "transports: { events: { dsn: \"amqp://app:"+canary+"@127.0.0.1:1/?exchange=events\" } }\n")
+	const dsn, mysql = "postgres://app:" + canary + "@127.0.0.1:1/shop", "mysql://app:" + canary + "@127.0.0.1:1/shop"
 	body := `{"card":"` + canary + `"}`
 	for _, args := range [][]string{
 		{"schema", "up"},
@@ -52,18 +56,24 @@ func TestNothingPrintsAPasswordOrABody(t *testing.T) {
 		{"outbox", "list"}, {"outbox", "blocked"}, {"outbox", "stats"}, {"stats"},
 		{"consume", "work", "--exec", "exit 1", "--limit", "1"},
 		{"consume", "work", "--exec", "true", "--idle-exit", "10ms"},
-		{"consume", "broker", "--exec", "true"}, {"consume", "remote", "--exec", "true"},
+		{"consume", "broker", "--exec", "true"}, {"consume", "remote", "--exec", "true"}, {"consume", "secure", "--exec", "true"},
+		{"schema", "up", "--transports"}, {"outbox", "release", "--all"}, {"relay", "--config", "down.yaml"},
+		{"stats", "--database", dsn + "?sslrootcert=nowhere.pem"}, {"stats", "--database", dsn + "?sslmode=verify-full"},
 		{"relay", "--drain"},
 		{"config", "check"}, {"config", "show"}, {"debug", "routes"},
 		{"inbox", "stats"}, {"inbox", "prune", "--yes"},
 		{"stats", "--config", "wrong.yaml"}, {"stats", "--config", "broken.yaml"},
 		{"stats", "--database", dsn}, {"stats", "--database", dsn + "?sslmod=x"}, {"stats", "--database", "postgres://app:" + canary + "@"},
+		{"stats", "--database", mysql}, {"stats", "--database", mysql + "?tls_ca=nowhere.pem"}, {"stats", "--database", mysql + "?tls=verify-full&tls_ca=secrets_test.go"},
+		{"stats", "--database", "mysql://:" + canary + "@127.0.0.1:1/shop"}, {"schema", "print", "--database", mysql},
 		{"stats", "--database", canary}, {"schema", "print", "--database", dsn},
 	} {
 		for _, mode := range [][]string{{"--log-level", "debug", "--log-format", "text"}, {"--log-level", "debug", "--json"}} {
 			all := append(append([]string{}, args...), mode...)
 			var stdout, stderr bytes.Buffer
-			code := waycli.Main(t.Context(), app(), all, strings.NewReader(""), &stdout, &stderr)
+			ctx, stop := context.WithTimeout(t.Context(), 2*time.Second) // a relay waits for its broker
+			code := waycli.Main(ctx, app(), all, strings.NewReader(""), &stdout, &stderr)
+			stop()
 			for name, out := range map[string]string{"stdout": stdout.String(), "stderr": stderr.String()} {
 				if strings.Contains(out, canary) {
 					t.Errorf("waybill %s (exit %d): %s has the canary: %s", strings.Join(all, " "), code, name, out)

@@ -13,7 +13,9 @@ import (
 )
 
 // Driver returns what opens sqlite:// DSNs.
-func Driver() waycli.Driver { return waycli.Driver{Open: open, SchemaSQL: waysqlite.SchemaSQL} }
+func Driver() waycli.Driver {
+	return waycli.Driver{Open: open, SchemaSQL: func(names waycli.Names) (string, error) { return waysqlite.SchemaSQL(names.Prefix) }}
+}
 
 // database is a *waysqlite.DB without its transaction type.
 type database struct{ *waysqlite.DB }

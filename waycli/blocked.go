@@ -1,0 +1,166 @@
+package waycli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+)
+
+func (c *cli) outboxBlockedCommand() *cobra.Command {
+	var transport string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "blocked",
+		Short: "List the routes and keys whose next message is refused, longest first",
+		Long: `List what is being refused, longest first: routes (message names that the broker
+has nowhere to put), keys, and single messages without a key. A relay goes on
+trying them; nothing of a key overtakes its head. "outbox release" has them tried
+at once.
+
+With --json: {"keys": [{"transport", "route", "key", "row", "head_id",
+"head_name", "failures", "first_failed_at", "next_attempt_at", "last_error",
+"waiting"}], "more"}. Route is set for a route alone, row for a message without
+key.`,
+		Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.outboxBlocked(ctx, transport, limit) }),
+	}
+	c.transportFlag(cmd, &transport)
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 means all")
+	return cmd
+}
+
+func (s *session) outboxBlocked(ctx context.Context, transport string, limit int) error {
+	if limit < 0 {
+		return &Error{Usage, fmt.Errorf("--limit: %d is negative", limit), ""}
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	ask := limit
+	if limit > 0 {
+		ask++
+	}
+	keys, err := db.Blocked(ctx, transport, ask)
+	if err != nil {
+		return err
+	}
+	more := limit > 0 && len(keys) > limit
+	if more {
+		keys = keys[:limit]
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Keys []admin.BlockedKey `json:"keys"`
+			More bool               `json:"more"`
+		}{keys, more})
+		return nil
+	}
+	rows := make([][]any, len(keys))
+	for i, k := range keys {
+		rows[i] = []any{k.Transport, blockedWhat(k), k.Waiting, k.Failures, ago(k.FirstFailedAt), short(time.Until(k.NextAttemptAt)), k.HeadName, k.HeadID, k.LastError}
+	}
+	s.stdout.table([]string{"TRANSPORT", "BLOCKED", "WAITING", "FAILURES", "SINCE", "NEXT IN", "HEAD", "ID", "ERROR"}, rows)
+	if more {
+		s.say("there are more: --limit 0 shows all")
+	}
+	return nil
+}
+
+// blockedWhat names k as "outbox release" takes it.
+func blockedWhat(k admin.BlockedKey) string {
+	switch {
+	case k.Route != "":
+		return "--route " + k.Route
+	case k.Key == "":
+		return fmt.Sprintf("--row %d", k.Row)
+	}
+	return k.Key
+}
+
+func (c *cli) outboxReleaseCommand() *cobra.Command {
+	var q admin.BlockedQuery
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "release [KEY]",
+		Short: "Have blocked keys and routes tried at once",
+		Long: `Have blocked keys and routes tried at once, instead of when their wait is over:
+after their cause has been mended. It removes and skips nothing, so it does not
+ask; what is refused again goes on waiting.
+
+KEY is a partition key, --route a message name, --row the number of a message
+without key, as "outbox blocked" shows them; --all is all of them. --transport
+narrows it down. Exit code 3 says that nothing of that was blocked.
+
+With --json: {"released"}.`,
+		Example: `  waybill outbox release o-1
+  waybill outbox release --all --transport events`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: c.run(func(ctx context.Context, s *session, args []string) error {
+			if err := checkRelease(args, &q, all); err != nil {
+				return err
+			}
+			return s.outboxRelease(ctx, q)
+		}),
+	}
+	c.transportFlag(cmd, &q.Transport)
+	p := cmd.Flags()
+	p.StringVar(&q.Route, "route", "", "only this route, a message name")
+	p.Int64Var(&q.Row, "row", 0, "only this message without key")
+	p.BoolVar(&all, "all", false, "all that is blocked")
+	return cmd
+}
+
+// checkRelease takes the key out of args. One thing has to be selected, and one
+// only.
+func checkRelease(args []string, q *admin.BlockedQuery, all bool) error {
+	if len(args) == 1 && args[0] == "" {
+		return &Error{Usage, errors.New("the key is empty"), "a message without key is selected with --row"}
+	}
+	if len(args) == 1 {
+		q.Key = args[0]
+	}
+	selected := 0
+	for _, is := range []bool{q.Key != "", q.Route != "", q.Row != 0, all} {
+		if is {
+			selected++
+		}
+	}
+	switch {
+	case q.Row < 0:
+		return &Error{Usage, fmt.Errorf("--row: %d is negative", q.Row), ""}
+	case selected == 0:
+		return &Error{Usage, errors.New("release what? nothing is selected"), "give a KEY, --route, --row or --all"}
+	case selected > 1:
+		return &Error{Usage, errors.New("KEY, --route, --row and --all exclude each other"), "give one of them"}
+	}
+	return nil
+}
+
+func (s *session) outboxRelease(ctx context.Context, q admin.BlockedQuery) error {
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	released, err := db.Release(ctx, q)
+	if err != nil {
+		return err
+	}
+	if released == 0 {
+		return &Error{NotFound, fmt.Errorf("nothing to release: %w", waybill.ErrNotFound), fmt.Sprintf("`%s outbox blocked` lists what is blocked", s.app.Name)}
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Released int `json:"released"`
+		}{released})
+		return nil
+	}
+	s.stdout.line("%s released: a relay tries them now", plural(released, "blocked entry"))
+	return nil
+}

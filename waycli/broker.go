@@ -1,0 +1,224 @@
+package waycli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A Broker is what the commands need of one kind of broker. An error that wraps
+// waybill.ErrUnavailable says that it cannot be reached, any other that the DSN
+// is wrong; as an *Error it may say what to do.
+type Broker struct {
+	// Publisher returns what a relay publishes through. It does not connect yet: a
+	// relay waits for its broker.
+	Publisher func(t BrokerTransport) (Publisher, error)
+	// Receiver connects, and returns what a worker receives from.
+	Receiver func(ctx context.Context, t BrokerTransport) (Receiver, error)
+	// Declare makes sure that what the DSNs name is there, and lists it by
+	// transport. With an error, a *TransportError, it lists what was done before.
+	Declare func(ctx context.Context, ts []BrokerTransport) ([]Declared, error)
+}
+
+// A TransportError is what is wrong with one of several transports.
+type TransportError struct {
+	Transport string
+	Err       error
+}
+
+func (e *TransportError) Error() string { return fmt.Sprintf("transport %q: %v", e.Transport, e.Err) }
+
+// Unwrap returns Err.
+func (e *TransportError) Unwrap() error { return e.Err }
+
+// A BrokerTransport is a transport of the configuration, and how it is used.
+type BrokerTransport struct {
+	Name string
+	DSN  config.DSN
+	// Client is what the connection is called at the broker.
+	Client string
+	// Routes is outbox.routes: what it returns empty is as in the DSN.
+	Routes func(name string) (exchange, routingKey string)
+	// KeyOf tells the partition key of a message that came without. It may be nil.
+	KeyOf func(rec *waybill.Record) string
+	// Prefetch counts in place of the DSN's unless it is zero.
+	Prefetch int
+	Log      *slog.Logger
+}
+
+// Declared is what a transport has at its broker, in words.
+type Declared struct {
+	Transport string   `json:"transport"`
+	Things    []string `json:"declared"`
+}
+
+// A Publisher is one end of a transport at a broker.
+type Publisher interface {
+	outbox.Publisher
+	io.Closer
+}
+
+// A Receiver is the other end.
+type Receiver interface {
+	waybill.Receiver
+	io.Closer
+}
+
+// broker returns what opens the named transport at its broker.
+func (s *session) broker(name string) (Broker, BrokerTransport, error) {
+	t, err := s.transport(name)
+	if err != nil {
+		return Broker{}, BrokerTransport{}, err
+	}
+	broker, ok := s.app.Brokers[t.DSN.Scheme]
+	if !ok {
+		return broker, BrokerTransport{}, &Error{Usage, fmt.Errorf("transport %q: this version cannot open %s:// transports", name, t.DSN.Scheme), "it opens " + s.transportSchemes()}
+	}
+	return broker, BrokerTransport{Name: name, DSN: t.DSN, Client: s.app.Name + " " + name, Log: s.log}, nil
+}
+
+// transportSchemes lists what can be opened.
+func (s *session) transportSchemes() string {
+	schemes := append(slices.Sorted(maps.Keys(s.app.Brokers)), "queue")
+	for i := range schemes {
+		schemes[i] += "://"
+	}
+	return strings.Join(schemes, ", ") + " in a database of: " + s.databases()
+}
+
+// brokerError says of which transport err is and where its DSN is written.
+func (s *session) brokerError(name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	kind := Usage
+	if errors.Is(err, waybill.ErrUnavailable) {
+		kind = Unavailable
+	}
+	advice := adviceIn(err, "check that the broker runs there, and user, password and virtual host")
+	origin := fmt.Sprintf("%s comes from %s", s.cfg.Transports[name].DSN, s.cfg.Origins()["transports."+pathKey(name)+".dsn"])
+	return &Error{kind, &TransportError{name, err}, joined(advice, origin)}
+}
+
+// publisher opens the named transport to publish to.
+func (s *session) publisher(ctx context.Context, name string) (outbox.Publisher, error) {
+	t, err := s.transport(name)
+	if err != nil {
+		return nil, err
+	}
+	if ownTransport(t.DSN) {
+		return s.queue(ctx, name)
+	}
+	broker, to, err := s.broker(name)
+	if err != nil {
+		return nil, err
+	}
+	to.Routes = routesOf(s.cfg.Outbox.Routes)
+	p, err := broker.Publisher(to)
+	if err != nil {
+		return nil, s.brokerError(name, err)
+	}
+	s.closers = append(s.closers, p)
+	return p, nil
+}
+
+// receiver opens the named transport to receive from.
+func (s *session) receiver(ctx context.Context, name string, prefetch int, keyOf func(*waybill.Record) string) (waybill.Receiver, error) {
+	t, err := s.transport(name)
+	if err != nil {
+		return nil, err
+	}
+	if ownTransport(t.DSN) {
+		return s.queue(ctx, name)
+	}
+	broker, from, err := s.broker(name)
+	if err != nil {
+		return nil, err
+	}
+	from.Prefetch, from.KeyOf = prefetch, keyOf
+	r, err := broker.Receiver(ctx, from)
+	if err != nil {
+		return nil, s.brokerError(name, err)
+	}
+	s.closers = append(s.closers, r)
+	return r, nil
+}
+
+// routesOf resolves routes as waybill.Routes does: the exact name wins, then
+// the longest prefix.
+func routesOf(routes map[string]config.Route) func(name string) (exchange, routingKey string) {
+	patterns := waybill.Routes{}
+	for pattern := range routes {
+		patterns[pattern] = []string{pattern}
+	}
+	return func(name string) (exchange, routingKey string) {
+		found := patterns.For(name)
+		if found == nil {
+			return "", ""
+		}
+		r := routes[found[0]]
+		return r.Exchange, r.RoutingKey
+	}
+}
+
+// keyOf returns the partition key of the message that a record holds, as its
+// Go type has it. What cannot be decoded has none, and is the handler's matter;
+// so is a method that panics.
+func keyOf(bus *waybill.Bus) func(*waybill.Record) string {
+	return func(rec *waybill.Record) (key string) {
+		defer func() {
+			if recover() != nil {
+				key = ""
+			}
+		}()
+		env, err := bus.Serializer().Decode(rec)
+		if err != nil {
+			return ""
+		}
+		if keyed, ok := env.Message().(waybill.Keyed); ok {
+			return keyed.PartitionKey()
+		}
+		return ""
+	}
+}
+
+// declareTransports declares what the DSNs of brokers name.
+func (s *session) declareTransports(ctx context.Context) ([]Declared, error) {
+	all := []Declared{}
+	for _, scheme := range slices.Sorted(maps.Keys(s.app.Brokers)) {
+		var ts []BrokerTransport
+		for _, name := range transportNames(s.cfg) {
+			if s.cfg.Transports[name].DSN.Scheme == scheme {
+				_, t, err := s.broker(name)
+				if err != nil {
+					return all, err
+				}
+				ts = append(ts, t)
+			}
+		}
+		if len(ts) == 0 {
+			continue
+		}
+		declared, err := s.app.Brokers[scheme].Declare(ctx, ts)
+		all = append(all, declared...)
+		if of := (*TransportError)(nil); errors.As(err, &of) {
+			err = s.brokerError(of.Transport, of.Err)
+		}
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,97 @@
+// Package mysql lets the commands of waycli open MySQL and MariaDB databases:
+// for waycli.App.Databases, under the scheme "mysql".
+package mysql
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waymysql"
+)
+
+// Driver returns what opens mysql:// and mariadb:// DSNs.
+func Driver() waycli.Driver {
+	return waycli.Driver{Open: open, SchemaSQL: schemaSQL, Schema: func(dsn config.DSN) string { return dsn.Path }}
+}
+
+func schemaSQL(names waycli.Names) (string, error) {
+	if names.Schema == "" {
+		return "", wrong(errors.New("--schema is missing"), "it names the database that the tables are in")
+	}
+	return waymysql.SchemaSQL(names.Schema, names.Prefix)
+}
+
+// database is a *waymysql.DB without its transaction type.
+type database struct{ *waymysql.DB }
+
+var _ waycli.Database = database{}
+
+// usualConnections is how many units of work one process has at once unless it
+// can use more.
+const usualConnections = 10
+
+func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database, error) {
+	db, err := Open(ctx, dsn, waymysql.Config{
+		Retention:   how.Retention,
+		IdleTimeout: how.IdleTimeout,
+		MaxConns:    max(how.Connections, usualConnections),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return database{db}, nil
+}
+
+// Open opens what a mysql:// DSN names, with its prefix unless cfg has one, and
+// connects once to see that it is there. Errors are a user's to read.
+func Open(ctx context.Context, dsn config.DSN, cfg waymysql.Config) (*waymysql.DB, error) {
+	to, err := Config(dsn)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = dsn.Text("prefix", "")
+	}
+	db, err := waymysql.New(to, cfg)
+	if err != nil {
+		return nil, explain(dsn, err)
+	}
+	timeout := dsn.Duration("connect_timeout", defaultTimeout)
+	// The client's own timeout ends with the dial: a server may be silent after it.
+	reaching, cancel := context.WithTimeoutCause(ctx, timeout, errSilent)
+	defer cancel()
+	if err := db.Pool().PingContext(reaching); err != nil {
+		if cause := context.Cause(reaching); ctx.Err() == nil && cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return nil, errors.Join(explain(dsn, err), db.Close())
+	}
+	return db, nil
+}
+
+const defaultTimeout = 10 * time.Second
+
+// Dispatcher implements waycli.Database.
+func (db database) Dispatcher(cfg outbox.Config) (waycli.Dispatch, error) {
+	out, err := outbox.New(db.DB, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, msgs ...any) (ids []waybill.MessageID, err error) {
+		err = out.InTx(ctx, func(ctx context.Context, tx waymysql.Tx) error {
+			ids, err = out.DispatchAll(ctx, tx.SQL(), msgs...)
+			return err
+		})
+		return ids, err
+	}, nil
+}
+
+// Queue implements waycli.Database.
+func (db database) Queue(dsn config.DSN) (waycli.Queue, error) {
+	return db.DB.Queue(dsn.Host, waymysql.QueueConfig{Lease: dsn.Duration("lease", 0)})
+}

@@ -1,0 +1,60 @@
+package postgres
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/waycli"
+)
+
+// explain says in one line what kept dsn from being opened, and what to do about
+// it.
+func explain(dsn config.DSN, err error) error {
+	e := &waycli.Error{Kind: waycli.Usage, Err: errors.New(words(err))}
+	if errors.Is(err, waybill.ErrUnavailable) {
+		e.Kind, e.Err = waycli.Unavailable, fmt.Errorf("%w: %s", waybill.ErrUnavailable, words(err))
+	}
+	var server *pgconn.PgError
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		e.Hint = "the option sslrootcert names a file with the certificates to trust"
+	case !errors.As(err, &server):
+	case server.Code == "3D000":
+		e.Hint = fmt.Sprintf("waybill creates tables, not databases: `createdb %s` does, or CREATE DATABASE", cmp.Or(dsn.Path, dsn.User))
+	case server.Code == "28P01", server.Code == "28000":
+		e.Hint = "check user and password (a special character in them is written as %xx)"
+	}
+	return e
+}
+
+// words returns the words of the server or the network. The client's own have a
+// line for each address and try, and often say the same thing twice.
+func words(err error) string {
+	var (
+		server    *pgconn.PgError
+		untrusted *tls.CertificateVerificationError
+		lookup    *net.DNSError
+		network   *net.OpError
+	)
+	switch {
+	case errors.As(err, &server):
+		return fmt.Sprintf("%s (SQLSTATE %s)", server.Message, server.Code)
+	case errors.As(err, &untrusted):
+		return untrusted.Error()
+	case errors.As(err, &lookup):
+		return lookup.Error()
+	case errors.As(err, &network):
+		return network.Error()
+	}
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "waypg: "), waybill.ErrUnavailable.Error()+": ")
+	return strings.Join(strings.Fields(text), " ")
+}

@@ -1,0 +1,71 @@
+// Package postgres lets the commands of waycli open PostgreSQL databases: for
+// waycli.App.Databases, under the scheme "postgres".
+package postgres
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// Driver returns what opens postgres:// DSNs.
+func Driver() waycli.Driver {
+	return waycli.Driver{Open: open, SchemaSQL: schemaSQL, Schema: func(dsn config.DSN) string { return dsn.Text("schema", "") }}
+}
+
+// schemaSQL takes the names that a DSN takes.
+func schemaSQL(names waycli.Names) (string, error) {
+	if names.Schema != "" {
+		if _, err := config.ParseDSN("postgres://localhost/?schema=" + url.PathEscape(names.Schema)); err != nil {
+			return "", err
+		}
+	}
+	return waypg.SchemaSQL(names.Schema, names.Prefix)
+}
+
+// database is a *waypg.DB without its transaction type.
+type database struct{ *waypg.DB }
+
+var _ waycli.Database = database{}
+
+func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database, error) {
+	to, err := connString(dsn, how.Connections)
+	if err != nil {
+		return nil, err
+	}
+	db, err := waypg.Open(ctx, to, waypg.Config{
+		Schema:      dsn.Text("schema", ""),
+		Prefix:      dsn.Text("prefix", ""),
+		Retention:   how.Retention,
+		IdleTimeout: how.IdleTimeout,
+	})
+	if err != nil {
+		return nil, explain(dsn, err)
+	}
+	return database{db}, nil
+}
+
+// Dispatcher implements waycli.Database.
+func (db database) Dispatcher(cfg outbox.Config) (waycli.Dispatch, error) {
+	out, err := outbox.New(db.DB, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, msgs ...any) (ids []waybill.MessageID, err error) {
+		err = out.InTx(ctx, func(ctx context.Context, tx waypg.Tx) error {
+			ids, err = out.DispatchAll(ctx, tx.SQL(), msgs...)
+			return err
+		})
+		return ids, err
+	}, nil
+}
+
+// Queue implements waycli.Database.
+func (db database) Queue(dsn config.DSN) (waycli.Queue, error) {
+	return db.DB.Queue(dsn.Host, waypg.QueueConfig{Lease: dsn.Duration("lease", 0)})
+}

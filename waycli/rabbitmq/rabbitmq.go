@@ -1,0 +1,136 @@
+// Package rabbitmq lets the commands of waycli reach RabbitMQ: for
+// waycli.App.Brokers, under the schemes "amqp" and "amqps".
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/url"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/wayamqp"
+	"github.com/waybill-go/waybill/waycli"
+)
+
+// Broker returns what opens amqp:// and amqps:// DSNs.
+func Broker() waycli.Broker {
+	return waycli.Broker{Publisher: publisher, Receiver: receiver, Declare: declare}
+}
+
+func publisher(t waycli.BrokerTransport) (waycli.Publisher, error) {
+	cfg, err := configOf(t)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Exchange == "" && cfg.Queue == "" {
+		return nil, &waycli.Error{Kind: waycli.Usage, Err: errors.New("its DSN names nothing to publish to"), Hint: "add the option exchange, or queue"}
+	}
+	return wayamqp.NewPublisher(cfg)
+}
+
+func receiver(ctx context.Context, t waycli.BrokerTransport) (waycli.Receiver, error) {
+	cfg, err := configOf(t)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Queue == "" {
+		return nil, &waycli.Error{Kind: waycli.Usage, Err: errors.New("its DSN names no queue to consume"), Hint: "add the option queue"}
+	}
+	// A broker that cannot be reached at the start is more likely a mistake than
+	// an outage. Whether the queue is there, receiving shows.
+	reach := cfg
+	reach.Exchange, reach.Queue, reach.Bindings = "", "", nil
+	if err := wayamqp.Check(ctx, reach); err != nil {
+		return nil, explain(err)
+	}
+	return wayamqp.NewConsumer(cfg)
+}
+
+// declare declares all exchanges first: a binding may name that of another
+// transport.
+func declare(ctx context.Context, ts []waycli.BrokerTransport) ([]waycli.Declared, error) {
+	all := make([]waycli.Declared, len(ts))
+	for i, t := range ts {
+		all[i] = waycli.Declared{Transport: t.Name, Things: []string{}}
+	}
+	for _, only := range []func(*wayamqp.Config){
+		func(cfg *wayamqp.Config) { cfg.Queue, cfg.Bindings = "", nil },
+		func(cfg *wayamqp.Config) { cfg.Exchange = "" },
+	} {
+		for i, t := range ts {
+			cfg, err := configOf(t)
+			if err != nil {
+				return all, &waycli.TransportError{Transport: t.Name, Err: err}
+			}
+			if only(&cfg); cfg.Exchange == "" && cfg.Queue == "" {
+				continue
+			}
+			things, err := wayamqp.Declare(ctx, cfg)
+			all[i].Things = append(all[i].Things, things...)
+			if err != nil {
+				return all, &waycli.TransportError{Transport: t.Name, Err: explain(err)}
+			}
+		}
+	}
+	return all, nil
+}
+
+func configOf(t waycli.BrokerTransport) (wayamqp.Config, error) {
+	dsn := t.DSN
+	cfg := wayamqp.Config{
+		URL:                  address(dsn),
+		Name:                 t.Client,
+		Heartbeat:            dsn.Duration("heartbeat", 0),
+		Exchange:             dsn.Text("exchange", ""),
+		ExchangeType:         dsn.Enum("type", ""),
+		RoutingKey:           dsn.Text("routing_key", ""),
+		Routes:               t.Routes,
+		KeyHeader:            dsn.Bool("key_header", false),
+		Queue:                dsn.Text("queue", ""),
+		QueueType:            dsn.Enum("queue_type", ""),
+		SingleActiveConsumer: dsn.Bool("single_active_consumer", false),
+		Prefetch:             cmp.Or(t.Prefetch, dsn.Int("prefetch", 0)),
+		KeyOf:                t.KeyOf,
+		Log:                  t.Log,
+	}
+	for _, b := range dsn.List("bind") {
+		exchange, key, _ := strings.Cut(b, ":")
+		cfg.Bindings = append(cfg.Bindings, wayamqp.Binding{Exchange: exchange, Key: key})
+	}
+	if len(cfg.Bindings) > 0 && cfg.Queue == "" {
+		return cfg, &waycli.Error{Kind: waycli.Usage, Err: errors.New("its DSN has bindings and no queue to bind"), Hint: "add the option queue, or remove bind"}
+	}
+	var err error
+	if dsn.Scheme == "amqps" {
+		cfg.TLS, err = secure(dsn)
+	}
+	return cfg, err
+}
+
+// address is dsn without options.
+func address(dsn config.DSN) string {
+	u := url.URL{Scheme: dsn.Scheme, Host: dsn.Host}
+	if dsn.User != "" || dsn.HasPassword() {
+		u.User = url.UserPassword(dsn.User, dsn.RevealPassword()) // a user alone would be given guest's
+	}
+	if dsn.Path != "" {
+		u.Path, u.RawPath = "/"+dsn.Path, "/"+url.PathEscape(dsn.Path)
+	}
+	return u.String()
+}
+
+// explain says what to do about a certificate that is not trusted.
+func explain(err error) error {
+	var untrusted *tls.CertificateVerificationError
+	if errors.As(err, &untrusted) {
+		return &waycli.Error{Kind: waycli.Unavailable, Err: err, Hint: "the option ca names a file with the certificates to trust, server_name the name in the server's"}
+	}
+	if errors.Is(err, waybill.ErrUnavailable) {
+		return err
+	}
+	return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "what was declared stays, and the command may be repeated"}
+}
