@@ -63,18 +63,30 @@ var rules = []rule{
 	{packages: "config", reaches: core, modules: with(ids, "github.com/goccy/go-yaml")},
 	{packages: "waycli", reaches: with(core, "config"), modules: with(ids, commands...)},
 	{packages: "waycli/sqlite", reaches: with(core, "config", "waycli", "waysqlite"), modules: with(ids, commands...)},
+	{packages: "waycli/postgres", reaches: with(core, "config", "waycli", "waypg"), modules: with(ids, with(commands, "github.com/jackc/pgx/v5")...)},
+	{packages: "waycli/mysql", reaches: with(core, "config", "waycli", "waymysql"), modules: with(ids, with(commands, "github.com/go-sql-driver/mysql")...)},
+	{packages: "waycli/rabbitmq", reaches: with(core, "config", "waycli", "wayamqp"), modules: with(ids, commands...)},
 	{packages: "cmd/...", reaches: []string{"..."}, modules: with(ids, commands...)},
 
 	// For tests.
 	{packages: "waytest", reaches: core, modules: with(ids, "github.com/google/go-cmp", "pgregory.net/rapid"), testing: true},
-	{packages: "internal/testserver", testing: true},
+	{packages: "internal/testserver/port"},
+	{packages: "internal/testserver", reaches: []string{"internal/testserver/port"}, testing: true},
+	{packages: "internal/testserver/run", reaches: []string{"internal/testserver", "internal/testserver/port"}, testing: true},
+	{packages: "internal/faultproxy", reaches: []string{"internal/testserver/port"}},
 
 	// For the inside.
 	{packages: "internal/arch"},
-	{packages: "internal/demo", reaches: with(core, "config", "waysqlite"), modules: ids},
+	{packages: "internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
+	{packages: "internal/demo", reaches: with(core, "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
+	{packages: "internal/droptables"},
+	{packages: "internal/headers", reaches: []string{".", "internal/..."}},
+	{packages: "internal/lane", reaches: []string{".", "outbox", "internal/..."}, modules: ids},
 	{packages: "internal/mutant"},
 	{packages: "internal/nearest"},
+	{packages: "internal/recovery"},
 	{packages: "internal/sqlfile"},
+	{packages: "internal/stack"},
 }
 
 func TestPackagesImportOnlyWhatTheirRuleAllows(t *testing.T) {

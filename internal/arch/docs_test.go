@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,18 +10,28 @@ import (
 	"testing"
 )
 
-// A promise that names a test which is gone has no guard.
+// A promise that names a test, or a case of a conformance suite, which is gone
+// has no guard.
 func TestInvariantsNameTestsThatExist(t *testing.T) {
 	const root = "../.."
 	tests := map[string]bool{}
 	define := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)
+	defineCase := regexp.MustCompile(`(?m)^\t\t\{"(\w+)", \w+\[TX\]\},$`)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
+		if err != nil || !strings.HasSuffix(path, ".go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		for _, m := range define.FindAllStringSubmatch(string(text), -1) {
-			tests[m[1]] = true
+		if filepath.Base(filepath.Dir(path)) == "waytest" {
+			suite := map[string]string{"inbox.go": "Inbox/", "queue.go": "Queue/"}[d.Name()]
+			for _, m := range defineCase.FindAllStringSubmatch(string(text), -1) {
+				tests[cmp.Or(suite, "Outbox/")+m[1]] = true
+			}
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			for _, m := range define.FindAllStringSubmatch(string(text), -1) {
+				tests[m[1]] = true
+			}
 		}
 		return err
 	})
@@ -33,7 +44,7 @@ func TestInvariantsNameTestsThatExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Example)\\w+)`").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Example|Outbox/|Inbox/|Queue/)\\w+)`").FindAllStringSubmatch(string(text), -1) {
 			named++
 			if !tests[m[1]] {
 				t.Errorf("docs/%s names %s, and there is no such test", doc, m[1])

@@ -2,16 +2,13 @@ package demo
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/middleware"
-	"github.com/waybill-go/waybill/waysqlite"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -22,7 +19,6 @@ const (
 
 // billing is the service that consumes.
 type billing struct {
-	site    *site
 	figures *Figures
 	worker  *worker.Worker
 	seen    *consumer
@@ -32,17 +28,19 @@ type billing struct {
 }
 
 func newBilling(opt Options, site *site, figures *Figures) (*billing, error) {
-	b := &billing{site: site, figures: figures, dice: dice(opt, 2)}
-	queue, err := site.broker.Queue(transport, waysqlite.QueueConfig{Lease: lease})
-	if err != nil {
-		return nil, err
-	}
-	b.seen = &consumer{Queue: queue, figures: figures, dice: dice(opt, 3), first: map[waybill.MessageID]bool{}}
+	b := &billing{figures: figures, dice: dice(opt, 2)}
+	b.seen = &consumer{broker: site.broker, figures: figures, dice: dice(opt, 3), first: map[waybill.MessageID]bool{}, open: map[waybill.MessageID]bool{}}
 	bus := waybill.NewBus("billing", middleware.Recover())
-	handle(b, bus, func(m orderPlaced) (int, int) { return m.Order, m.Step })
-	handle(b, bus, func(m orderPaid) (int, int) { return m.Order, m.Step })
-	handle(b, bus, func(m orderShipped) (int, int) { return m.Order, m.Step })
-	b.worker, err = worker.New(bus, b.seen, worker.Config{
+	site.billing.serve(bus, b)
+	from := waybill.Receiver(b.seen)
+	if leaser, ok := site.broker.(waybill.Leaser); ok {
+		from = struct {
+			*consumer
+			waybill.Leaser
+		}{b.seen, leaser}
+	}
+	var err error
+	b.worker, err = worker.New(bus, from, worker.Config{
 		Transport: transport, Concurrency: 16, Prefetch: 200,
 		Retry: waybill.Backoff{Delay: 20 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second},
 	})
@@ -53,22 +51,14 @@ func (b *billing) run(ctx context.Context) error { return b.worker.Run(ctx) }
 
 var errGatewayDown = errors.New("payment gateway does not answer")
 
-// handle registers the handler of one message type: it writes an effect, and
-// sometimes fails after that.
-func handle[M any](b *billing, bus *waybill.Bus, what func(M) (order, step int)) {
-	inbox.Handle(bus, b.site.billing, "billing", func(ctx context.Context, tx *sql.Tx, m M) error {
-		order, step := what(m)
-		id, _ := waybill.Last[waybill.MessageID](waybill.EnvelopeFrom(ctx))
-		if _, err := tx.ExecContext(ctx, "INSERT INTO demo_effects (order_id, step, message_id) VALUES (?, ?, ?)", order, step, id); err != nil {
-			return err
-		}
-		if b.chance(failureShare) {
-			b.figures.failures.Add(1)
-			return errGatewayDown
-		}
-		b.figures.handled.Add(1)
-		return nil
-	}, inbox.Option{Observer: b})
+// outcome decides how a handling ends that has written its effect.
+func (b *billing) outcome() error {
+	if b.chance(failureShare) {
+		b.figures.failures.Add(1)
+		return errGatewayDown
+	}
+	b.figures.handled.Add(1)
+	return nil
 }
 
 // Observe counts the duplicates that the inbox suppressed.
@@ -84,15 +74,16 @@ func (b *billing) chance(share float64) bool {
 	return b.dice.Float64() < share
 }
 
-// consumer is the queue, with a network that loses acknowledgements, and a
-// record of what was delivered.
+// consumer receives from the broker over a network that loses acknowledgements,
+// and records what was delivered.
 type consumer struct {
-	*waysqlite.Queue
+	broker  broker
 	figures *Figures
 
 	mu    sync.Mutex
 	dice  *rand.Rand
 	first map[waybill.MessageID]bool
+	open  map[waybill.MessageID]bool // delivered, and not handled yet
 	order []firstDelivery
 }
 
@@ -104,11 +95,12 @@ type firstDelivery struct {
 
 // Receive records what it returns.
 func (c *consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, error) {
-	ds, err := c.Queue.Receive(ctx, max)
+	ds, err := c.broker.Receive(ctx, max)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, d := range ds {
 		c.figures.delivered.Add(1)
+		c.open[d.Record.ID] = true
 		if !c.first[d.Record.ID] {
 			c.first[d.Record.ID] = true
 			c.order = append(c.order, firstDelivery{d.Record.Key, d.Record.ID})
@@ -117,17 +109,45 @@ func (c *consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, e
 	return ds, err
 }
 
-// Ack loses a share: the broker delivers those again when their leases end.
+// Ack loses a share: the broker delivers those again.
 func (c *consumer) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
-	var arrived []*waybill.Delivery
+	var arrived, lost []*waybill.Delivery
 	c.mu.Lock()
 	for _, d := range ds {
 		if c.dice.Float64() < lostAckShare {
-			c.figures.lostAcks.Add(1)
-			continue
+			lost = append(lost, d)
+		} else {
+			arrived = append(arrived, d)
 		}
-		arrived = append(arrived, d)
 	}
 	c.mu.Unlock()
-	return c.Queue.Ack(ctx, arrived...)
+	if len(lost) > 0 && !c.broker.lose(ctx, lost) {
+		arrived, lost = append(arrived, lost...), nil
+	}
+	c.figures.lostAcks.Add(int64(len(lost)))
+	err := c.broker.Ack(ctx, arrived...)
+	// All of them have had their effect. One that is delivered again is open again.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range append(arrived, lost...) {
+		delete(c.open, d.Record.ID)
+	}
+	return err
+}
+
+// Retry implements waybill.Receiver.
+func (c *consumer) Retry(ctx context.Context, d *waybill.Delivery, delay time.Duration) error {
+	return c.broker.Retry(ctx, d, delay)
+}
+
+// Release implements waybill.Receiver.
+func (c *consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
+	return c.broker.Release(ctx, ds...)
+}
+
+// inHand counts what was delivered and not handled.
+func (c *consumer) inHand() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open)
 }

@@ -9,6 +9,9 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/waymysql"
 )
 
 // Options says what to run. The zero value of each field but Relay means its
@@ -17,10 +20,15 @@ type Options struct {
 	Orders int           // how many; zero means 2000, three messages each
 	Seed   uint64        // of all random choices; zero picks one
 	Limit  time.Duration // for the whole run; zero means 55 s
-	// Database and Broker are paths of SQLite files for the order service and
-	// the broker's queue; empty means files in a temporary directory. Files that
-	// have messages or demo tables in them already are refused.
-	Database, Broker string
+	// Database is that of both services: a SQLite file, PostgreSQL, MySQL or
+	// MariaDB, or the zero value for files in a temporary directory. Broker is a
+	// SQLite file for its queue, RabbitMQ, or zero likewise. In servers the demo
+	// uses schemas or prefixes, an exchange and a queue of its own, which it
+	// removes; files that have messages or demo tables in them already are refused.
+	Database, Broker config.DSN
+	// ConnString turns the DSN of a PostgreSQL into what its client takes.
+	ConnString func(config.DSN) (string, error)
+	OpenMySQL  OpenMySQL
 	// Relay is the command line of a relay process, to which the path of a
 	// configuration file is appended.
 	Relay []string
@@ -29,6 +37,9 @@ type Options struct {
 	// Live redraws the view in place, for a terminal.
 	Live bool
 }
+
+// OpenMySQL opens the DSN of a MySQL or MariaDB.
+type OpenMySQL func(ctx context.Context, dsn config.DSN, cfg waymysql.Config) (*waymysql.DB, error)
 
 // Figures count what happened so far. They may be read at any time.
 type Figures struct {
@@ -88,7 +99,7 @@ func Run(ctx context.Context, opt Options) (Verdict, error) {
 	err = errors.Join(err, <-killed)
 	drained := false
 	if err == nil {
-		drained, err = site.waitUntilEmpty(ctx)
+		drained, err = site.waitUntilEmpty(ctx, billing.seen.inHand)
 	}
 	stopServing()
 	err = errors.Join(err, <-billed, <-shown)

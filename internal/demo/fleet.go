@@ -129,7 +129,7 @@ func (f *fleet) strike(ctx context.Context) error {
 // and returns when messages were committed meanwhile and a relay has had time
 // to run into the stall with them.
 func (f *fleet) stallBroker(ctx context.Context) (proceed func(), err error) {
-	tx, err := f.site.broker.SQL().BeginTx(ctx, nil) // has the write lock at once
+	proceed, err = f.site.broker.stall(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (f *fleet) stallBroker(ctx context.Context) (proceed func(), err error) {
 		pause(ctx, time.Millisecond)
 	}
 	pause(ctx, 15*time.Millisecond+time.Duration(f.dice.Int64N(int64(30*time.Millisecond))))
-	return func() { _ = tx.Rollback() }, nil
+	return proceed, nil
 }
 
 // waitForWork returns at a random moment soon after the outbox has something,

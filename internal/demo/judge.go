@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/waysqlite"
 )
 
 // A Verdict compares what was committed with what was handled. Its JSON form is
@@ -35,20 +34,14 @@ type Verdict struct {
 	OK      bool `json:"ok"`
 }
 
-// step is one message as the order service or the billing service wrote it down.
-type step struct {
-	order, step int
-	id          waybill.MessageID
-}
-
 func judge(ctx context.Context, site *site, billing *billing, figures *Figures) (Verdict, error) {
-	committed, err := read(ctx, site.orders, "SELECT order_id, step, message_id FROM demo_steps ORDER BY rowid")
+	committed, err := site.orders.steps(ctx)
 	if err != nil {
-		return Verdict{}, err
+		return Verdict{}, fmt.Errorf("verdict: %w", err)
 	}
-	effects, err := read(ctx, site.billing, "SELECT order_id, step, message_id FROM demo_effects ORDER BY rowid")
+	effects, err := site.billing.steps(ctx)
 	if err != nil {
-		return Verdict{}, err
+		return Verdict{}, fmt.Errorf("verdict: %w", err)
 	}
 	onTheWay, err := underWay(ctx, site)
 	if err != nil {
@@ -65,18 +58,17 @@ func judge(ctx context.Context, site *site, billing *billing, figures *Figures) 
 
 // underWay returns the messages that wait in the outbox or in the broker.
 func underWay(ctx context.Context, site *site) (map[waybill.MessageID]bool, error) {
+	waiting, err := site.orders.pending(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("verdict: %w", err)
+	}
+	rest, err := site.broker.rest(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("verdict: %w", err)
+	}
 	ids := map[waybill.MessageID]bool{}
-	for _, in := range []struct {
-		db    *waysqlite.DB
-		table string
-	}{{site.orders, "waybill_outbox"}, {site.broker, "waybill_queue"}} {
-		waiting, err := read(ctx, in.db, "SELECT 0, 0, message_id FROM "+in.table)
-		if err != nil {
-			return nil, err
-		}
-		for _, w := range waiting {
-			ids[w.id] = true
-		}
+	for _, id := range append(waiting, rest...) {
+		ids[id] = true
 	}
 	return ids, nil
 }
@@ -126,21 +118,4 @@ func unordered(committed []step, deliveries []firstDelivery) int {
 		latest[d.key] = max(latest[d.key], stepOf[d.id])
 	}
 	return violations
-}
-
-func read(ctx context.Context, db *waysqlite.DB, query string) ([]step, error) {
-	rows, err := db.ReadSQL().QueryContext(ctx, query)
-	if err != nil {
-		return nil, fmt.Errorf("verdict: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	var all []step
-	for rows.Next() {
-		var s step
-		if err := rows.Scan(&s.order, &s.step, &s.id); err != nil {
-			return nil, fmt.Errorf("verdict: %w", err)
-		}
-		all = append(all, s)
-	}
-	return all, rows.Err()
 }

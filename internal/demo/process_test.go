@@ -3,6 +3,7 @@ package demo_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -13,9 +14,14 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/jackc/pgx/v5/stdlib" // driver pgx
+
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/internal/testserver"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waycli/mysql"
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
@@ -38,9 +44,50 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func TestDemoPassesUnderKills(t *testing.T) {
+func TestDemoPassesUnderKills(t *testing.T) { passes(t) }
+
+func TestDemoPassesOnPostgresAndRabbitMQ(t *testing.T) {
+	t.Parallel() // it has servers of its own
+	database := testserver.Postgres(t)
+	passes(t, "--database", database, "--broker", testserver.RabbitMQ(t))
+	db, err := sql.Open("pgx", database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leftNothing(t, db, "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'demo%'")
+}
+
+func TestDemoPassesOnMariaDBAndRabbitMQ(t *testing.T) {
+	t.Parallel()
+	database := testserver.MariaDB(t)
+	passes(t, "--database", database, "--broker", testserver.RabbitMQ(t))
+	cfg, err := mysql.Config(config.MustParseDSN(database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("mysql", cfg.FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leftNothing(t, db, `SELECT (SELECT count(*) FROM information_schema.tables WHERE table_schema = database())
+		+ (SELECT count(*) FROM information_schema.routines WHERE routine_schema = database())`)
+}
+
+// leftNothing counts what is left of a demo, and closes db.
+func leftNothing(t *testing.T, db *sql.DB, query string) {
+	t.Helper()
+	defer func() { _ = db.Close() }()
+	var left int
+	if err := db.QueryRowContext(t.Context(), query).Scan(&left); err != nil || left != 0 {
+		t.Errorf("the demo left %d schemas, tables or procedures, %v", left, err)
+	}
+}
+
+// passes runs the demo, which must be content and must have injected faults.
+func passes(t *testing.T, args ...string) {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), binary, "demo", "--orders", "300", "--seed", "11", "--json")
+	cmd := exec.CommandContext(t.Context(), binary, append([]string{"demo", "--orders", "300", "--seed", "11", "--json"}, args...)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.Dir = t.TempDir()
 	if err := cmd.Run(); err != nil {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/waysqlite"
 )
 
 // The life of an order, one message each.
@@ -33,6 +32,9 @@ const (
 	steps         = 3
 	clerks        = 8    // goroutines of the order service
 	rollbackShare = 0.08 // of the transactions
+	holdShare     = 0.15 // of the transactions, where others can go on meanwhile
+	holdMin       = 10 * time.Millisecond
+	holdMax       = 80 * time.Millisecond
 )
 
 // shop is the order service.
@@ -64,6 +66,7 @@ func (s *shop) work(ctx context.Context, clerk int) error {
 	defer pace.Stop()
 	next, open := clerk, []int{}
 	at := map[int]int{}
+	held := -1 // index in open
 	for {
 		for len(open) < 20 && next < s.opt.Orders {
 			open = append(open, next)
@@ -78,13 +81,20 @@ func (s *shop) work(ctx context.Context, clerk int) error {
 		case <-pace.C:
 		}
 		i := dice.IntN(len(open))
+		if held >= 0 {
+			i = held // what follows a transaction that took its time comes at once
+		}
 		order := open[i]
 		at[order]++
-		if err := s.step(ctx, dice, order, at[order]); err != nil {
+		wasHeld, err := s.step(ctx, dice, order, at[order])
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return fmt.Errorf("order %d, step %d: %w", order, at[order], err)
+		}
+		if held = -1; wasHeld && at[order] < steps {
+			held = i
 		}
 		if at[order] == steps {
 			open = append(open[:i], open[i+1:]...)
@@ -95,45 +105,42 @@ func (s *shop) work(ctx context.Context, clerk int) error {
 
 var errChangedMind = errors.New("the customer changed their mind")
 
-// step commits one step of an order, sometimes after a try that is rolled back.
-func (s *shop) step(ctx context.Context, dice *rand.Rand, order, step int) error {
+// step commits one step of an order, sometimes after a try that is rolled back,
+// and reports whether the transaction was held open.
+func (s *shop) step(ctx context.Context, dice *rand.Rand, order, at int) (held bool, err error) {
 	cents := 100 + dice.IntN(99_900)
 	var msg any
-	switch step {
+	switch at {
 	case 1:
-		msg = orderPlaced{order, step, cents}
+		msg = orderPlaced{order, at, cents}
 	case 2:
-		msg = orderPaid{order, step, cents}
+		msg = orderPaid{order, at, cents}
 	default:
-		msg = orderShipped{order, step}
+		msg = orderShipped{order, at}
 	}
-	fail := dice.Float64() < rollbackShare
+	var refuse error
+	if dice.Float64() < rollbackShare {
+		refuse = errChangedMind
+	}
+	var hold time.Duration
+	if s.site.orders.holds() && dice.Float64() < holdShare {
+		hold = holdMin + time.Duration(dice.Int64N(int64(holdMax-holdMin)))
+	}
 	for {
-		err := s.site.outbox.InTx(ctx, func(ctx context.Context, tx waysqlite.Tx) error {
-			id, err := waybill.NewMessageID()
-			if err != nil {
-				return err
-			}
-			if _, err := tx.SQL().ExecContext(ctx, "INSERT INTO demo_steps (order_id, step, message_id) VALUES (?, ?, ?)", order, step, id); err != nil {
-				return err
-			}
-			if _, err := tx.Dispatch(ctx, msg, id); err != nil {
-				return err
-			}
-			if fail {
-				return errChangedMind
-			}
-			return nil
-		})
+		id, err := waybill.NewMessageID()
+		if err != nil {
+			return false, err
+		}
+		err = s.site.orders.place(ctx, step{order, at, id}, msg, hold, refuse)
 		switch {
 		case errors.Is(err, errChangedMind):
-			fail = false
+			refuse = nil
 			s.figures.rolledBack.Add(1)
 		case err != nil:
-			return err
+			return false, err
 		default:
 			s.figures.committed.Add(1)
-			return nil
+			return hold > 0, nil
 		}
 	}
 }

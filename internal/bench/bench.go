@@ -1,0 +1,92 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/waymysql"
+)
+
+// Options says what to measure, and where.
+type Options struct {
+	// Postgres is a connection string, MySQL what opens a database of MySQL or
+	// MariaDB: one of them is set. Everything happens in a schema, or under a
+	// prefix, of the benchmark's own, which it drops.
+	Postgres string
+	MySQL    func(ctx context.Context, cfg waymysql.Config) (*waymysql.DB, error)
+	// Broker is an AMQP URL. Exchange and queue are the benchmark's own.
+	Broker string
+	// Rounds is how often each side is measured, after one round that is not
+	// counted.
+	Rounds int
+	// Rows is how many messages a round relays, Keys how many keys they have,
+	// Workers how many batches are in hand at once.
+	Rows, Keys, Workers int
+	// Progress receives a line for each round. Nil discards.
+	Progress io.Writer
+}
+
+func (o Options) say(format string, args ...any) {
+	if o.Progress != nil {
+		fmt.Fprintf(o.Progress, format+"\n", args...)
+	}
+}
+
+// A Result is the outcome of one case. Rates are medians of the rounds, in
+// messages or transactions a second; the ratio is the median of the rounds'
+// ratios.
+type Result struct {
+	Case          string  `json:"case"`
+	Database      string  `json:"database"`
+	Keys          int     `json:"keys"`
+	Workers       int     `json:"workers"` // or connections
+	Ordering      string  `json:"ordering,omitempty"`
+	Rate          float64 `json:"rate"`
+	YardstickRate float64 `json:"yardstick_rate"`
+	Ratio         float64 `json:"ratio"`
+	Min           float64 `json:"min"` // the lowest ratio of a round
+	Max           float64 `json:"max"`
+	Rounds        int     `json:"rounds"`
+	Target        float64 `json:"target,omitempty"` // the ratio that is wanted at least
+}
+
+// A side does its work once and returns how much that was and how long it took,
+// without preparations.
+type side func(ctx context.Context) (done int, took time.Duration, err error)
+
+// race lets two sides take turns.
+func race(ctx context.Context, opt Options, res Result, waybill, yardstick side) (Result, error) {
+	var rates, yardsticks, ratios []float64
+	for round := range opt.Rounds + 1 {
+		var rate [2]float64
+		for turn := range 2 {
+			who := (round + turn) % 2
+			done, took, err := []side{waybill, yardstick}[who](ctx)
+			if err != nil {
+				return res, fmt.Errorf("%s, round %d: %w", res.Case, round, err)
+			}
+			rate[who] = float64(done) / took.Seconds()
+		}
+		if round == 0 {
+			continue // warms up
+		}
+		opt.say("%s, %d workers, round %d: %.0f/s against %.0f/s, %.2f", res.Case, res.Workers, round, rate[0], rate[1], rate[0]/rate[1])
+		rates, yardsticks, ratios = append(rates, rate[0]), append(yardsticks, rate[1]), append(ratios, rate[0]/rate[1])
+	}
+	res.Rate, res.YardstickRate, res.Ratio = median(rates), median(yardsticks), median(ratios)
+	res.Min, res.Max, res.Rounds = slices.Min(ratios), slices.Max(ratios), opt.Rounds
+	return res, nil
+}
+
+func median(values []float64) float64 {
+	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare)
+	mid := len(sorted) / 2
+	if len(sorted)%2 == 0 {
+		return (sorted[mid-1] + sorted[mid]) / 2
+	}
+	return sorted[mid]
+}

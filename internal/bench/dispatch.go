@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// connections are those that dispatch is measured with.
+var connections = []int{1, 8, 32}
+
+// slice is how long a side dispatches in a round.
+const slice = time.Second
+
+// messages is how many a transaction dispatches, each with a key of its own.
+var messages = []int{1, 5}
+
+// Dispatch measures transactions with a business row and one message, or
+// several, against the same with a plain insert, which takes no lock.
+func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
+	p, err := newPlace(ctx, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	kinds, err := p.transactions()
+	if err != nil {
+		return nil, err
+	}
+	var results []Result
+	for _, many := range messages {
+		for _, kind := range kinds {
+			for _, n := range connections {
+				res := Result{Case: "dispatch, " + kind.name, Database: p.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: 0.85}
+				if many > 1 {
+					res.Case += fmt.Sprintf(", %d messages", many)
+				}
+				d := dispatcher{p, opt.Keys, many, n}
+				if res, err = race(ctx, opt, res, d.side(kind.waybill), d.side(kind.plain)); err != nil {
+					return nil, err
+				}
+				results = append(results, res)
+			}
+		}
+	}
+	return results, nil
+}
+
+// sold is the message: 200 bytes as JSON.
+type sold struct {
+	Customer string `json:"customer"`
+	Cents    int    `json:"cents"`
+	Note     string `json:"note"`
+}
+
+func (sold) MessageName() string    { return "order.sold" }
+func (m sold) PartitionKey() string { return m.Customer }
+
+const note = "                                                                                                                                                 "
+
+// A dispatcher runs transactions of so many messages on so many connections.
+type dispatcher struct {
+	place
+	keys, messages, connections int
+}
+
+// side runs one kind of transaction.
+func (d dispatcher) side(one func(ctx context.Context, ms []sold) error) side {
+	return func(ctx context.Context) (int, time.Duration, error) {
+		if err := d.clear(ctx); err != nil {
+			return 0, 0, err
+		}
+		var done atomic.Int64
+		var wg sync.WaitGroup
+		errs := make([]error, d.connections)
+		start := time.Now()
+		for i := range errs {
+			wg.Go(func() {
+				for errs[i] == nil && time.Since(start) < slice && ctx.Err() == nil {
+					errs[i] = one(ctx, d.some())
+					done.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return int(done.Load()), time.Since(start), errors.Join(errs...)
+	}
+}
+
+func (d dispatcher) some() []sold {
+	ms := make([]sold, d.messages)
+	for i := range ms {
+		ms[i] = sold{fmt.Sprint("customer-", rand.IntN(d.keys)), 100, note}
+	}
+	return ms
+}
+
+func anys(ms []sold) []any {
+	all := make([]any, len(ms))
+	for i, m := range ms {
+		all[i] = m
+	}
+	return all
+}

@@ -1,0 +1,228 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// postgres is a schema in PostgreSQL.
+type postgres struct {
+	schema string
+	pool   *pgxpool.Pool
+	db     *waypg.DB
+	lane   int16
+	out    *outbox.Outbox[pgx.Tx]
+}
+
+func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, err error) {
+	config, err := pgxpool.ParseConfig(opt.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = 40
+	reachable, err := waypg.Open(ctx, opt.Postgres, waypg.Config{})
+	if err != nil {
+		return nil, err
+	}
+	if err := reachable.Close(); err != nil {
+		return nil, err
+	}
+	p := &postgres{schema: schema}
+	if p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if p.db, err = waypg.New(p.pool, waypg.Config{Schema: p.schema}); err != nil {
+		return nil, err
+	}
+	if _, err := p.db.SchemaUp(ctx); err != nil {
+		return nil, err
+	}
+	if p.out, err = outbox.New(p.db, outbox.Config{}); err != nil {
+		return nil, err
+	}
+	if err := p.pool.QueryRow(ctx, p.sql("SELECT id FROM {}.waybill_outbox_lane")).Scan(&p.lane); err != nil {
+		return nil, err
+	}
+	return p, p.exec(ctx,
+		// The yardstick's outbox: the same columns, with the index it would have.
+		`CREATE TABLE {}.ideal (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id uuid NOT NULL, message_name text NOT NULL,
+			partition_key text NOT NULL, headers jsonb NOT NULL, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`,
+		`CREATE TABLE {}.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, cents int NOT NULL)`,
+		// The yardstick of dispatch writes to a table that is the very same.
+		`CREATE TABLE {}.plain (LIKE {}.waybill_outbox INCLUDING ALL)`)
+}
+
+func (p *postgres) database() string    { return "postgres" }
+func (p *postgres) store() outbox.Store { return p.db }
+
+// sql puts the schema into a statement.
+func (p *postgres) sql(text string) string {
+	return strings.ReplaceAll(text, "{}", pgx.Identifier{p.schema}.Sanitize())
+}
+
+func (p *postgres) exec(ctx context.Context, statements ...string) error {
+	for _, s := range statements {
+		if _, err := p.pool.Exec(ctx, p.sql(s)); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+func (p *postgres) clear(ctx context.Context) error {
+	return p.exec(ctx, "TRUNCATE {}.waybill_outbox", "TRUNCATE {}.plain", "TRUNCATE {}.orders")
+}
+
+func (p *postgres) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := p.exec(ctx, "DROP SCHEMA IF EXISTS {} CASCADE")
+	p.pool.Close()
+	return err
+}
+
+// load writes bodies of 200 bytes that begin with the row's number.
+func (p *postgres) load(ctx context.Context, opt Options, ideal bool) error {
+	rows := fmt.Sprintf(`SELECT i, 'key-' || i %% %d AS key, int8send(i) || convert_to(repeat('x', 192), 'UTF8') AS body FROM generate_series(1::bigint, %d) AS i`, opt.Keys, opt.Rows)
+	if ideal {
+		return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.ideal (message_id, message_name, partition_key, headers, body)
+			SELECT gen_random_uuid(), 'order.placed', key, '{}', body FROM (%s) AS r ORDER BY i`, rows), "VACUUM ANALYZE {}.ideal")
+	}
+	return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
+		SELECT %d, (get_byte(sha256(convert_to(key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(key, 'UTF8')), 1)) %% 64, gen_random_uuid(), 'order.placed', key, body FROM (%s) AS r ORDER BY i`, p.lane, rows), "VACUUM ANALYZE {}.waybill_outbox")
+}
+
+func (p *postgres) ideal(ctx context.Context, ch *amqp.Channel, exchange string) (n int, err error) {
+	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, p.sql(`SELECT id, message_id, message_name, partition_key, headers, body, created_at FROM {}.ideal ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED`))
+		if err != nil {
+			return err
+		}
+		var ids []int64
+		var confirms []*amqp.DeferredConfirmation
+		var r row
+		_, err = pgx.ForEachRow(rows, []any{&r.id, &r.message, &r.name, &r.key, &r.headers, &r.body, &r.created}, func() error {
+			confirm, err := r.publish(ctx, ch, exchange)
+			ids, confirms = append(ids, r.id), append(confirms, confirm)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if n = len(ids); n == 0 {
+			return nil
+		}
+		if err := wait(ctx, confirms); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, p.sql(`DELETE FROM {}.ideal WHERE id = ANY ($1)`), ids)
+		return err
+	})
+	return n, err
+}
+
+// transactions sets InTx against an insert with COMMIT in its round trip, and
+// Dispatch in a transaction of the caller's own against an insert and a separate
+// COMMIT.
+func (p *postgres) transactions() ([]transaction, error) {
+	return []transaction{{"InTx", p.inTx, p.plainOneTrip}, {"own transaction", p.own, p.plainSeparate}}, nil
+}
+
+const insertOrder = `INSERT INTO {}.orders (customer, cents) VALUES ($1, $2)`
+
+func (p *postgres) inTx(ctx context.Context, ms []sold) error {
+	return p.out.InTx(ctx, func(ctx context.Context, tx waypg.Tx) error {
+		if _, err := tx.SQL().Exec(ctx, p.sql(insertOrder), ms[0].Customer, ms[0].Cents); err != nil {
+			return err
+		}
+		for _, m := range ms {
+			if _, err := tx.Dispatch(ctx, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (p *postgres) own(ctx context.Context, ms []sold) error {
+	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, p.sql(insertOrder), ms[0].Customer, ms[0].Cents); err != nil {
+			return err
+		}
+		_, err := p.out.DispatchAll(ctx, tx, anys(ms)...)
+		return err
+	})
+}
+
+// plain is the yardstick's insert: the same columns from the same values, in one
+// statement.
+func (p *postgres) plain(ms []sold) (statement string, args []any, err error) {
+	var values []string
+	for _, m := range ms {
+		body, err := json.Marshal(m)
+		if err != nil {
+			return "", nil, err
+		}
+		id, err := waybill.NewMessageID()
+		if err != nil {
+			return "", nil, err
+		}
+		n := len(args)
+		values = append(values, fmt.Sprintf("($%d, $%d, DEFAULT, $%d, $%d, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4, n+5, n+6, n+7, n+8))
+		args = append(args, p.lane, outbox.Bucket(m.Customer, 64), id.String(), m.MessageName(), m.PartitionKey(), "{}", body, time.Now())
+	}
+	return p.sql(`INSERT INTO {}.plain (lane, bucket, id, message_id, message_name, partition_key, headers, body, created_at) VALUES `) + strings.Join(values, ", "), args, nil
+}
+
+func (p *postgres) plainOneTrip(ctx context.Context, ms []sold) error {
+	insert, args, err := p.plain(ms)
+	if err != nil {
+		return err
+	}
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, p.sql(insertOrder), ms[0].Customer, ms[0].Cents); err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(insert, args...)
+	batch.Queue("COMMIT")
+	return conn.SendBatch(ctx, batch).Close()
+}
+
+func (p *postgres) plainSeparate(ctx context.Context, ms []sold) error {
+	insert, args, err := p.plain(ms)
+	if err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, p.sql(insertOrder), ms[0].Customer, ms[0].Cents); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, insert, args...)
+		return err
+	})
+}
