@@ -4,7 +4,7 @@ package orders_test
 
 import (
 	"bytes"
-	"os"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -33,12 +33,11 @@ type process struct {
 	ended    chan error // takes the result of Wait, once
 }
 
-// start starts a program with variables added to its environment. Whatever is
-// left of it at the end of the test is killed.
-func start(t *testing.T, bin, name string, env ...string) *process {
+// start starts a program. Whatever is left of it at the end of the test is
+// killed.
+func start(t *testing.T, bin, name string, args ...string) *process {
 	t.Helper()
-	p := &process{name: name, cmd: exec.Command(filepath.Join(bin, name)), ended: make(chan error, 1)}
-	p.cmd.Env = append(os.Environ(), env...)
+	p := &process{name: name, cmd: exec.Command(filepath.Join(bin, name), args...), ended: make(chan error, 1)}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -100,19 +99,24 @@ func (p *process) end(t *testing.T) error {
 	}
 }
 
-// waitUntil asks until done is true. An error of done may pass: the programs
-// create their databases themselves.
+// waitUntil asks until done is true, and ends the test when patience does.
 func waitUntil(t *testing.T, what string, done func() (bool, error)) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	if err := within(patience, done); err != nil {
+		t.Fatalf("still not: %s: %v", what, err)
+	}
+}
+
+// within asks until done is true. An error of done may pass: the programs
+// create their databases themselves.
+func within(limit time.Duration, done func() (bool, error)) error {
+	for deadline := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
 		ok, err := done()
 		if ok && err == nil {
-			return
+			return nil
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%v later still not: %s (last error: %v)", patience, what, err)
+			return fmt.Errorf("waited for %v, last error: %v", limit, err)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }

@@ -1,16 +1,13 @@
 // Billing receives the order service's messages and writes invoices and
 // shipments. However often a message arrives, each of its effects happens once:
 // the handler's writes and the memory of the message are one transaction.
-//
-//	WAYBILL_DATABASE  the service's database (billing.db)
-//	WAYBILL_BROKER    the broker's file (broker.db)
 package main
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log"
 	"log/slog"
@@ -23,69 +20,69 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/examples/orders/events"
+	"github.com/waybill-go/waybill/examples/orders/stack"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/middleware"
-	"github.com/waybill-go/waybill/waysqlite"
 	"github.com/waybill-go/waybill/worker"
 )
 
 func main() {
+	database := flag.String("database", "sqlite://./billing.db", "the service's `DSN`, sqlite, postgres or mysql")
+	broker := flag.String("broker", "sqlite://./broker.db", "the broker's `DSN`, sqlite or amqp")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(ctx, *database, *broker); err != nil {
 		log.Fatal("billing: ", err)
 	}
 }
 
-// No constraint keeps an order from being invoiced twice. The inbox does.
-const tables = `
-CREATE TABLE IF NOT EXISTS invoices (
-	number   INTEGER PRIMARY KEY AUTOINCREMENT,
-	order_id INTEGER NOT NULL,
-	cents    INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS invoices_by_order ON invoices (order_id);
-CREATE TABLE IF NOT EXISTS shipments (
-	invoice    INTEGER NOT NULL REFERENCES invoices (number),
-	shipped_at TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS ledger (
-	entry    INTEGER PRIMARY KEY AUTOINCREMENT,
-	customer TEXT NOT NULL,
-	event    TEXT NOT NULL,
-	order_id INTEGER NOT NULL,
-	body     TEXT NOT NULL
-);`
+// No constraint keeps an order from being invoiced twice: each message has an
+// entry of its own. The inbox does.
+var tables = []string{
+	`CREATE TABLE IF NOT EXISTS ledger (
+		customer VARCHAR(64) NOT NULL,
+		entry    INTEGER NOT NULL,
+		event    VARCHAR(64) NOT NULL,
+		order_id INTEGER NOT NULL,
+		body     TEXT NOT NULL,
+		PRIMARY KEY (customer, entry)
+	)`,
+	`CREATE TABLE IF NOT EXISTS invoices (
+		order_id INTEGER NOT NULL,
+		entry    INTEGER NOT NULL,
+		cents    INTEGER NOT NULL,
+		PRIMARY KEY (order_id, entry)
+	)`,
+	`CREATE TABLE IF NOT EXISTS shipments (
+		order_id   INTEGER NOT NULL,
+		entry      INTEGER NOT NULL,
+		shipped_at VARCHAR(40) NOT NULL,
+		PRIMARY KEY (order_id, entry)
+	)`,
+}
 
-func run(ctx context.Context) error {
-	db, err := waysqlite.Open(cmp.Or(os.Getenv("WAYBILL_DATABASE"), "billing.db"), waysqlite.Config{})
+func run(ctx context.Context, database, broker string) error {
+	db, err := stack.OpenDatabase(ctx, database)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	broker, err := waysqlite.Open(cmp.Or(os.Getenv("WAYBILL_BROKER"), "broker.db"), waysqlite.Config{})
-	if err != nil {
-		return err
-	}
-	defer broker.Close()
-	for _, each := range []*waysqlite.DB{db, broker} {
-		if _, err := each.SchemaUp(ctx); err != nil { // in production: `waybill schema up`, when deploying
-			return err
-		}
-	}
-	if _, err := db.SQL().ExecContext(ctx, tables); err != nil {
+	if err := db.CreateTables(ctx, tables...); err != nil {
 		return err
 	}
 	var seen counter
 	bus := waybill.NewBus("billing", middleware.Recover(), middleware.Timeout(time.Minute))
-	inbox.Handle(bus, db, "invoice", invoice, inbox.Option{Observer: &seen})
-	inbox.Handle(bus, db, "ship", ship, inbox.Option{Observer: &seen})
+	books := books{sql: db.SQL}
+	inbox.Handle(bus, db, "invoice", books.invoice, inbox.Option{Observer: &seen})
+	inbox.Handle(bus, db, "ship", books.ship, inbox.Option{Observer: &seen})
 
-	queue, err := broker.Queue("events", waysqlite.QueueConfig{})
+	from, err := stack.OpenReceiver(ctx, broker)
 	if err != nil {
 		return err
 	}
-	w, err := worker.New(bus, queue, worker.Config{Transport: "events", Log: slog.Default(), Observer: &seen})
+	defer from.Close()
+	w, err := worker.New(bus, from, worker.Config{Transport: "events", Log: slog.Default(), Observer: &seen})
 	if err != nil {
 		return err
 	}
@@ -94,39 +91,53 @@ func run(ctx context.Context) error {
 	return err
 }
 
-func invoice(ctx context.Context, tx *sql.Tx, m events.OrderPlaced) error {
+// books are what billing writes into.
+type books struct {
+	sql func(statement string) string // as the database has it
+}
+
+func (b books) invoice(ctx context.Context, tx *sql.Tx, m events.OrderPlaced) error {
+	entry, err := b.enter(ctx, tx, m.CustomerID, "order.placed", m.OrderID, m)
+	if err != nil {
+		return err
+	}
 	total := m.Freight
 	for _, line := range m.Lines {
 		total += line.UnitPrice * float64(line.Quantity) * (1 - line.Discount)
 	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO invoices (order_id, cents) VALUES (?, ?)", m.OrderID, math.Round(100*total)); err != nil {
-		return err
-	}
-	return enter(ctx, tx, m.CustomerID, "order.placed", m.OrderID, m)
+	_, err = tx.ExecContext(ctx, b.sql("INSERT INTO invoices (order_id, entry, cents) VALUES (?, ?, ?)"), m.OrderID, entry, int(math.Round(100*total)))
+	return err
 }
 
 // ship relies on the order of a customer's messages: the invoice is there.
-func ship(ctx context.Context, tx *sql.Tx, m events.OrderShipped) error {
-	result, err := tx.ExecContext(ctx, "INSERT INTO shipments (invoice, shipped_at) SELECT number, ? FROM invoices WHERE order_id = ?", m.ShippedAt.Format(time.RFC3339), m.OrderID)
+func (b books) ship(ctx context.Context, tx *sql.Tx, m events.OrderShipped) error {
+	var invoices int
+	if err := tx.QueryRowContext(ctx, b.sql("SELECT count(*) FROM invoices WHERE order_id = ?"), m.OrderID).Scan(&invoices); err != nil {
+		return err
+	}
+	if invoices != 1 {
+		return fmt.Errorf("order %d has %d invoices, want 1", m.OrderID, invoices)
+	}
+	entry, err := b.enter(ctx, tx, m.CustomerID, "order.shipped", m.OrderID, m)
 	if err != nil {
 		return err
 	}
-	if rows, err := result.RowsAffected(); err != nil {
-		return err
-	} else if rows != 1 {
-		return fmt.Errorf("order %d has %d invoices, want 1", m.OrderID, rows)
-	}
-	return enter(ctx, tx, m.CustomerID, "order.shipped", m.OrderID, m)
+	_, err = tx.ExecContext(ctx, b.sql("INSERT INTO shipments (order_id, entry, shipped_at) VALUES (?, ?, ?)"), m.OrderID, entry, m.ShippedAt.Format(time.RFC3339))
+	return err
 }
 
-// enter writes down what came, in the order in which it came.
-func enter(ctx context.Context, tx *sql.Tx, customer, event string, order int, m any) error {
+// enter writes down what came, as the customer's next entry. It may count them,
+// because a customer's messages are handled one after the other.
+func (b books) enter(ctx context.Context, tx *sql.Tx, customer, event string, order int, m any) (entry int, err error) {
 	body, err := json.Marshal(m)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO ledger (customer, event, order_id, body) VALUES (?, ?, ?, ?)", customer, event, order, string(body))
-	return err
+	if err := tx.QueryRowContext(ctx, b.sql("SELECT count(*) + 1 FROM ledger WHERE customer = ?"), customer).Scan(&entry); err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, b.sql("INSERT INTO ledger (customer, entry, event, order_id, body) VALUES (?, ?, ?, ?, ?)"), customer, entry, event, order, string(body))
+	return entry, err
 }
 
 // counter counts what the worker handles and what the inbox keeps from

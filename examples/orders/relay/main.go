@@ -1,54 +1,44 @@
-// Relay moves what the order service has committed to the broker, which here
-// is a queue in a SQLite file of its own. `waybill relay` does the same without
-// a program of yours.
-//
-//	WAYBILL_DATABASE  the order service's database (orders.db)
-//	WAYBILL_BROKER    the broker's file (broker.db)
+// Relay moves what the order service has committed to the broker. `waybill
+// relay` does the same without a program of yours.
 package main
 
 import (
-	"cmp"
 	"context"
+	"flag"
 	"log"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/waybill-go/waybill/examples/orders/stack"
 	"github.com/waybill-go/waybill/outbox"
-	"github.com/waybill-go/waybill/waysqlite"
 )
 
 func main() {
+	database := flag.String("database", "sqlite://./orders.db", "the order service's `DSN`, sqlite, postgres or mysql")
+	broker := flag.String("broker", "sqlite://./broker.db", "the broker's `DSN`, sqlite or amqp")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(ctx, *database, *broker); err != nil {
 		log.Fatal("relay: ", err)
 	}
 }
 
-func run(ctx context.Context) error {
-	db, err := waysqlite.Open(cmp.Or(os.Getenv("WAYBILL_DATABASE"), "orders.db"), waysqlite.Config{})
+func run(ctx context.Context, database, broker string) error {
+	db, err := stack.OpenDatabase(ctx, database)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	broker, err := waysqlite.Open(cmp.Or(os.Getenv("WAYBILL_BROKER"), "broker.db"), waysqlite.Config{})
+	to, err := stack.OpenPublisher(ctx, broker)
 	if err != nil {
 		return err
 	}
-	defer broker.Close()
-	for _, each := range []*waysqlite.DB{db, broker} {
-		if _, err := each.SchemaUp(ctx); err != nil { // in production: `waybill schema up`, when deploying
-			return err
-		}
-	}
-	queue, err := broker.Queue("events", waysqlite.QueueConfig{})
-	if err != nil {
-		return err
-	}
-	// Start as many as you like: one relays, the others stand by.
-	relay, err := outbox.NewRelay(db, queue, outbox.RelayConfig{Transport: "events", Standby: true, Log: slog.Default()})
+	defer to.Close()
+	// Start as many as you like. On SQLite one relays and the others stand by.
+	relay, err := outbox.NewRelay(db, to, outbox.RelayConfig{Transport: "events", Standby: true, Log: slog.Default()})
 	if err != nil {
 		return err
 	}
