@@ -52,10 +52,10 @@ modules:
 			echo "modules: run the same in examples/orders; it must work with this tree"; exit 1; }; \
 	fi
 	@if [ -d bench ]; then \
-		echo "modules: vet, staticcheck and build bench"; $(IN_TMP); \
-		$(GO) build -o "$$tmp/staticcheck" honnef.co/go/tools/cmd/staticcheck; cd bench && \
-		$(GO) vet ./... && "$$tmp/staticcheck" ./... && $(GO) build -o "$$tmp/" ./... || { \
-			echo "modules: run the same in bench; it must build with this tree"; exit 1; }; \
+		echo "modules: vet, staticcheck and build bench, bench/peers"; $(IN_TMP); \
+		$(GO) build -o "$$tmp/staticcheck" honnef.co/go/tools/cmd/staticcheck; for dir in bench bench/peers; do \
+			(cd $$dir && $(GO) vet ./... && "$$tmp/staticcheck" ./... && $(GO) build -o "$$tmp/" ./...) || { \
+				echo "modules: run the same in $$dir; it must build with this tree"; exit 1; }; done; \
 	fi
 
 # Short proof by the demo: it finds nothing in a healthy build, and finds each mutant.
