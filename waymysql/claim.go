@@ -105,7 +105,7 @@ func (db *DB) claim(ctx context.Context, l *lane.Lane, most outbox.Max) (_ *clai
 		return nil, true, nil
 	}
 	if len(locked) == 0 || len(c.Batch.Rows) >= most.Rows {
-		return c, false, nil
+		return c, false, c.flush(ctx, len(c.Batch.Rows))
 	}
 	again, err = c.readBuckets(ctx, locked, entries, most)
 	return c, again, err
@@ -316,6 +316,9 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, m
 	version, found, err := c.readFrom(ctx, c.rowsOf(locked, c.From(locked), perBucket, entries), limit)
 	if err != nil || version != c.State.Version {
 		return err == nil, err
+	}
+	if err := c.flush(ctx, len(c.Batch.Rows)+len(found)); err != nil {
+		return false, err
 	}
 	return c.Take(found), nil
 }

@@ -86,15 +86,16 @@ type DB struct {
 
 	usual atomic.Int64 // size of an outbox's rows in bytes
 
-	mu       sync.Mutex
-	relays   *sql.DB // for claims, once there is one: sessions that end when they are silent
-	flavor   flavor  // once the server was asked
-	usable   bool    // the tables were checked
-	buckets  int     // in a lane, as the tables recorded it when they were checked last
-	writable bool    // the server's settings were checked
-	lanes    map[string]int16
-	wakes    map[string]chan struct{}
-	relaying map[int16]*lane.Lane
+	mu        sync.Mutex
+	relays    *sql.DB // for claims, once there is one: sessions that end when they are silent
+	flavor    flavor  // once the server was asked
+	usable    bool    // the tables were checked
+	buckets   int     // in a lane, as the tables recorded it when they were checked last
+	writable  bool    // the server's settings were checked
+	unwritten bool    // it shows commits before it has written them; set with writable
+	lanes     map[string]int16
+	wakes     map[string]chan struct{}
+	relaying  map[int16]*lane.Lane
 }
 
 // Open prepares to use the database that dsn names, in the form of
@@ -186,6 +187,7 @@ func (db *DB) connector(settings map[string]string) (driver.Connector, error) {
 		c.Params = map[string]string{}
 	}
 	maps.Copy(c.Params, settings)
+	c.Params["completion_type"] = "'NO_CHAIN'" // or COMMIT begins a transaction that nobody ends, or ends the session
 	connector, err := mysql.NewConnector(c)
 	if err != nil {
 		return nil, fmt.Errorf("waymysql: %w", err)
@@ -376,8 +378,16 @@ func (db *DB) writer(ctx context.Context) error {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.writable = true
+	db.writable, db.unwritten = true, !strings.EqualFold(settings["log_bin"], "ON")
 	return nil
+}
+
+// showsUnwritten reports whether the server shows commits that it would forget if
+// it were killed. With a binary log it shows what is in there.
+func (db *DB) showsUnwritten() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.unwritten
 }
 
 // checkSettings refuses servers on which keys would lose their order, commits

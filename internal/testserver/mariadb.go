@@ -23,21 +23,25 @@ const (
 )
 
 // newMariaDB starts a MariaDB whose user root needs no password. Its url is
-// that of the database waybill.
-func newMariaDB(settings map[string]string) (*instance, error) {
+// that of the database waybill. The server's environment is what env returns.
+func newMariaDB(settings map[string]string, env func(*instance) ([]string, error)) (*instance, error) {
 	return attempts(func() (*instance, error) {
 		in, err := newInstance("mariadb", "mysql")
 		if err != nil {
 			return nil, err
 		}
-		if err := in.becomeMariaDB(settings); err != nil {
+		vars, err := env(in)
+		if err == nil {
+			err = in.becomeMariaDB(settings, vars)
+		}
+		if err != nil {
 			return nil, errors.Join(err, in.remove())
 		}
 		return in, nil
 	})
 }
 
-func (in *instance) becomeMariaDB(settings map[string]string) error {
+func (in *instance) becomeMariaDB(settings map[string]string, env []string) error {
 	install, err := program("mariadb-install-db", mariaPrograms, mariaMissing)
 	if err != nil {
 		return err
@@ -87,6 +91,7 @@ func (in *instance) becomeMariaDB(settings map[string]string) error {
 	in.commands = []command{{
 		path: server,
 		args: []string{"--defaults-file=" + file},
+		env:  env,
 		quit: syscall.SIGTERM,
 		answers: func() error {
 			if err := dial(p); err != nil { // costs less than the client
@@ -98,6 +103,9 @@ func (in *instance) becomeMariaDB(settings map[string]string) error {
 	}}
 	return in.start()
 }
+
+// plain is the environment of a server as it is.
+func plain(*instance) ([]string, error) { return nil, nil }
 
 // mariadb runs statements, which // separates, and returns the rows, one a
 // line. Like psql it is a process of the server's own, and no library.

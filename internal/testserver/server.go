@@ -31,7 +31,7 @@ func StartPostgres(tb testing.TB, settings map[string]string) *Server {
 // with tb.
 func StartMariaDB(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
-	in, err := newMariaDB(settings)
+	in, err := newMariaDB(settings, plain)
 	if err != nil {
 		tb.Fatalf("testserver: MariaDB: %v", err)
 	}

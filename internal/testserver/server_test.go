@@ -164,7 +164,7 @@ func TestMariaDBStartsReadOnlyAndAsANode(t *testing.T) {
 
 func TestWrongMariaDBSettingFailsWithTheServersOwnWords(t *testing.T) {
 	t.Parallel()
-	in, err := newMariaDB(map[string]string{"no_such_setting": "1"})
+	in, err := newMariaDB(map[string]string{"no_such_setting": "1"}, plain)
 	if err == nil {
 		_ = in.remove()
 	}

@@ -27,7 +27,7 @@ var sharedMariaDB = sync.OnceValues(func() (string, error) {
 	if dsn := os.Getenv(mariaVariable); dsn != "" {
 		return dsn, nil
 	}
-	in, err := newMariaDB(map[string]string{"max_connections": "300"})
+	in, err := newMariaDB(map[string]string{"max_connections": "300"}, plain)
 	if err != nil {
 		return "", err
 	}

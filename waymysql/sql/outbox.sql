@@ -43,6 +43,10 @@ ON DUPLICATE KEY UPDATE
     failures = CASE WHEN route <> '' OR message_id = VALUES(message_id) THEN failures + 1 ELSE 1 END,
     message_id = VALUES(message_id), message_name = VALUES(message_name), next_attempt_at = VALUES(next_attempt_at), last_error = VALUES(last_error);
 
+-- name: flush
+-- A commit, which has InnoDB write its log as far as this.
+INSERT INTO app.waybill_meta (name, value) VALUES ('flushes', '1') ON DUPLICATE KEY UPDATE value = value + 1;
+
 -- name: first_id
 -- The lowest id of a bucket, in case a row came in below the mark.
 SELECT id FROM app.waybill_outbox FORCE INDEX (PRIMARY) WHERE lane = ? AND bucket = ? ORDER BY id LIMIT 1;
@@ -88,4 +92,4 @@ DELETE FROM app.waybill_workers WHERE id = ? OR seen_at < UTC_TIMESTAMP(6) - INT
 -- Settings under which the outbox would lose its order, or a relay its rows. A
 -- session setting is what counts for this session.
 SHOW SESSION VARIABLES WHERE variable_name IN ('version', 'wsrep_on', 'auto_increment_increment', 'auto_increment_offset', 'read_only', 'super_read_only', 'innodb_read_only',
-    'innodb_flush_log_at_trx_commit', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout', 'max_statement_time', 'max_execution_time', 'max_allowed_packet');
+    'innodb_flush_log_at_trx_commit', 'log_bin', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout', 'max_statement_time', 'max_execution_time', 'max_allowed_packet');

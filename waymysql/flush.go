@@ -1,0 +1,18 @@
+package waymysql
+
+import "context"
+
+// flush has the server write what made the rows that were read, if any. InnoDB
+// shows a commit before it is in its log: a server that is killed in between
+// forgets the row, and gives its id to another. A commit of our own is written
+// after all that we have seen. The claim's own session is silent meanwhile: it
+// must still be there, and counts anew.
+func (c *claim) flush(ctx context.Context, rows int) error {
+	if rows == 0 || !c.db.showsUnwritten() {
+		return nil
+	}
+	if _, err := c.db.pool.ExecContext(ctx, c.db.outbox.Query("flush")); err != nil {
+		return err
+	}
+	return c.conn.PingContext(ctx)
+}
