@@ -156,8 +156,7 @@ func (q *Queue) claim(ctx context.Context, most int) (lent []*waybill.Delivery, 
 		if err != nil || len(lent) == 0 {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE %squeue FORCE INDEX (PRIMARY) SET held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, holder = ?, lease = lease + 1 WHERE id IN (%s)",
-			qualified(q.db.schema, q.db.prefix), join(idsOf(lent))), q.lease.Microseconds(), q.holder[:])
+		_, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, q.holder = ?, q.lease = q.lease + 1", q.rows(idsOf(lent))), q.lease.Microseconds(), q.holder[:])
 		return err
 	})
 	if err != nil {
@@ -189,9 +188,8 @@ func (q *Queue) free(ctx context.Context, from interface {
 // after all was settled by its last holder, late, in the moment between: its key
 // is left alone.
 func (q *Queue) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*waybill.Delivery, err error) {
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT id, COALESCE(held_until > UTC_TIMESTAMP(6), FALSE), message_id, message_name, partition_key, headers, body,"+
-		" TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), failures, lease + 1 FROM %squeue FORCE INDEX (PRIMARY) WHERE id IN (%s) ORDER BY id FOR UPDATE",
-		qualified(q.db.schema, q.db.prefix), join(ids)))
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT q.id, COALESCE(q.held_until > UTC_TIMESTAMP(6), FALSE), q.message_id, q.message_name, q.partition_key, q.headers, q.body,"+
+		" TIMESTAMPDIFF(MICROSECOND, '1970-01-01', q.created_at), q.failures, q.lease + 1 FROM %s ORDER BY q.id FOR UPDATE", q.rows(ids)))
 	if err != nil {
 		return nil, err
 	}
@@ -227,14 +225,14 @@ func idsOf(ds []*waybill.Delivery) []int64 {
 
 // Ack implements waybill.Receiver.
 func (q *Queue) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
-	err := q.settle(ctx, "ack", ds, "DELETE q FROM %s AS q FORCE INDEX (PRIMARY) WHERE q.id IN (%s)")
+	err := q.settle(ctx, "ack", ds, "DELETE q FROM %s")
 	q.db.hint("queue " + q.name) // the keys' next messages may be lent now
 	return err
 }
 
 // Release implements waybill.Receiver.
 func (q *Queue) Release(ctx context.Context, ds ...*waybill.Delivery) error {
-	err := q.settle(ctx, "release", ds, "UPDATE %s FORCE INDEX (PRIMARY) SET held_until = NULL, holder = NULL WHERE id IN (%s)")
+	err := q.settle(ctx, "release", ds, "UPDATE %s SET q.held_until = NULL, q.holder = NULL")
 	q.db.hint("queue " + q.name)
 	return err
 }
@@ -246,7 +244,7 @@ func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Durat
 		return err
 	}
 	return q.settle(ctx, "retry", []*waybill.Delivery{d},
-		"UPDATE %s FORCE INDEX (PRIMARY) SET failures = failures + 1, headers = ?, holder = NULL, held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE id IN (%s)", meta, delay.Microseconds())
+		"UPDATE %s SET q.failures = q.failures + 1, q.headers = ?, q.holder = NULL, q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", meta, delay.Microseconds())
 }
 
 // LeaseTime implements waybill.Leaser.
@@ -254,7 +252,7 @@ func (q *Queue) LeaseTime() time.Duration { return q.lease }
 
 // Renew implements waybill.Leaser.
 func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
-	lost, err := q.each(ctx, ds, "UPDATE %s FORCE INDEX (PRIMARY) SET held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE id IN (%s)", q.lease.Microseconds())
+	lost, err := q.each(ctx, ds, "UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", q.lease.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("queue %s: renew: %w", q.name, err)
 	}
@@ -270,6 +268,11 @@ func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery,
 		return fmt.Errorf("queue %s: %s: %w", q.name, verb, err)
 	}
 	return nil
+}
+
+// rows are the rows q of the queue's table that have ids. See among.
+func (q *Queue) rows(ids []int64) string {
+	return among(ids) + " STRAIGHT_JOIN " + qualified(q.db.schema, q.db.prefix) + "queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id"
 }
 
 // each runs a statement for all deliveries whose lease is still theirs, and
@@ -289,14 +292,13 @@ func (q *Queue) each(ctx context.Context, ds []*waybill.Delivery, statement stri
 	if len(ds) == 0 {
 		return nil, nil
 	}
-	table := qualified(q.db.schema, q.db.prefix) + "queue"
 	var ours []int64
 	err = q.db.inTx(ctx, func(tx *sql.Tx) error {
-		ours, err = q.ours(ctx, tx, table, idsOf(ds), leases)
+		ours, err = q.ours(ctx, tx, idsOf(ds), leases)
 		if err != nil || len(ours) == 0 {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, fmt.Sprintf(statement, table, join(ours)), args...)
+		_, err = tx.ExecContext(ctx, fmt.Sprintf(statement, q.rows(ours)), args...)
 		return err
 	})
 	if err != nil {
@@ -312,8 +314,8 @@ func (q *Queue) each(ctx context.Context, ds []*waybill.Delivery, statement stri
 }
 
 // ours locks rows and returns those that have the lease that was given out.
-func (q *Queue) ours(ctx context.Context, tx *sql.Tx, table string, ids []int64, leases map[int64]int64) (ours []int64, err error) {
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT id, lease FROM %s FORCE INDEX (PRIMARY) WHERE id IN (%s) AND holder = ? ORDER BY id FOR UPDATE", table, join(ids)), q.holder[:])
+func (q *Queue) ours(ctx context.Context, tx *sql.Tx, ids []int64, leases map[int64]int64) (ours []int64, err error) {
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT q.id, q.lease FROM %s WHERE q.holder = ? ORDER BY q.id FOR UPDATE", q.rows(ids)), q.holder[:])
 	if err != nil {
 		return nil, err
 	}

@@ -169,13 +169,20 @@ func (db *DB) moveDue(ctx context.Context, tx *sql.Tx) (int, error) {
 			fmt.Sprintf(" SELECT lane, CASE WHEN partition_key = '' THEN -1 ELSE CONV(LEFT(SHA2(partition_key, 256), 4), 16, 10) %% %d END, message_id, message_name, partition_key, headers, body, due_at FROM ", buckets) + tables + "delayed WHERE lane IS NOT NULL AND id IN " + in + " ORDER BY due_at, id",
 		"INSERT INTO " + tables + "queue (queue, message_id, message_name, partition_key, headers, body, created_at)" +
 			" SELECT queue, message_id, message_name, partition_key, headers, body, due_at FROM " + tables + "delayed WHERE queue IS NOT NULL AND id IN " + in + " ORDER BY due_at, id",
-		"DELETE d FROM " + tables + "delayed AS d FORCE INDEX (PRIMARY) WHERE d.id IN " + in, // and no look at what is being written
+		"DELETE d FROM " + among(ids) + " STRAIGHT_JOIN " + tables + "delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id",
 	} {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return 0, err
 		}
 	}
 	return len(ids), nil
+}
+
+// among is a table k of ids in ascending order. What is joined to it is looked up,
+// and locked, row by row. For WHERE id IN the optimizer may read the whole table,
+// and wait for what others write, or deadlock with them.
+func among(ids []int64) string {
+	return "JSON_TABLE('[" + join(slices.Sorted(slices.Values(ids))) + "]', '$[*]' COLUMNS (id BIGINT PATH '$')) AS k"
 }
 
 // join writes numbers for an IN list.
