@@ -77,7 +77,7 @@ func loseCommit(network *faultproxy.Proxy) {
 	var sent atomic.Bool
 	network.OnBytes(func(dir faultproxy.Direction, b []byte) faultproxy.Action {
 		switch {
-		case dir == faultproxy.ToServer && bytes.Contains(b, []byte("\x03COMMIT")):
+		case dir == faultproxy.ToServer && bytes.Contains(b, []byte("COMMIT")):
 			sent.Store(true)
 		case dir == faultproxy.ToClient && sent.Load():
 			return faultproxy.CutBefore

@@ -92,12 +92,12 @@ func refusesRecord(err error) bool {
 	return class == "22" || class == "23" || server.Number == errCheck || server.Number == errCheckMariaDB || server.Number == errPacket
 }
 
-// notCommitted reports whether a failed COMMIT is known to have had no effect:
-// the server said so, or it was never sent.
+// notCommitted reports whether what ends with COMMIT is known to have failed
+// before it: the server said so, or it was never sent.
 func notCommitted(err error) bool {
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
-		return !unavailable(err)
+		return !unavailable(err) || server.Number == errDeadlock || server.Number == errLockWait // which no COMMIT has on one server
 	}
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone)
+	return err == errNoGate || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone)
 }

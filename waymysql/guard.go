@@ -2,6 +2,7 @@ package waymysql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 )
@@ -25,7 +26,7 @@ func (c guardedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(errors.New("waymysql: the driver's connection lacks a method that it had"), conn.Close())
 	}
-	return guardedConn{full}, nil
+	return &guardedConn{fullConn: full}, nil
 }
 
 // A fullConn is all that database/sql uses of the driver's connection.
@@ -40,28 +41,39 @@ type fullConn interface {
 	driver.Validator
 }
 
-type guardedConn struct{ fullConn }
+// A guardedConn is a connection for units of work.
+type guardedConn struct {
+	fullConn
+	committed bool // the transaction was, by a statement of ours
+}
 
 // BeginTx implements driver.ConnBeginTx.
-func (c guardedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c *guardedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	if opts != (driver.TxOptions{}) {
 		return nil, errors.New("waymysql: a unit of work has the isolation level of its session")
 	}
 	if _, err := c.ExecContext(ctx, "SAVEPOINT "+guard, nil); err != nil {
 		return nil, err
 	}
+	c.committed = false
 	return guardedTx{c}, nil
 }
 
 // Begin implements driver.Conn.
-func (c guardedConn) Begin() (driver.Tx, error) {
+func (c *guardedConn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
 
-type guardedTx struct{ conn guardedConn }
+type guardedTx struct{ conn *guardedConn }
 
-// Commit implements driver.Tx.
-func (tx guardedTx) Commit() error { return tx.end("COMMIT") }
+// Commit implements driver.Tx. It does nothing more when a statement of ours has
+// committed.
+func (tx guardedTx) Commit() error {
+	if tx.conn.committed {
+		return nil
+	}
+	return tx.end("COMMIT")
+}
 
 // Rollback implements driver.Tx.
 func (tx guardedTx) Rollback() error { return tx.end("ROLLBACK") }
@@ -70,3 +82,13 @@ func (tx guardedTx) end(statement string) error {
 	_, err := tx.conn.ExecContext(context.Background(), statement, nil)
 	return err
 }
+
+// guarded returns the driver's connection of a unit of work. While the unit's
+// transaction is open nobody else uses it.
+func guarded(conn *sql.Conn) (c *guardedConn, err error) {
+	err = conn.Raw(func(raw any) error { c = raw.(*guardedConn); return nil })
+	return c, err
+}
+
+// alive looks at the connection without sending anything.
+func (c *guardedConn) alive(ctx context.Context) error { return c.ResetSession(ctx) }

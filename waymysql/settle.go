@@ -38,13 +38,6 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	return nil
 }
 
-// A statement is one of a settlement.
-type statement struct {
-	text   string
-	args   []any
-	blocks bool // it changes what is blocked
-}
-
 // deletes returns what removes the published rows and unblocks their keys and
 // routes, and takes the rows out of left.
 func (c *claim) deletes(published []outbox.ClaimedRow, left map[int64]int) []statement {

@@ -86,7 +86,9 @@ const rollbackTimeout = 5 * time.Second
 // sets by statements of its own do not undo messages: use Tx.Savepoint. When the
 // server has ended the transaction under the function, by a deadlock whose error
 // was ignored or by a statement that commits, nothing more of it is committed
-// and the error wraps waybill.ErrTransactionLost.
+// and the error wraps waybill.ErrTransactionLost. When ctx ends while the unit
+// commits, which may wait for others who dispatch to the same bucket, nobody
+// knows whether it has: the error wraps waybill.ErrCommitUnknown.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction
@@ -121,27 +123,57 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		return err
 	}
 	rows := u.end()
-	for _, e := range u.entries {
-		if _, err := tx.ExecContext(ctx, db.inbox.Query("processed"), e.Handler, e.DedupKey); err != nil {
-			return fmt.Errorf("inbox: %w", translate(err))
-		}
-	}
-	if err := db.insertPatiently(ctx, tx, rows); err != nil {
+	if err := db.patiently(ctx, func() error { return db.commit(ctx, conn, tx, u.entries, rows) }); err != nil {
 		return err
-	}
-	if !mutant.Active(mutant.NoSavepointGuard) {
-		if _, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+guard); is(err, errNoSavepoint) {
-			return errLost
-		} else if err != nil {
-			return fmt.Errorf("commit: %w", translate(err))
-		}
-	}
-	if err := tx.Commit(); err != nil {
-		return commitError(err, rows)
 	}
 	committed = true
 	db.hintRows(rows)
 	return nil
+}
+
+// commit ends a unit of work: it notes that its entries are certain, writes rows
+// and commits, on MariaDB by one round trip, so that gates are held for as short
+// as can be.
+func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []inbox.Entry, rows []outbox.Row) error {
+	inserts, err := db.inserting(rows)
+	if err != nil {
+		return err
+	}
+	var all []statement
+	for _, e := range entries {
+		all = append(all, statement{text: db.inbox.Query("processed"), args: []any{e.Handler, e.DedupKey}})
+	}
+	all = append(all, inserts.statements...)
+	if !mutant.Active(mutant.NoSavepointGuard) {
+		all = append(all, statement{text: "RELEASE SAVEPOINT " + guard})
+	}
+	session, err := guarded(conn)
+	if err != nil {
+		return fmt.Errorf("commit: %w", translate(err))
+	}
+	blocks := db.blocks(append(all, statement{text: "COMMIT"}))
+	last := len(blocks) - 1
+	for i, block := range blocks {
+		within := ctx
+		if i == last {
+			if err := session.alive(ctx); err != nil {
+				return fmt.Errorf("the connection was lost inside the unit of work: %w", translate(err))
+			}
+			if len(block) == 1 { // nothing that may wait for others
+				within = context.WithoutCancel(ctx)
+			}
+		}
+		switch err := db.execute(within, tx, block); {
+		case is(err, errNoSavepoint):
+			return errLost
+		case err != nil && i == last && !notCommitted(err):
+			return commitUnknown(err, rows)
+		case err != nil:
+			return db.explain(ctx, err, inserts.buckets, block)
+		}
+	}
+	session.committed = true
+	return tx.Commit() // which tells database/sql
 }
 
 // abandon rolls back. A session whose transaction was not the unit's any more is
@@ -159,11 +191,8 @@ func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
 // errLost says what has become of a unit of work whose transaction is gone.
 var errLost = fmt.Errorf("%w: a deadlock whose error was ignored, or a statement that commits, such as DDL: nothing more was committed, and nothing was dispatched", waybill.ErrTransactionLost)
 
-// commitError says whether a failed commit is known to have failed.
-func commitError(err error, rows []outbox.Row) error {
-	if notCommitted(err) {
-		return fmt.Errorf("commit: %w", translate(err))
-	}
+// commitUnknown says that nobody knows whether a COMMIT has happened.
+func commitUnknown(err error, rows []outbox.Row) error {
 	unknown := &waybill.CommitUnknownError{Err: err}
 	for _, row := range rows {
 		if !slices.Contains(unknown.IDs, row.Record.ID) {

@@ -1,6 +1,7 @@
 package waymysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/internal/lane"
@@ -115,20 +114,20 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 	if err := db.writer(ctx); err != nil {
 		return err
 	}
-	return db.insertPatiently(ctx, tx, rows)
+	return db.patiently(ctx, func() error { return db.insert(ctx, tx, rows) })
 }
 
-// insertPatiently is insert for a transaction that may be open while the number
-// of buckets changes. Only the statement has failed then.
-func (db *DB) insertPatiently(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
-	err := db.insert(ctx, tx, rows)
+// patiently runs insert, and again when the number of buckets has changed, which
+// it may while a transaction is open. Only the statement has failed then.
+func (db *DB) patiently(ctx context.Context, insert func() error) error {
+	err := insert()
 	if !errors.Is(err, outbox.ErrBucketsChanged) {
 		return err
 	}
 	if err := db.ready(ctx); err != nil {
 		return err
 	}
-	return db.insert(ctx, tx, rows)
+	return insert()
 }
 
 // A gate is a bucket's dispatch lock. Lane 0 is that of all queues.
@@ -160,6 +159,17 @@ type stored struct {
 	headers string
 	body    []byte
 	created time.Time
+}
+
+// table orders rows by where they go: outbox, queues, delayed.
+func (s stored) table() int {
+	switch {
+	case s.Record.Delay > 0:
+		return 2
+	case s.Queue != "":
+		return 1
+	}
+	return 0
 }
 
 // prepare encodes rows, and returns the gates they need in ascending order.
@@ -201,6 +211,9 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 	if mutant.Active(mutant.NoDispatchLock) {
 		locks = nil
 	}
+	// The outbox first: what is refused for other buckets is refused before anything
+	// was written.
+	slices.SortStableFunc(all, func(a, b stored) int { return cmp.Compare(a.table(), b.table()) })
 	slices.SortFunc(locks, gate.compare)
 	return all, locks, buckets, nil
 }
@@ -210,33 +223,36 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 // what is sent.
 const maxInsertRows, maxInsertBytes = 1000, 4 << 20
 
-// insert writes rows under their gates. Rows of the outbox in one bucket take
-// its gate in the statement that gives the first of them its id; for several
-// buckets, or queues, all gates are locked first, in ascending order: units of
-// work cannot deadlock with each other.
+// insert writes rows under their gates.
 func (db *DB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
-	if len(rows) == 0 {
-		return nil
-	}
-	all, locks, buckets, err := db.prepare(rows)
+	s, err := db.inserting(rows)
 	if err != nil {
 		return err
 	}
-	into := inserts{db: db, ctx: ctx, tx: tx, buckets: buckets}
+	return db.run(ctx, tx, s)
+}
+
+// inserting returns what writes rows under their gates. Rows of the outbox in one
+// bucket take its gate in the statement that gives the first of them its id; for
+// several buckets, or queues, all gates are locked first, in ascending order:
+// units of work cannot deadlock with each other.
+func (db *DB) inserting(rows []outbox.Row) (script, error) {
+	all, locks, buckets, err := db.prepare(rows)
+	if err != nil {
+		return script{}, err
+	}
+	into := inserts{tables: qualified(db.schema, db.prefix), script: script{buckets: buckets}}
 	if len(locks) == 1 && together(all) {
 		into.lock = &locks[0]
 	} else if len(locks) > 0 {
-		if err := db.lockGates(ctx, tx, locks, buckets); err != nil {
-			return err
-		}
+		into.statements = append(into.statements, db.locking(locks))
 		into.checked = true
 	}
 	for _, s := range all {
-		if err := into.add(s); err != nil {
-			return err
-		}
+		into.add(s)
 	}
-	return into.flush()
+	into.flush()
+	return into.script, nil
 }
 
 // together reports whether all rows go into the outbox, and to one transport.
@@ -246,12 +262,17 @@ func together(all []stored) bool {
 	})
 }
 
-// lockGates locks in ascending order, because that is the order of the index. The
-// bounds make the optimizer prefer its range to all gates of a lane.
+// lockGates locks gates, of which there are so many buckets.
 func (db *DB) lockGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets int) error {
+	return db.run(ctx, tx, script{buckets, []statement{db.locking(locks)}})
+}
+
+// locking returns what locks in ascending order, because that is the order of the
+// index. The bounds make the optimizer prefer its range to all gates of a lane.
+func (db *DB) locking(locks []gate) statement {
+	s := statement{gates: len(locks)}
 	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT g.lane FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE", qualified(db.schema, db.prefix))
-	var names []any
+	fmt.Fprintf(&b, " FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE", qualified(db.schema, db.prefix))
 	for i := 0; i < len(locks); {
 		n := 1
 		for i+n < len(locks) && locks[i+n].lane == locks[i].lane {
@@ -265,26 +286,12 @@ func (db *DB) lockGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets i
 			b.WriteString(" OR")
 		}
 		fmt.Fprintf(&b, " g.lane = %d AND g.bucket BETWEEN %d AND %d AND g.bucket IN (%s) AND g.name = ?", locks[i].lane, of[0], of[n-1], join(of))
-		names = append(names, []byte(locks[i].name))
+		s.args = append(s.args, []byte(locks[i].name))
 		i += n
 	}
-	b.WriteString(" ORDER BY g.lane, g.bucket FOR UPDATE")
-	rows, err := tx.QueryContext(ctx, b.String(), names...)
-	if err != nil {
-		return fmt.Errorf("dispatch lock: %w", translate(err))
-	}
-	defer rows.Close()
-	n := 0
-	for rows.Next() {
-		n++
-	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("dispatch lock: %w", translate(err))
-	}
-	if n != len(locks) {
-		return db.noGate(ctx, buckets)
-	}
-	return nil
+	b.WriteString(" FOR UPDATE")
+	s.text = b.String()
+	return s
 }
 
 // noGate says why no gate was found for so many buckets: there are other buckets
@@ -304,44 +311,35 @@ func (db *DB) noGate(ctx context.Context, buckets int) error {
 
 // inserts gathers rows of one table into statements of many rows.
 type inserts struct {
-	db   *DB
-	ctx  context.Context
-	tx   *sql.Tx
-	lock *gate // that the first statement takes
+	script
+	tables string
+	lock   *gate // that the first statement takes
 
 	checked bool // the gates are there
-	buckets int  // that the gates are for
 
-	into  string // the table, and its columns
-	sql   strings.Builder
-	args  []any
-	rows  int
-	bytes int
-	name  string // of the first message
+	into string // the table, and its columns
+	sql  strings.Builder
+	rows int
+	next statement
 }
 
-func (in *inserts) add(s stored) error {
-	if in.rows == maxInsertRows || in.bytes > maxInsertBytes {
-		if err := in.flush(); err != nil {
-			return err
-		}
+func (in *inserts) add(s stored) {
+	if in.rows == maxInsertRows || in.next.bytes > maxInsertBytes {
+		in.flush()
 	}
 	into, row, args := in.row(s)
 	if into != in.into {
-		if err := in.flush(); err != nil {
-			return err
-		}
-		in.into, in.name = into, s.Record.Name
+		in.flush()
+		in.into, in.next.inserts = into, s.Record.Name
 		in.sql.WriteString(into)
 	}
 	if in.rows > 0 {
 		in.sql.WriteByte(',')
 	}
 	in.sql.WriteString(row)
-	in.args = append(in.args, args...)
+	in.next.args = append(in.next.args, args...)
+	in.next.bytes += len(s.body) + len(s.headers)
 	in.rows++
-	in.bytes += len(s.body) + len(s.headers)
-	return nil
 }
 
 // message are the values of a message's own columns.
@@ -349,7 +347,6 @@ const message = "?,?,?,CONVERT(CAST(? AS BINARY) USING utf8mb4),?,?"
 
 // row returns the beginning of the statement for s, its row and the arguments.
 func (in *inserts) row(s stored) (into, row string, args []any) {
-	tables := qualified(in.db.schema, in.db.prefix)
 	// Bytes, whatever the character set of the connection is.
 	args = []any{s.Record.ID[:], []byte(s.Record.Name), []byte(s.Record.Key), []byte(s.headers), s.body, stamp(s.created)}
 	switch {
@@ -360,13 +357,13 @@ func (in *inserts) row(s stored) (into, row string, args []any) {
 		} else {
 			to = s.lane
 		}
-		return "INSERT INTO " + tables + "delayed (due_at, lane, queue, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
+		return "INSERT INTO " + in.tables + "delayed (due_at, lane, queue, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
 			"(?,?,?,?," + message + ")", append([]any{stamp(s.created.Add(s.Record.Delay)), to, queue, s.bucket}, args...)
 	case s.Queue != "":
-		return "INSERT INTO " + tables + "queue (queue, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
+		return "INSERT INTO " + in.tables + "queue (queue, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
 			"(?," + message + ")", append([]any{[]byte(s.Queue)}, args...)
 	}
-	into = "INSERT INTO " + tables + "outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES "
+	into = "INSERT INTO " + in.tables + "outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES "
 	if in.checked {
 		return into, fmt.Sprintf("(%d,%d,%s)", s.gate.lane, s.bucket, message), args
 	}
@@ -378,26 +375,16 @@ func (in *inserts) row(s stored) (into, row string, args []any) {
 	if in.lock != nil {
 		of, lock, in.lock = *in.lock, " FOR UPDATE", nil
 	}
-	return into, fmt.Sprintf("((SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.bucket = %d AND g.name = ?%s),%d,%s)", tables, of.lane, of.bucket, lock, s.bucket, message),
+	return into, fmt.Sprintf("((SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.bucket = %d AND g.name = ?%s),%d,%s)", in.tables, of.lane, of.bucket, lock, s.bucket, message),
 		append([]any{[]byte(of.name)}, args...)
 }
 
-func (in *inserts) flush() error {
+func (in *inserts) flush() {
 	if in.rows == 0 {
-		return nil
+		return
 	}
-	_, err := in.tx.ExecContext(in.ctx, in.sql.String(), in.args...)
+	in.next.text = in.sql.String()
+	in.statements = append(in.statements, in.next)
 	in.sql.Reset()
-	in.into, in.args, in.rows, in.bytes = "", nil, 0, 0
-	switch {
-	case is(err, errNullColumn), is(err, errCheck), is(err, errCheckMariaDB): // the latter where sql_mode is not strict
-		return in.db.noGate(in.ctx, in.buckets)
-	case is(err, errNoTable):
-		return errForeign
-	case errors.Is(err, mysql.ErrPktTooLarge), is(err, errPacket):
-		return fmt.Errorf("insert %s: the body is larger than the server's max_allowed_packet allows: %w", in.name, translate(err))
-	case err != nil:
-		return fmt.Errorf("insert %s: %w", in.name, translate(err))
-	}
-	return nil
+	in.into, in.next, in.rows = "", statement{}, 0
 }

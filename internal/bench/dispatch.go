@@ -17,7 +17,7 @@ var connections = []int{1, 8, 32}
 const slice = time.Second
 
 // messages is how many a transaction dispatches, each with a key of its own.
-var messages = []int{1, 5}
+var messages = []int{1, 2, 5}
 
 // Dispatch measures transactions with a business row and one message, or
 // several, against the same with a plain insert, which takes no lock.
@@ -35,7 +35,7 @@ func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
 	for _, many := range messages {
 		for _, kind := range kinds {
 			for _, n := range connections {
-				res := Result{Case: "dispatch, " + kind.name, Database: p.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: 0.85}
+				res := Result{Case: "dispatch, " + kind.name, Database: p.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: p.target(many)}
 				if many > 1 {
 					res.Case += fmt.Sprintf(", %d messages", many)
 				}

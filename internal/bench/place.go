@@ -26,6 +26,8 @@ type place interface {
 	ideal(ctx context.Context, ch *amqp.Channel, exchange string) (n int, err error)
 	// transactions are what dispatch is measured with, and against.
 	transactions() ([]transaction, error)
+	// target is the ratio that dispatch of so many messages at once should reach.
+	target(messages int) float64
 	// clear empties the tables that they write to.
 	clear(ctx context.Context) error
 	close() error

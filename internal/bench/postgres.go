@@ -138,6 +138,8 @@ func (p *postgres) ideal(ctx context.Context, ch *amqp.Channel, exchange string)
 	return n, err
 }
 
+func (p *postgres) target(int) float64 { return 0.85 }
+
 // transactions sets InTx against an insert with COMMIT in its round trip, and
 // Dispatch in a transaction of the caller's own against an insert and a separate
 // COMMIT.

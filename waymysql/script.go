@@ -1,0 +1,117 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// A script is statements that run in one order, in one transaction. Those that
+// lock gates or insert hold for so many buckets.
+type script struct {
+	buckets    int
+	statements []statement
+}
+
+// A statement is one of a script. One that locks has no beginning yet.
+type statement struct {
+	text    string
+	args    []any
+	gates   int    // that it locks
+	inserts string // the name of the first message that it inserts
+	bytes   int    // that it inserts
+	blocks  bool   // it changes what is blocked
+}
+
+// maxBlockBytes is what statements insert that share a round trip: more is slow
+// for other reasons. A packet of the server has at least twice as much room, for
+// what is escaped.
+const maxBlockBytes = 256 << 10
+
+// blocks cuts a script into what is sent at once: one statement, or on MariaDB
+// several as a compound one. MySQL has none outside of procedures.
+func (db *DB) blocks(all []statement) (blocks [][]statement) {
+	db.mu.Lock()
+	compound := db.flavor.mariaDB
+	db.mu.Unlock()
+	limit := maxBlockBytes
+	if most := db.cfg.MaxAllowedPacket; most > 0 { // beyond it the driver would prepare, which the server does for no compound
+		limit = min(limit, most/4)
+	}
+	bytes := 0
+	for _, s := range all {
+		if bytes += s.bytes; len(blocks) == 0 || !compound || bytes > limit {
+			blocks, bytes = append(blocks, nil), s.bytes
+		}
+		blocks[len(blocks)-1] = append(blocks[len(blocks)-1], s)
+	}
+	return blocks
+}
+
+// run executes a script.
+func (db *DB) run(ctx context.Context, tx *sql.Tx, s script) error {
+	for _, block := range db.blocks(s.statements) {
+		if err := db.execute(ctx, tx, block); err != nil {
+			return db.explain(ctx, err, s.buckets, block)
+		}
+	}
+	return nil
+}
+
+// errNoGate says that fewer gates were locked than should be.
+var errNoGate = errors.New("no gate")
+
+// execute runs a block by one round trip. In a compound statement the first error
+// is the last thing that happens.
+func (db *DB) execute(ctx context.Context, tx *sql.Tx, block []statement) error {
+	if first := block[0]; len(block) == 1 {
+		if first.gates == 0 {
+			_, err := tx.ExecContext(ctx, first.text, first.args...)
+			return err
+		}
+		locked := 0
+		err := tx.QueryRowContext(ctx, "SELECT COUNT(*)"+first.text, first.args...).Scan(&locked)
+		if err == nil && locked != first.gates {
+			return errNoGate
+		}
+		return err
+	}
+	var b strings.Builder
+	var args []any
+	b.WriteString("BEGIN NOT ATOMIC ")
+	for _, s := range block {
+		if s.gates > 0 { // a variable, not IF (SELECT ...), which locks nothing
+			fmt.Fprintf(&b, "SELECT COUNT(*) INTO @waybill_gates%s; IF @waybill_gates <> %d THEN SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = %d; END IF; ", s.text, s.gates, errNullColumn)
+		} else {
+			b.WriteString(s.text + "; ")
+		}
+		args = append(args, s.args...)
+	}
+	b.WriteString("END")
+	_, err := tx.ExecContext(ctx, b.String(), args...)
+	return err
+}
+
+// explain says what the error of a block means.
+func (db *DB) explain(ctx context.Context, err error, buckets int, block []statement) error {
+	what := "dispatch lock"
+	for _, s := range block {
+		if s.inserts != "" {
+			what = "insert " + s.inserts
+			break
+		}
+	}
+	switch {
+	case err == errNoGate, is(err, errNullColumn), is(err, errCheck), is(err, errCheckMariaDB): // the last where sql_mode is not strict
+		return db.noGate(ctx, buckets)
+	case is(err, errNoTable):
+		return errForeign
+	case errors.Is(err, mysql.ErrPktTooLarge), is(err, errPacket):
+		return fmt.Errorf("%s: the body is larger than the server's max_allowed_packet allows: %w", what, translate(err))
+	}
+	return fmt.Errorf("%s: %w", what, translate(err))
+}
