@@ -7,6 +7,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,11 +20,13 @@ import (
 // A claim is an open transaction that has locked buckets and rows.
 type claim struct {
 	*lane.Batch
-	db   *DB
-	conn *sql.Conn // nil once it has ended
-	open bool      // the transaction is
+	db     *DB
+	served *served
+	conn   *sql.Conn // nil once it has ended
+	open   bool      // the transaction is
 
-	buckets int // that there are, according to the tables
+	buckets int            // that there are, according to the tables
+	news    map[int16]news // by bucket: what is in those that are not open
 }
 
 // Claim implements outbox.Store: it locks buckets in one statement and reads
@@ -66,7 +70,7 @@ func (db *DB) relayed(ctx context.Context, transport string) (int16, error) {
 }
 
 // claim makes one attempt. Again says that what was remembered is out of date.
-func (db *DB) claim(ctx context.Context, l *lane.Lane, most outbox.Max) (_ *claim, again bool, err error) {
+func (db *DB) claim(ctx context.Context, l *served, most outbox.Max) (_ *claim, again bool, err error) {
 	pool, err := db.relayPool(ctx)
 	if err != nil {
 		return nil, false, err
@@ -75,15 +79,16 @@ func (db *DB) claim(ctx context.Context, l *lane.Lane, most outbox.Max) (_ *clai
 	if err != nil {
 		return nil, false, err
 	}
-	c := &claim{Batch: lane.NewBatch(l), db: db, conn: conn}
+	c := &claim{Batch: lane.NewBatch(l.Lane), db: db, served: l, conn: conn}
 	defer func() {
 		if err != nil || again || len(c.Batch.Rows) == 0 {
 			c.end()
 		}
 	}()
-	full, unkeyed, err := c.discover(ctx)
-	if err != nil || len(full) == 0 && !unkeyed {
-		return c, false, err
+	full, again, err := c.discover(ctx)
+	_, unkeyed := c.news[lane.Unkeyed]
+	if err != nil || again || len(full) == 0 && !unkeyed {
+		return c, again, err
 	}
 	if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
 		return nil, false, err
@@ -102,6 +107,7 @@ func (db *DB) claim(ctx context.Context, l *lane.Lane, most outbox.Max) (_ *clai
 		return nil, true, nil
 	}
 	if !l.Serves(c.View, now) {
+		l.horizon.forget()
 		return nil, true, nil
 	}
 	if len(locked) == 0 || len(c.Batch.Rows) >= most.Rows {
@@ -127,10 +133,9 @@ func (c *claim) query(ctx context.Context, text string, scan func(rows *sql.Rows
 }
 
 // discover returns the buckets that have rows behind their mark or cursor,
-// beginning with the one whose turn it is. It looks at each by an arm of its own:
-// a range of the primary key between constants is the one plan that does not read
-// the rows below a mark which the server has not purged yet.
-func (c *claim) discover(ctx context.Context) (full []int16, unkeyed bool, err error) {
+// beginning with the one whose turn it is, and sets news. Again says that what
+// was remembered is of an earlier time.
+func (c *claim) discover(ctx context.Context) (full []int16, again bool, err error) {
 	cursors, marks, until := c.View.After()
 	after := marks
 	if held := c.View.Version(); held != 0 {
@@ -147,38 +152,137 @@ func (c *claim) discover(ctx context.Context) (full []int16, unkeyed bool, err e
 			}
 		}
 	}
-	var b strings.Builder
-	table := qualified(c.db.schema, c.db.prefix) + "outbox"
-	for i := range after {
-		bucket := (i + c.View.Turn) % len(after)
-		fmt.Fprintf(&b, "(SELECT %d FROM %s FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket = %d AND id > %d LIMIT 1) UNION ALL ", bucket, table, c.Lane.ID, bucket, after[bucket])
+	known := c.served.horizon.load()
+	f := found{at: time.Now(), first: map[int16]int64{}}
+	if f.survey = known.due(f.at); f.survey {
+		if f.free, err = c.freeGates(ctx); err != nil {
+			return nil, false, err
+		}
 	}
-	fmt.Fprintf(&b, "(SELECT -1 FROM %s FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket = -1 LIMIT 1)", table, c.Lane.ID)
-	fmt.Fprintf(&b, " UNION ALL (SELECT %d FROM %smeta WHERE name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6))", pausedArm, qualified(c.db.schema, c.db.prefix))
-	paused := false
-	err = c.query(ctx, b.String(), func(rows *sql.Rows) error {
-		var bucket int16
-		if err := rows.Scan(&bucket); err != nil {
-			return err
-		}
-		switch bucket {
-		case lane.Unkeyed:
-			unkeyed = true
-		case pausedArm:
-			paused = true
-		default:
-			full = append(full, bucket)
-		}
-		return nil
-	})
-	if paused {
+	if err := c.look(ctx, known, marks, after, &f); err != nil || f.paused {
 		return nil, false, err
 	}
-	return full, unkeyed, err
+	if f.server != "" && f.buckets != len(marks) {
+		c.db.setBuckets(f.buckets)
+		return nil, true, nil
+	}
+	// An id that was seen is to be given again: the table was truncated, or restored.
+	if f.next > 0 && f.next <= max(known.at, known.next-1, slices.Max(marks)) {
+		c.served.Forget()
+		return nil, true, nil
+	}
+	if f.server != "" && !c.Lane.Serves(c.View, f.server) {
+		c.served.horizon.forget()
+		return nil, true, nil
+	}
+	c.served.horizon.learn(known, known.with(f, len(marks)))
+	c.news = map[int16]news{}
+	for _, n := range f.news {
+		if n.bucket == lane.Unkeyed || n.id > after[n.bucket] { // or it waits
+			of := c.news[n.bucket]
+			c.news[n.bucket] = news{append(of.ids, n.id), f.read == maxNews}
+		}
+	}
+	for i := range after {
+		bucket := int16((i + c.View.Turn) % len(after))
+		_, isNew := c.news[bucket]
+		if isNew || f.first[bucket] > after[bucket] {
+			full = append(full, bucket)
+		}
+		if cursors[bucket] != marks[bucket] {
+			delete(c.news, bucket) // beside them there is what waits
+		}
+	}
+	if first, ok := f.first[lane.Unkeyed]; ok && (len(c.news[lane.Unkeyed].ids) == 0 || first < c.news[lane.Unkeyed].ids[0]) {
+		c.news[lane.Unkeyed] = news{[]int64{first}, true}
+	}
+	return full, false, nil
 }
 
-// pausedArm is the bucket of the row that says that relays are paused.
-const pausedArm = -4
+// news is what is new in a bucket.
+type news struct {
+	ids  []int64 // at least one
+	more bool    // there may be others
+}
+
+// where is the condition of what is new to a bucket without an order.
+func (n news) where() string {
+	if n.more {
+		return fmt.Sprint("e.id >= ", n.ids[0])
+	}
+	return "e.id IN (" + join(n.ids) + ")"
+}
+
+// look asks who answers, what is new to all buckets, and what there is in those
+// that are open. What is new is read by the key on id. A range of the primary key
+// in which nothing is left goes on through all that the server has not purged of
+// the buckets behind it: it asks whether a range is at its end only at rows that
+// are there.
+func (c *claim) look(ctx context.Context, known *sight, marks, after []int64, f *found) error {
+	tables := qualified(c.db.schema, c.db.prefix)
+	var b strings.Builder
+	fmt.Fprintf(&b, "(%s)", c.db.outbox.Query("table"))
+	fmt.Fprintf(&b, " UNION ALL (SELECT 'paused', 0, NULL, NULL FROM %smeta WHERE name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6))", tables)
+	others := ""
+	if len(known.open) > 0 {
+		others = " AND bucket NOT IN (" + join(slices.Sorted(maps.Keys(known.open))) + ")"
+	}
+	fmt.Fprintf(&b, " UNION ALL (SELECT 'new', bucket, id, NULL FROM %soutbox FORCE INDEX (id) WHERE lane = %d AND id > %d%s ORDER BY id LIMIT %d)", tables, c.Lane.ID, known.at, others, maxNews)
+	of := func(arm string, bucket int16, rest string) {
+		fmt.Fprintf(&b, " UNION ALL (SELECT '%s', %d, id, NULL FROM %soutbox FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket = %[2]d%[5]s LIMIT 1)", arm, bucket, tables, c.Lane.ID, rest)
+	}
+	for bucket := range known.open {
+		switch {
+		case bucket == lane.Unkeyed:
+		case after[bucket] == marks[bucket]:
+			of("open", bucket, fmt.Sprintf(" AND id > %d ORDER BY id", marks[bucket]))
+		default: // to its last row, because what waits is there and may be all
+			of("open", bucket, fmt.Sprintf(" AND id > %d ORDER BY id DESC", marks[bucket]))
+		}
+	}
+	if f.survey {
+		of("start", known.turn, " ORDER BY id")
+	}
+	if f.survey || known.open[lane.Unkeyed] {
+		of("open", lane.Unkeyed, " ORDER BY id")
+	}
+	return c.query(ctx, b.String(), func(rows *sql.Rows) error {
+		var arm string
+		var bucket int16
+		var id sql.NullInt64
+		var who sql.NullString
+		if err := rows.Scan(&arm, &bucket, &id, &who); err != nil {
+			return err
+		}
+		switch arm {
+		case "table":
+			f.buckets, f.next, f.server = int(bucket), id.Int64, who.String
+		case "paused":
+			f.paused = true
+		case "new":
+			if bucket >= lane.Unkeyed && int(bucket) < len(after) { // nobody's, otherwise
+				f.news = append(f.news, place{bucket, id.Int64})
+			}
+			f.read, f.last = f.read+1, id.Int64
+		case "open":
+			f.first[bucket] = id.Int64
+		case "start":
+			f.start = id.Int64
+		}
+		return nil
+	}, c.db.schema, c.db.prefix+"outbox")
+}
+
+// freeGates returns the buckets that nobody is dispatching to.
+func (c *claim) freeGates(ctx context.Context) (free []int16, err error) {
+	err = c.query(ctx, c.db.outbox.Query("free_gates"), func(rows *sql.Rows) error {
+		var bucket int16
+		err := rows.Scan(&bucket)
+		free = append(free, bucket)
+		return err
+	}, c.Lane.ID)
+	return free, err
+}
 
 // lock locks buckets that have rows, and takes rows without a key: a quarter of
 // the batch is for those, so that neither kind starves.
@@ -220,7 +324,7 @@ func (c *claim) takeUnkeyed(ctx context.Context, maxRows, maxBytes int) error {
 	route := entry{tables, ofRoute}
 	bytes := 0
 	return c.query(ctx, "SELECT "+fmt.Sprintf(columns, "e.body")+", "+row.get("i.failures", "0")+", "+row.get("TRUE", "FALSE")+", "+route.get("i.failures", "0")+", FALSE"+
-		" FROM "+tables+"outbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = "+fmt.Sprint(c.Lane.ID)+" AND e.bucket = -1"+
+		" FROM "+tables+"outbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = "+fmt.Sprint(c.Lane.ID)+" AND e.bucket = -1 AND "+c.news[lane.Unkeyed].where()+
 		" AND "+row.get(isDue, "TRUE")+" AND "+route.get(isDue, "TRUE")+
 		fmt.Sprintf(" ORDER BY e.id LIMIT %d FOR UPDATE SKIP LOCKED", min(maxRows, c.sizes(maxBytes))), func(rows *sql.Rows) error {
 		r, err := scanRow(rows)
@@ -313,7 +417,17 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, m
 	}
 	limit.Bytes = max(limit.Bytes, 1)
 	perBucket := max(min(limit.Rows, c.sizes(limit.Bytes))/len(locked), 1)
-	version, found, err := c.readFrom(ctx, c.rowsOf(locked, c.From(locked), perBucket, entries), limit)
+	parts := make([]part, len(locked))
+	for i, from := range c.From(locked) {
+		parts[i] = part{locked[i], from, perBucket}
+		if n, ok := c.news[locked[i]]; ok {
+			parts[i].from = max(from, n.ids[0]-1)
+			if !n.more { // see look
+				parts[i].rows = min(perBucket, len(n.ids))
+			}
+		}
+	}
+	version, found, err := c.readFrom(ctx, c.rowsOf(parts, entries), limit)
 	if err != nil || version != c.State.Version {
 		return err == nil, err
 	}
@@ -323,28 +437,35 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, m
 	return c.Take(found), nil
 }
 
+// A part is what to read of a bucket: so many rows behind an id.
+type part struct {
+	bucket int16
+	from   int64
+	rows   int
+}
+
 // rowsOf returns the statement that reads the oldest rows of locked buckets,
 // each from behind a mark or cursor of its own, without those of keys that wait.
 // Rows of a route that waits come without their bodies, because what follows
 // them in their keys must wait with them. The first arm is the version of the
 // blocked keys that this statement sees. Where something is blocked each bucket
 // also has an arm with its last id, in case nothing of it may be published.
-func (c *claim) rowsOf(locked []int16, from []int64, perBucket int, entries bool) string {
+func (c *claim) rowsOf(parts []part, entries bool) string {
 	tables := qualified(c.db.schema, c.db.prefix)
 	key, route := entry{tables, ofKey}, entry{tables, ofRoute}
 	var b strings.Builder
 	fmt.Fprintf(&b, "(SELECT -3, l.blocked_version, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM %soutbox_lane AS l WHERE l.id = %d)", tables, c.Lane.ID)
-	for i, bucket := range locked {
-		where := fmt.Sprintf(" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = %d AND e.bucket = %d AND e.id > %d", tables, c.Lane.ID, bucket, from[i])
+	for _, p := range parts {
+		where := fmt.Sprintf(" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = %d AND e.bucket = %d AND e.id > %d", tables, c.Lane.ID, p.bucket, p.from)
 		if !entries {
-			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", 0, FALSE, 0, FALSE%s ORDER BY e.id LIMIT %d)", "e.body", where, perBucket)
+			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", 0, FALSE, 0, FALSE%s ORDER BY e.id LIMIT %d)", "e.body", where, p.rows)
 			continue
 		}
-		fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", bucket, where)
+		fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", p.bucket, where)
 		fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, %s, NOT %s%s AND %s ORDER BY e.id LIMIT %d)",
 			"CASE WHEN "+route.get(isDue, "TRUE")+" THEN e.body END",
 			key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"), route.get(isDue, "TRUE"),
-			where, key.get(isDue, "TRUE"), perBucket)
+			where, key.get(isDue, "TRUE"), p.rows)
 	}
 	return b.String()
 }

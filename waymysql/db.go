@@ -20,7 +20,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -95,7 +94,7 @@ type DB struct {
 	unwritten bool    // it shows commits before it has written them; set with writable
 	lanes     map[string]int16
 	wakes     map[string]chan struct{}
-	relaying  map[int16]*lane.Lane
+	relaying  map[int16]*served
 }
 
 // Open prepares to use the database that dsn names, in the form of
@@ -150,7 +149,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 	db := &DB{
 		cfg: c, prefix: prefix, schema: schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
-		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*lane.Lane{},
+		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*served{},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outbox, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin, "rebucket": &db.rebucketing} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
@@ -326,7 +325,7 @@ func (db *DB) setBuckets(n int) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.buckets != n {
-		db.relaying = map[int16]*lane.Lane{}
+		db.relaying = map[int16]*served{}
 	}
 	db.buckets, db.usable = n, true
 }
@@ -428,11 +427,15 @@ func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 	defer db.mu.Unlock()
 	if db.relays == nil {
 		idle := strconv.Itoa(int(db.idle.Seconds()))
-		db.relays, err = db.connect(map[string]string{
+		settings := map[string]string{
 			f.isolation: "'READ-COMMITTED'", "wait_timeout": idle, "net_write_timeout": idle, "net_read_timeout": idle, "innodb_lock_wait_timeout": "5",
 			// The statistics of an outbox are always wrong: look at the index instead.
 			"eq_range_index_dive_limit": "0",
-		})
+		}
+		if !f.mariaDB {
+			settings["information_schema_stats_expiry"] = "0" // or the table's next id is that of yesterday
+		}
+		db.relays, err = db.connect(settings)
 		if err != nil {
 			return nil, err
 		}

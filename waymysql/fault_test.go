@@ -247,31 +247,6 @@ func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
 	await(t, "the late row comes", 10*time.Second, func() bool { return len(sink.all()) == 2 })
 }
 
-// Ids that begin anew: an earlier mark must not hide them for ever. MariaDB does
-// not date a TRUNCATE, so they are found bucket by bucket.
-func TestMarksOfAnEarlierTimeAreNotKept(t *testing.T) {
-	t.Parallel()
-	db, _ := newDB(t, waymysql.Config{})
-	out := newOutbox(t, db, outbox.Config{})
-	sink := &recorder{}
-	stop := relaying(t, db, sink, outbox.RelayConfig{})
-	for i := range 20 {
-		if err := send(out, order{"k", i}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await(t, "warm marks", 10*time.Second, func() bool { return len(sink.all()) == 20 })
-	exec(t, db, "TRUNCATE waybill_outbox")
-	for i := 20; i < 25; i++ {
-		if err := send(out, order{"k", i}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await(t, "low ids come", 30*time.Second, func() bool { return len(sink.all()) == 25 })
-	stop()
-	perKey(t, sink.all())
-}
-
 // The server is killed under dispatchers and a relay: every message whose commit
 // is known comes, and none comes whose transaction is gone.
 func TestServerThatIsKilledLosesNothing(t *testing.T) {

@@ -57,12 +57,12 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 }
 
 // lane returns what the relays of this process know of a transport.
-func (db *DB) lane(id int16) *lane.Lane {
+func (db *DB) lane(id int16) *served {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	l, ok := db.relaying[id]
 	if !ok {
-		l = lane.New(id, db.buckets)
+		l = &served{Lane: lane.New(id, db.buckets)}
 		db.relaying[id] = l
 	}
 	return l
@@ -70,7 +70,7 @@ func (db *DB) lane(id int16) *lane.Lane {
 
 // upkeep does what is due before a claim: it moves delayed messages, and looks
 // at one bucket from its start.
-func (db *DB) upkeep(ctx context.Context, l *lane.Lane) error {
+func (db *DB) upkeep(ctx context.Context, l *served) error {
 	if err := db.upkeepDelayed(ctx); err != nil {
 		return err
 	}
@@ -87,6 +87,7 @@ func (db *DB) upkeep(ctx context.Context, l *lane.Lane) error {
 		return translate(err)
 	}
 	l.Lower(bucket, first)
+	l.horizon.reopen(bucket, first)
 	return nil
 }
 

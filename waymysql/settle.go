@@ -29,7 +29,7 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	}
 	for _, s := range append(statements, statement{text: "COMMIT"}) {
 		if _, err := c.conn.ExecContext(ctx, s.text, s.args...); err != nil {
-			c.Lane.Forget()
+			c.served.Forget()
 			return translate(err)
 		}
 	}

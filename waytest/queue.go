@@ -375,7 +375,7 @@ func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *site[TX]) {
 // The same receiver may have let a lease end and got the row again: its first
 // delivery must not settle the second.
 func oldDeliveryOfTheSameHolderIsFenced[TX any](t *testing.T, s *site[TX]) {
-	q := s.queue("q", 400*time.Millisecond)
+	q := s.queue("q", time.Second)
 	s.local(order{"x", 0})
 	old := receive(t, q, 1)
 	receive(t, q, 1)

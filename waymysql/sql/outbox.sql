@@ -18,6 +18,14 @@ SELECT l.id, n.bucket, ? FROM app.waybill_outbox_lane AS l JOIN n WHERE l.name =
 -- The database's time, and which state of the blocked keys it has.
 SELECT l.blocked_version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM app.waybill_outbox_lane AS l WHERE l.id = ?;
 
+-- name: table
+-- How many buckets there are, the outbox's next id, and who answers: servers and
+-- tables that give the same ids to other rows are told apart. MySQL dates a
+-- TRUNCATE; on MariaDB only the next id shows it.
+SELECT 'table', (SELECT CAST(m.value AS SIGNED) FROM app.waybill_meta AS m WHERE m.name = 'buckets'), t.auto_increment,
+       CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time)
+FROM   information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?;
+
 -- name: blocked_state
 -- Which state of the lane's blocked keys the rows are read by, when the next of
 -- them is due, who answers, and how many buckets there are. It is read after
@@ -30,6 +38,12 @@ SELECT l.blocked_version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP
 FROM   app.waybill_outbox_lane AS l LEFT JOIN app.waybill_outbox_blocked AS b ON b.lane = l.id
 WHERE  l.id = ?
 GROUP  BY l.blocked_version, b.bucket;
+
+-- name: free_gates
+-- The buckets whose gate nobody holds: whoever got an id for one of them before
+-- this began has committed it, or never will. The locks end with the statement,
+-- which is a transaction of its own and waits for nobody.
+SELECT g.bucket FROM app.waybill_outbox_gate AS g FORCE INDEX (PRIMARY) WHERE g.lane = ? AND g.bucket >= 0 FOR UPDATE SKIP LOCKED;
 
 -- name: bump_blocked
 UPDATE app.waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE id = ?;

@@ -1,0 +1,231 @@
+package waymysql_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waymysql"
+)
+
+// alone opens a database on a server of t's own, whose counters nobody else
+// moves.
+func alone(t testing.TB) (db *waymysql.DB, dsn string) {
+	t.Helper()
+	dsn = driverDSN(t, testserver.StartMariaDB(t, nil).URL())
+	db = open(t, dsn, waymysql.Config{})
+	if _, err := db.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return db, dsn
+}
+
+// holdSnapshot keeps the server from removing any row that is deleted from now
+// on.
+func holdSnapshot(t testing.TB, dsn string) {
+	t.Helper()
+	old, err := pool(t, dsn).BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = old.Rollback() })
+	if _, err := old.Exec("SELECT COUNT(*) FROM waybill_outbox"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bulk writes n rows: of a key of each of so many buckets in turn, or, with none,
+// without a key.
+func bulk(t testing.TB, db *waymysql.DB, n, buckets int) {
+	t.Helper()
+	bucket := "-1"
+	if buckets > 0 {
+		bucket = fmt.Sprint("s.seq % ", buckets)
+	}
+	exec(t, db, "INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body) SELECT l.id, "+bucket+
+		", UNHEX(MD5(UUID())), 'order.placed', CASE WHEN "+bucket+" < 0 THEN '' ELSE CONCAT('k', "+bucket+") END, '{}' FROM waybill_outbox_lane AS l JOIN seq_1_to_"+fmt.Sprint(n)+" AS s")
+}
+
+// pagesRead is how many pages do reads of the server.
+func pagesRead(t testing.TB, db *waymysql.DB, do func()) int {
+	t.Helper()
+	const query = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'INNODB_BUFFER_POOL_READ_REQUESTS'"
+	before := count(t, db, query)
+	do()
+	return count(t, db, query) - before
+}
+
+// pollCost is the median of the pages and the time that looks take which find
+// nothing.
+func pollCost(t testing.TB, db *waymysql.DB, looks int) (pages int, took time.Duration) {
+	t.Helper()
+	var all []int
+	var times []time.Duration
+	for range looks {
+		all = append(all, pagesRead(t, db, func() {
+			start := time.Now()
+			c := claim(t, db, outbox.Max{Rows: 500, Bytes: 4 << 20})
+			times = append(times, time.Since(start))
+			if n := len(c.Rows()); n > 0 {
+				settle(t, c, nil)
+				t.Fatalf("%d rows", n)
+			}
+		}))
+	}
+	slices.Sort(all)
+	slices.Sort(times)
+	return all[len(all)/2], times[len(times)/2]
+}
+
+// idle makes the looks of a relay that has been idle for some surveys.
+func idle(t testing.TB, db *waymysql.DB) {
+	t.Helper()
+	for range 3 {
+		settle(t, claim(t, db, outbox.Max{Rows: 1, Bytes: 1}), nil)
+		time.Sleep(1100 * time.Millisecond)
+	}
+	pollCost(t, db, 5)
+}
+
+// What was deleted costs nothing, although the server keeps it for somebody who
+// looks at an old state of the database: not a look at an outbox that is empty,
+// and not a claim of the few rows there are.
+func TestDeadRowsCostNothing(t *testing.T) {
+	t.Parallel()
+	for name, buckets := range map[string]int{"with keys": 64, "without keys": 0} {
+		t.Run(name, func(t *testing.T) {
+			db, dsn := alone(t)
+			put(t, db, order{"k", 0})
+			drain(t, db, &recorder{}, outbox.RelayConfig{})
+			idle(t, db)
+			fresh, freshTime := pollCost(t, db, 100)
+			before := few(t, db)
+
+			holdSnapshot(t, dsn)
+			bulk(t, db, 200_000, buckets)
+			exec(t, db, "DELETE FROM waybill_outbox") // as if by other relays
+			put(t, db, order{"k", 1})
+			drain(t, db, &recorder{}, outbox.RelayConfig{})
+			idle(t, db)
+			dead, deadTime := pollCost(t, db, 100)
+			t.Logf("an empty look reads %d pages in %v, and with 200,000 dead rows %d in %v", fresh, freshTime, dead, deadTime)
+			if dead > 2*fresh+50 {
+				t.Errorf("%d pages with dead rows, %d without", dead, fresh)
+			}
+			if afterwards := few(t, db); afterwards > 5*before {
+				t.Errorf("three messages cost %d pages with dead rows, %d without", afterwards, before)
+			}
+		})
+	}
+}
+
+// few is how many pages are read for three messages that come and go: two of
+// buckets between others that are empty, and one without a key.
+func few(t testing.TB, db *waymysql.DB) int {
+	t.Helper()
+	const times = 30
+	pages := pagesRead(t, db, func() {
+		for range times {
+			put(t, db, order{"k", 0}, order{otherBuckets(1)[0], 0}, order{"", 0})
+			for n := 0; n < 3; {
+				c := claim(t, db, outbox.Max{Rows: 500, Bytes: 4 << 20})
+				n += len(c.Rows())
+				settle(t, c, c.Rows())
+			}
+		}
+	})
+	t.Logf("three messages cost %d pages", pages/times)
+	return pages / times
+}
+
+// Messages pass while a snapshot from before is held: the last are claimed as
+// fast as the first, also from the start of every bucket.
+func TestClaimsStayFlatWhilePurgeIsHeldUp(t *testing.T) {
+	t.Parallel()
+	db, dsn := alone(t)
+	put(t, db, order{"k", 0})
+	drain(t, db, &recorder{}, outbox.RelayConfig{})
+	holdSnapshot(t, dsn)
+	const rounds, each = 20, 10_000
+	var pages [rounds]int
+	var times [rounds]time.Duration
+	for i := range rounds {
+		bulk(t, db, each, 64)
+		pages[i] = pagesRead(t, db, func() {
+			start := time.Now()
+			for left := each; left > 0; {
+				c := claim(t, db, outbox.Max{Rows: 500, Bytes: 4 << 20})
+				left -= len(c.Rows())
+				settle(t, c, c.Rows())
+			}
+			times[i] = time.Since(start)
+		})
+	}
+	t.Logf("pages %v, times %v", pages, times)
+	if first, last := pages[0], pages[rounds-1]; last > 2*first {
+		t.Errorf("the last %d messages cost %d pages, the first %d", each, last, first)
+	}
+}
+
+// A transaction that got its id early and commits late, below what a relay has
+// seen go by: of a bucket that was empty, and without a key.
+func TestLateCommitOfALowIdIsNotOverlooked(t *testing.T) {
+	t.Parallel()
+	db, dsn := newDB(t, waymysql.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	keys := otherBuckets(3)
+	sink := &recorder{}
+	relaying(t, db, sink, outbox.RelayConfig{})
+	if err := send(out, order{keys[0], 0}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the relay is at work", 10*time.Second, func() bool { return len(sink.all()) == 1 })
+	want := 1
+	for round := range 2 {
+		keyed, unkeyed := begin(t, pool(t, dsn)), begin(t, pool(t, dsn))
+		if _, err := out.Dispatch(t.Context(), keyed, order{keys[1], round}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Dispatch(t.Context(), unkeyed, order{"", round}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 30 { // others pass, for some surveys
+			if err := send(out, order{keys[2], 30*round + i}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if round == 1 { // and the horizon is moved over them
+			far := begin(t, db.Pool())
+			if _, err := far.ExecContext(t.Context(), "INSERT INTO waybill_outbox (lane, bucket, id, message_id, message_name, body) SELECT id, -1, 1000000, UNHEX(MD5('')), 'x', '' FROM waybill_outbox_lane"); err != nil {
+				t.Fatal(err)
+			}
+			if err := far.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				time.Sleep(1100 * time.Millisecond)
+				if err := send(out, order{"far", want}); err != nil {
+					t.Fatal(err)
+				}
+				want++
+			}
+		}
+		want += 30
+		await(t, "the others have come", 10*time.Second, func() bool { return len(sink.all()) == want })
+		start := time.Now()
+		commit(t, keyed)
+		await(t, "the late one with a key comes", 5*time.Second, func() bool { return len(sink.all()) == want+1 })
+		t.Logf("the late one with a key came after %v", time.Since(start))
+		start = time.Now()
+		commit(t, unkeyed)
+		await(t, "the late one without a key comes", 5*time.Second, func() bool { return len(sink.all()) == want+2 })
+		t.Logf("the late one without a key came after %v", time.Since(start))
+		want += 2
+	}
+}
