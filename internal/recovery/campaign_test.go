@@ -166,6 +166,7 @@ func newCampaign(t *testing.T, on kind, binary string) *campaign {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.rabbit.Settle()
 	return c
 }
 

@@ -69,6 +69,7 @@ func TestOutagesAreRiddenOut(t *testing.T) {
 		starts.Go(func() { rabbit = testserver.StartRabbitMQ(t, nil) })
 		starts.Wait()
 		s := on.stackAt(t, server.URL(), rabbit.URL())
+		rabbit.Settle() // or its binding may be gone when it comes back
 		relays := []*running{s.quickRelay(), s.quickRelay()}
 		stop := s.keepDispatching(4, 10*time.Millisecond, keyNames("k", 20))
 		problems := func() (with, all int) {
@@ -104,7 +105,6 @@ func TestOutagesAreRiddenOut(t *testing.T) {
 			}
 		}
 		rabbit.Start()
-		s.declare() // a broker may forget a binding that was young when it was killed
 		moving(30*time.Second, "after the broker's outage relays publish")
 		s.eventually(patience, "both relays report that it is over", said(0))
 
@@ -114,6 +114,7 @@ func TestOutagesAreRiddenOut(t *testing.T) {
 		moving(30*time.Second, "after the database's outage relays publish")
 
 		failed := stop()
+		s.look()
 		v := s.watch(everyone).judge(patience)
 		t.Logf("%d transactions failed: %v", failed, v)
 		for _, r := range relays {

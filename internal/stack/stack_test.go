@@ -122,17 +122,11 @@ func (on *kind) stackAt(tb testing.TB, database, broker string) *stack {
 		s.out, err = outbox.New(db.DB, cfg)
 		s.must(err)
 	}
-	s.declare()
-	return s
-}
-
-// declare connects to the broker and declares what it should have.
-func (s *stack) declare() {
-	s.Helper()
 	s.look()
 	s.must(s.ch.ExchangeDeclare(transport, "topic", true, false, false, false, nil))
 	s.queue(everyone)
 	s.must(s.ch.QueueBind(everyone, "#", transport, false, nil))
+	return s
 }
 
 func (s *stack) must(err error) {

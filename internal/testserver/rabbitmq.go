@@ -112,6 +112,14 @@ func (in *instance) becomeRabbitMQ(settings map[string]string) error {
 	return in.start()
 }
 
+// settle has RabbitMQ commit something more. It confirms a declaration when its
+// transaction is on disk, but Mnesia may write two seconds later that this one
+// was committed, or with the next one. Killed before, it undoes the transaction
+// when it starts.
+func (in *instance) settle() error {
+	return manage(in.api, "PUT", "/api/global-parameters/settled", fmt.Sprintf(`{"name":"settled","value":%d}`, time.Now().UnixNano()))
+}
+
 // speakAMQP offers the protocol's version and wants an answer.
 func speakAMQP(port int) error {
 	conn, err := net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), time.Second)

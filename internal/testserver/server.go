@@ -39,7 +39,8 @@ func StartMariaDB(tb testing.TB, settings map[string]string) *Server {
 }
 
 // StartRabbitMQ starts a RabbitMQ of tb's own, with settings as lines of
-// rabbitmq.conf. It ends with tb.
+// rabbitmq.conf. Messages that it confirmed survive Kill, and what was declared
+// before Settle. It ends with tb.
 func StartRabbitMQ(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
 	in, err := newRabbitMQ(settings)
@@ -65,6 +66,9 @@ func (s *Server) API() string { return s.in.api }
 // Kill ends all processes of the server with SIGKILL and returns when they are
 // gone.
 func (s *Server) Kill() { s.tb.Helper(); s.do("kill", (*instance).kill) }
+
+// Settle makes sure that what was declared on a RabbitMQ so far survives Kill.
+func (s *Server) Settle() { s.tb.Helper(); s.do("settle", (*instance).settle) }
 
 // Stop ends the server in the orderly way.
 func (s *Server) Stop() { s.tb.Helper(); s.do("stop", (*instance).stop) }

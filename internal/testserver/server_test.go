@@ -184,6 +184,7 @@ func TestKilledRabbitMQComesBackWithItsMessages(t *testing.T) {
 	publish(t, ch, "things", "hello")
 	everyone := family(s.in.running)
 
+	s.Settle()
 	s.Kill()
 	for _, pid := range everyone {
 		if alive(pid) {
