@@ -173,11 +173,11 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 
 // connect returns a pool whose sessions have settings.
 func (db *DB) connect(settings map[string]string) (*sql.DB, error) {
-	connector, err := db.connector(settings)
+	c, err := db.connector(settings)
 	if err != nil {
 		return nil, err
 	}
-	return pooled(connector), nil
+	return pooled(c), nil
 }
 
 func (db *DB) connector(settings map[string]string) (driver.Connector, error) {
@@ -187,12 +187,28 @@ func (db *DB) connector(settings map[string]string) (driver.Connector, error) {
 	}
 	maps.Copy(c.Params, settings)
 	c.Params["completion_type"] = "'NO_CHAIN'" // or COMMIT begins a transaction that nobody ends, or ends the session
-	connector, err := mysql.NewConnector(c)
-	if err != nil {
+	if _, err := mysql.NewConnector(c); err != nil {
 		return nil, fmt.Errorf("waymysql: %w", err)
 	}
-	return connector, nil
+	return connector{c}, nil
 }
+
+// A connector gives each connection a configuration of its own. The driver's
+// shares one, and removes TLS from it when a server has none that need not have
+// it: that would be a race, and plain for all connections that follow.
+type connector struct{ cfg *mysql.Config }
+
+// Connect implements driver.Connector.
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	one, err := mysql.NewConnector(c.cfg) // which copies it
+	if err != nil {
+		return nil, err
+	}
+	return one.Connect(ctx)
+}
+
+// Driver implements driver.Connector.
+func (connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
 func pooled(connector driver.Connector) *sql.DB {
 	pool := sql.OpenDB(connector)
