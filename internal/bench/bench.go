@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
 )
 
@@ -26,9 +27,15 @@ type Options struct {
 	// Rows is how many messages a round relays, Keys how many keys they have,
 	// Workers how many batches are in hand at once.
 	Rows, Keys, Workers int
+	// Buckets is how many the outbox has; 0 means outbox.DefaultBuckets.
+	Buckets int
+	// Slice is how long a side of latency is measured in a round.
+	Slice time.Duration
 	// Progress receives a line for each round. Nil discards.
 	Progress io.Writer
 }
+
+func (o Options) buckets() int { return cmp.Or(o.Buckets, outbox.DefaultBuckets) }
 
 func (o Options) say(format string, args ...any) {
 	if o.Progress != nil {
@@ -52,6 +59,11 @@ type Result struct {
 	Max           float64 `json:"max"`
 	Rounds        int     `json:"rounds"`
 	Target        float64 `json:"target,omitempty"` // the ratio that is wanted at least
+	Buckets       int     `json:"buckets,omitempty"`
+
+	// Of latency alone, which has no rates.
+	Latency          *quantiles `json:"latency,omitempty"`
+	YardstickLatency *quantiles `json:"yardstick_latency,omitempty"`
 }
 
 // A side does its work once and returns how much that was and how long it took,

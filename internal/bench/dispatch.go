@@ -35,7 +35,7 @@ func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
 	for _, many := range messages {
 		for _, kind := range kinds {
 			for _, n := range connections {
-				res := Result{Case: "dispatch, " + kind.name, Database: p.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: p.target(many)}
+				res := Result{Case: "dispatch, " + kind.name, Database: p.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: p.target(many), Buckets: opt.buckets()}
 				if many > 1 {
 					res.Case += fmt.Sprintf(", %d messages", many)
 				}

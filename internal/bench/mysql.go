@@ -20,14 +20,16 @@ import (
 
 // mysql is a set of tables with a prefix of their own, in MySQL or MariaDB.
 type mysql struct {
-	prefix string
-	db     *waymysql.DB
-	lane   int
-	out    *outbox.Outbox[*sql.Tx]
+	prefix  string
+	buckets int
+	open    func(ctx context.Context, cfg waymysql.Config) (*waymysql.DB, error)
+	db      *waymysql.DB
+	lane    int
+	out     *outbox.Outbox[*sql.Tx]
 }
 
 func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err error) {
-	p := &mysql{prefix: prefix}
+	p := &mysql{prefix: prefix, buckets: opt.buckets(), open: opt.MySQL}
 	if p.db, err = opt.MySQL(ctx, waymysql.Config{Prefix: prefix, MaxConns: 40}); err != nil {
 		return nil, err
 	}
@@ -38,6 +40,9 @@ func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err er
 	}()
 	p.db.Pool().SetMaxIdleConns(40) // the yardstick's, too, stay open between its transactions
 	if _, err := p.db.SchemaUp(ctx); err != nil {
+		return nil, err
+	}
+	if err := rebucket(ctx, p.db, p.buckets); err != nil {
 		return nil, err
 	}
 	if p.out, err = outbox.New(p.db, outbox.Config{}); err != nil {
@@ -59,6 +64,14 @@ func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err er
 
 func (p *mysql) database() string    { return "mysql" }
 func (p *mysql) store() outbox.Store { return p.db }
+
+func (p *mysql) elsewhere(ctx context.Context) (outbox.Store, func() error, error) {
+	db, err := p.open(ctx, waymysql.Config{Prefix: p.prefix})
+	if err != nil {
+		return nil, nil, err
+	}
+	return db, db.Close, nil
+}
 
 // sql puts the prefix into a statement.
 func (p *mysql) sql(text string) string { return strings.ReplaceAll(text, "{}", p.prefix) }
@@ -104,7 +117,7 @@ func (p *mysql) load(ctx context.Context, opt Options, ideal bool) error {
 			values = append(values, "?, 'order.placed', ?, ?, ?, UTC_TIMESTAMP(6)")
 			args = append(args, id[:], key, "{}", body)
 			if !ideal {
-				values[len(values)-1] += fmt.Sprintf(", %d, %d", p.lane, outbox.Bucket(key, 64))
+				values[len(values)-1] += fmt.Sprintf(", %d, %d", p.lane, outbox.Bucket(key, p.buckets))
 			}
 		}
 		columns := "message_id, message_name, partition_key, headers, body, created_at"
@@ -222,7 +235,7 @@ func (p *mysql) plain(ctx context.Context, ms []sold) error {
 			return err
 		}
 		values = append(values, "(?, ?, ?, ?, ?, '{}', ?, ?)")
-		args = append(args, p.lane, outbox.Bucket(m.Customer, 64), id[:], m.MessageName(), m.PartitionKey(), body, time.Now().UTC())
+		args = append(args, p.lane, outbox.Bucket(m.Customer, p.buckets), id[:], m.MessageName(), m.PartitionKey(), body, time.Now().UTC())
 	}
 	insert := p.sql(`INSERT INTO {}plain (lane, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES `) + strings.Join(values, ", ")
 	return p.begin(ctx, func(tx *sql.Tx) error {

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -18,6 +19,8 @@ type place interface {
 	// database is its name in results.
 	database() string
 	store() outbox.Store
+	// elsewhere opens the same outbox as another process would.
+	elsewhere(ctx context.Context) (outbox.Store, func() error, error)
 	// load writes the rows of a round of relay, for waybill or for the yardstick.
 	load(ctx context.Context, opt Options, ideal bool) error
 	// ideal is the yardstick of relay, one batch: it claims whatever is free,
@@ -55,6 +58,15 @@ func newPlace(ctx context.Context, opt Options) (place, error) {
 		return nil, fmt.Errorf("the database %w: %w", ErrOpen, err)
 	}
 	return p, nil
+}
+
+// rebucket gives an outbox so many buckets.
+func rebucket(ctx context.Context, db admin.Database, buckets int) error {
+	if buckets == outbox.DefaultBuckets {
+		return nil
+	}
+	_, err := db.Rebucket(ctx, buckets, false)
+	return err
 }
 
 // A row is a message as the yardstick of relay keeps it.

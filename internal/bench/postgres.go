@@ -19,11 +19,13 @@ import (
 
 // postgres is a schema in PostgreSQL.
 type postgres struct {
-	schema string
-	pool   *pgxpool.Pool
-	db     *waypg.DB
-	lane   int16
-	out    *outbox.Outbox[pgx.Tx]
+	schema  string
+	buckets int
+	conn    string
+	pool    *pgxpool.Pool
+	db      *waypg.DB
+	lane    int16
+	out     *outbox.Outbox[pgx.Tx]
 }
 
 func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, err error) {
@@ -39,7 +41,7 @@ func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, 
 	if err := reachable.Close(); err != nil {
 		return nil, err
 	}
-	p := &postgres{schema: schema}
+	p := &postgres{schema: schema, buckets: opt.buckets(), conn: opt.Postgres}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err
 	}
@@ -52,6 +54,9 @@ func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, 
 		return nil, err
 	}
 	if _, err := p.db.SchemaUp(ctx); err != nil {
+		return nil, err
+	}
+	if err := rebucket(ctx, p.db, p.buckets); err != nil {
 		return nil, err
 	}
 	if p.out, err = outbox.New(p.db, outbox.Config{}); err != nil {
@@ -71,6 +76,14 @@ func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, 
 
 func (p *postgres) database() string    { return "postgres" }
 func (p *postgres) store() outbox.Store { return p.db }
+
+func (p *postgres) elsewhere(ctx context.Context) (outbox.Store, func() error, error) {
+	db, err := waypg.Open(ctx, p.conn, waypg.Config{Schema: p.schema})
+	if err != nil {
+		return nil, nil, err
+	}
+	return db, db.Close, nil
+}
 
 // sql puts the schema into a statement.
 func (p *postgres) sql(text string) string {
@@ -106,7 +119,7 @@ func (p *postgres) load(ctx context.Context, opt Options, ideal bool) error {
 			SELECT gen_random_uuid(), 'order.placed', key, '{}', body FROM (%s) AS r ORDER BY i`, rows), "VACUUM ANALYZE {}.ideal")
 	}
 	return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
-		SELECT %d, (get_byte(sha256(convert_to(key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(key, 'UTF8')), 1)) %% 64, gen_random_uuid(), 'order.placed', key, body FROM (%s) AS r ORDER BY i`, p.lane, rows), "VACUUM ANALYZE {}.waybill_outbox")
+		SELECT %d, (get_byte(sha256(convert_to(key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(key, 'UTF8')), 1)) %% %d, gen_random_uuid(), 'order.placed', key, body FROM (%s) AS r ORDER BY i`, p.lane, p.buckets, rows), "VACUUM ANALYZE {}.waybill_outbox")
 }
 
 func (p *postgres) ideal(ctx context.Context, ch *amqp.Channel, exchange string) (n int, err error) {
@@ -188,7 +201,7 @@ func (p *postgres) plain(ms []sold) (statement string, args []any, err error) {
 		}
 		n := len(args)
 		values = append(values, fmt.Sprintf("($%d, $%d, DEFAULT, $%d, $%d, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4, n+5, n+6, n+7, n+8))
-		args = append(args, p.lane, outbox.Bucket(m.Customer, 64), id.String(), m.MessageName(), m.PartitionKey(), "{}", body, time.Now())
+		args = append(args, p.lane, outbox.Bucket(m.Customer, p.buckets), id.String(), m.MessageName(), m.PartitionKey(), "{}", body, time.Now())
 	}
 	return p.sql(`INSERT INTO {}.plain (lane, bucket, id, message_id, message_name, partition_key, headers, body, created_at) VALUES `) + strings.Join(values, ", "), args, nil
 }

@@ -1,0 +1,196 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/wayamqp"
+)
+
+// every is the pause between the transactions of latency: 50 a second.
+const every = 20 * time.Millisecond
+
+// Latency measures the time from a commit to the arrival at a consumer, of one
+// message at a time, against a client that publishes after its commit and would
+// lose the message if it died in between. The ratio is that of the 99th
+// percentiles: less is better.
+func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
+	p, err := newPlace(ctx, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	broker, err := openBroker(opt.Broker)
+	if err != nil {
+		return nil, fmt.Errorf("the broker %w: %w: %w", ErrOpen, waybill.ErrUnavailable, err)
+	}
+	defer func() { err = errors.Join(err, broker.close()) }()
+	kinds, err := p.transactions()
+	if err != nil {
+		return nil, err
+	}
+	away, closeAway, err := p.elsewhere(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, closeAway()) }()
+	var results []Result
+	for _, where := range []struct {
+		name  string
+		store outbox.Store
+	}{{"relay in the dispatcher's process", p.store()}, {"relay of another process, polling", away}} {
+		l := latency{place: p, broker: broker, opt: opt, one: kinds[0]}
+		res := Result{Case: "latency, " + where.name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds}
+		var waybills, yardsticks []quantiles
+		for round := range opt.Rounds {
+			var of [2]quantiles
+			for turn := range 2 {
+				who := (round + turn) % 2
+				side := func(ctx context.Context) (quantiles, error) { return l.relayed(ctx, where.store) }
+				if who == 1 {
+					side = l.published
+				}
+				if of[who], err = side(ctx); err != nil {
+					return nil, fmt.Errorf("%s, round %d: %w", res.Case, round+1, err)
+				}
+			}
+			opt.say("%s, round %d: p50 %.2f, p99 %.2f ms against %.2f, %.2f ms", res.Case, round+1, of[0].P50, of[0].P99, of[1].P50, of[1].P99)
+			waybills, yardsticks = append(waybills, of[0]), append(yardsticks, of[1])
+		}
+		res.Latency, res.YardstickLatency = medians(waybills), medians(yardsticks)
+		res.Ratio = res.Latency.P99 / res.YardstickLatency.P99
+		results = append(results, res)
+	}
+	return results, nil
+}
+
+// quantiles are in milliseconds.
+type quantiles struct {
+	P50 float64 `json:"p50_ms"`
+	P99 float64 `json:"p99_ms"`
+}
+
+func medians(rounds []quantiles) *quantiles {
+	var p50, p99 []float64
+	for _, q := range rounds {
+		p50, p99 = append(p50, q.P50), append(p99, q.P99)
+	}
+	return &quantiles{median(p50), median(p99)}
+}
+
+// latency is one case on both sides.
+type latency struct {
+	place
+	broker *broker
+	opt    Options
+	one    transaction
+}
+
+// relayed dispatches, and a relay publishes.
+func (l latency) relayed(ctx context.Context, store outbox.Store) (_ quantiles, err error) {
+	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: l.opt.Broker, Exchange: l.broker.name})
+	if err != nil {
+		return quantiles{}, err
+	}
+	defer func() { err = errors.Join(err, pub.Close()) }()
+	relay, err := outbox.NewRelay(store, pub, outbox.RelayConfig{Workers: l.opt.Workers})
+	if err != nil {
+		return quantiles{}, err
+	}
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(running) }()
+	defer func() { stop(); err = errors.Join(err, <-ended) }()
+	return l.measure(ctx, func(m sold) error { return l.one.waybill(ctx, []sold{m}) }, nil)
+}
+
+// published is the yardstick: a transaction, and a publish after it.
+func (l latency) published(ctx context.Context) (_ quantiles, err error) {
+	conn, err := amqp.Dial(l.opt.Broker)
+	if err != nil {
+		return quantiles{}, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return quantiles{}, err
+	}
+	return l.measure(ctx, func(m sold) error { return l.one.plain(ctx, []sold{m}) }, func(m sold) error {
+		body, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		return ch.PublishWithContext(ctx, l.broker.name, m.MessageName(), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
+	})
+}
+
+// measure commits at its pace for opt.Slice, and waits for all that it committed.
+// A message that is there before its commit was answered counts as 0.
+func (l latency) measure(ctx context.Context, commit, publish func(m sold) error) (quantiles, error) {
+	if err := l.clear(ctx); err != nil {
+		return quantiles{}, err
+	}
+	n := int(l.opt.Slice / every)
+	committed, arrived := make([]time.Time, n), make([]time.Time, n)
+	ctx, cancel := context.WithTimeout(ctx, l.opt.Slice+30*time.Second)
+	defer cancel()
+	deliveries, err := l.broker.ch.ConsumeWithContext(ctx, l.broker.name, "latency", true, true, false, false, nil)
+	if err != nil {
+		return quantiles{}, err
+	}
+	var wg sync.WaitGroup
+	var late error
+	wg.Go(func() {
+		for range n {
+			select {
+			case d := <-deliveries:
+				var m sold
+				if late = json.Unmarshal(d.Body, &m); late != nil {
+					return
+				}
+				arrived[m.Cents] = time.Now()
+			case <-ctx.Done():
+				late = fmt.Errorf("not all of %d messages arrived: %w", n, ctx.Err())
+				return
+			}
+		}
+	})
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for i := range n {
+		<-tick.C
+		m := sold{keyOf(i, l.opt.Keys), i, note}
+		if err := commit(m); err != nil {
+			cancel()
+			wg.Wait()
+			return quantiles{}, err
+		}
+		committed[i] = time.Now()
+		if publish != nil {
+			if err := publish(m); err != nil {
+				cancel()
+				wg.Wait()
+				return quantiles{}, err
+			}
+		}
+	}
+	wg.Wait()
+	if late == nil {
+		late = l.broker.ch.Cancel("latency", false)
+	}
+	took := make([]float64, n)
+	for i := range took {
+		took[i] = max(arrived[i].Sub(committed[i]).Seconds()*1000, 0)
+	}
+	slices.Sort(took)
+	return quantiles{took[n/2], took[n*99/100]}, late
+}
