@@ -232,18 +232,18 @@ func (db *DB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
 	return db.run(ctx, tx, s)
 }
 
-// inserting returns what writes rows under their gates. Rows of the outbox in one
-// bucket take its gate in the statement that gives the first of them its id; for
-// several buckets, or queues, all gates are locked first, in ascending order:
-// units of work cannot deadlock with each other.
+// inserting returns what writes rows under their gates. Rows of one lane of the
+// outbox take theirs in the statement that gives the first of them its id; for
+// several lanes, or queues, all gates are locked first. They are always locked in
+// ascending order: units of work cannot deadlock with each other.
 func (db *DB) inserting(rows []outbox.Row) (script, error) {
 	all, locks, buckets, err := db.prepare(rows)
 	if err != nil {
 		return script{}, err
 	}
 	into := inserts{tables: qualified(db.schema, db.prefix), script: script{buckets: buckets}}
-	if len(locks) == 1 && together(all) {
-		into.lock = &locks[0]
+	if together(all) {
+		into.locks = locks
 	} else if len(locks) > 0 {
 		into.statements = append(into.statements, db.locking(locks))
 		into.checked = true
@@ -268,7 +268,7 @@ func (db *DB) lockGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets i
 }
 
 // locking returns what locks in ascending order, because that is the order of the
-// index. The bounds make the optimizer prefer its range to all gates of a lane.
+// index.
 func (db *DB) locking(locks []gate) statement {
 	s := statement{gates: len(locks)}
 	var b strings.Builder
@@ -278,14 +278,10 @@ func (db *DB) locking(locks []gate) statement {
 		for i+n < len(locks) && locks[i+n].lane == locks[i].lane {
 			n++
 		}
-		of := make([]int16, n)
-		for j := range of {
-			of[j] = locks[i+j].bucket
-		}
 		if i > 0 {
 			b.WriteString(" OR")
 		}
-		fmt.Fprintf(&b, " g.lane = %d AND g.bucket BETWEEN %d AND %d AND g.bucket IN (%s) AND g.name = ?", locks[i].lane, of[0], of[n-1], join(of))
+		fmt.Fprintf(&b, " %s AND g.name = ?", ofLane(locks[i:i+n]))
 		s.args = append(s.args, []byte(locks[i].name))
 		i += n
 	}
@@ -313,7 +309,7 @@ func (db *DB) noGate(ctx context.Context, buckets int) error {
 type inserts struct {
 	script
 	tables string
-	lock   *gate // that the first statement takes
+	locks  []gate // of one lane, that the first statement takes
 
 	checked bool // the gates are there
 
@@ -371,12 +367,25 @@ func (in *inserts) row(s stored) (into, row string, args []any) {
 	// it gives ids to all rows of the statement. NULL, which no column takes, says
 	// that there is no such gate.
 	in.checked = true
-	of, lock := gate{s.gate.lane, lane.Unkeyed, s.gate.name}, ""
-	if in.lock != nil {
-		of, lock, in.lock = *in.lock, " FOR UPDATE", nil
+	of := fmt.Sprintf("SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.name = ? AND g.bucket = %d", in.tables, s.gate.lane, lane.Unkeyed)
+	switch n := len(in.locks); n {
+	case 0:
+	case 1:
+		of = fmt.Sprintf("SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.name = ? AND g.bucket = %d FOR UPDATE", in.tables, s.gate.lane, in.locks[0].bucket)
+	default:
+		of = fmt.Sprintf("SELECT CASE WHEN COUNT(*) = %d THEN %d END FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE g.name = ? AND %s FOR UPDATE", n, s.gate.lane, in.tables, ofLane(in.locks))
 	}
-	return into, fmt.Sprintf("((SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.bucket = %d AND g.name = ?%s),%d,%s)", in.tables, of.lane, of.bucket, lock, s.bucket, message),
-		append([]any{[]byte(of.name)}, args...)
+	return into, fmt.Sprintf("((%s),%d,%s)", of, s.bucket, message), append([]any{[]byte(s.gate.name)}, args...)
+}
+
+// ofLane is the condition for gates of one lane. The bounds make the optimizer
+// prefer its range to all gates of the lane; it is read in ascending order.
+func ofLane(locks []gate) string {
+	of := make([]int16, len(locks))
+	for i, g := range locks {
+		of[i] = g.bucket
+	}
+	return fmt.Sprintf("g.lane = %d AND g.bucket BETWEEN %d AND %d AND g.bucket IN (%s)", locks[0].lane, of[0], of[len(of)-1], join(of))
 }
 
 func (in *inserts) flush() {
