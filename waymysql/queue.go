@@ -104,7 +104,7 @@ func (q *Queue) Receive(ctx context.Context, most int) ([]*waybill.Delivery, err
 	}
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
 		ds, err := q.claim(ctx, most)
-		if err != nil && ctx.Err() == nil {
+		if err != nil && !over(ctx) {
 			return nil, fmt.Errorf("queue %s: %w", q.name, translate(err))
 		}
 		if len(ds) > 0 {
@@ -121,6 +121,13 @@ func (q *Queue) Receive(ctx context.Context, most int) ([]*waybill.Delivery, err
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// over reports whether ctx has ended. The timer of a dialer may be a moment ahead
+// of the context's.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // turns is how many rows of the gate table claimers of queues share.

@@ -110,7 +110,7 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, erro
 	}
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
 		ds, err := q.claim(ctx, p, max)
-		if err != nil && ctx.Err() == nil {
+		if err != nil && !over(ctx) {
 			return nil, fmt.Errorf("queue %s: %w", q.name, translate(err))
 		}
 		if len(ds) > 0 {
@@ -127,6 +127,13 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, erro
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// over reports whether ctx has ended. The timer of a dialer may be a moment ahead
+// of the context's.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 func (q *Queue) claim(ctx context.Context, p *place, max int) ([]*waybill.Delivery, error) {

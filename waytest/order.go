@@ -20,6 +20,7 @@ import (
 func orderCases[TX any]() []testCase[TX] {
 	return []testCase[TX]{
 		{"LateCommitIsNotOvertaken", lateCommitIsNotOvertaken[TX]},
+		{"LateCommitOfSeveralKeysIsNotOvertaken", lateCommitOfSeveralKeysIsNotOvertaken[TX]},
 		{"UnkeyedMessagesWaitForNobody", unkeyedMessagesWaitForNobody[TX]},
 		{"DispatchersToAQueueTakeTurns", dispatchersToAQueueTakeTurns[TX]},
 		{"UnitsOfWorkDoNotDeadlock", unitsOfWorkDoNotDeadlock[TX]},
@@ -80,6 +81,47 @@ func lateCommitIsNotOvertaken[TX any](t *testing.T, s *site[TX]) {
 			t.Errorf("message 2 of %s was published before message 1, whose transaction had dispatched first and was still open", k)
 		} else if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("commit %v: order (-want +got):\n%s", commit, diff)
+		}
+	}
+}
+
+// The same where transactions dispatch to keys of several buckets, the earlier, the
+// later or both: they hold, and wait for, the locks of all.
+func lateCommitOfSeveralKeysIsNotOvertaken[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	sink := &recorder{}
+	s.relaying(s.relays(1)[0], sink, outbox.RelayConfig{})
+	keys := []string{keyOfBucket(5), keyOfBucket(20), keyOfBucket(60)}
+	of := func(keys []string, seq int) (all []any) {
+		for _, k := range keys {
+			all = append(all, order{k, seq})
+		}
+		return all
+	}
+	for i, k := range keys {
+		early, late := of(keys, 2*i), of(keys, 2*i+1)
+		switch i {
+		case 0:
+			late = late[:1]
+		case 1:
+			early = early[1:2]
+		}
+		before := len(sink.all())
+		first := s.begin()
+		if _, err := out.DispatchAll(t.Context(), first, early...); err != nil {
+			t.Fatal(err)
+		}
+		second := make(chan error, 1)
+		go func() { second <- send(context.Background(), out, late...) }()
+		time.Sleep(2 * moment) // were it not to wait, it would be published by now
+		s.end(first, true)
+		if err := <-second; err != nil {
+			t.Fatal(err)
+		}
+		await(t, "all messages", func() bool { return len(sink.all()) == before+len(early)+len(late) })
+		got := slices.DeleteFunc(sink.all()[before:], func(o order) bool { return o.Key != k })
+		if diff := cmp.Diff([]order{{k, 2 * i}, {k, 2*i + 1}}, got); diff != "" {
+			t.Errorf("%d keys before %d: order (-want +got):\n%s", len(early), len(late), diff)
 		}
 	}
 }
