@@ -30,14 +30,13 @@ const maxTable = 64 << 10 // bytes of an encoded header table
 
 // encode returns rec as it goes over the wire, with the number that a return
 // is known by. It refuses what the client library or the broker would choke on:
-// both would end the connection, for all messages. frame is the largest frame
-// the broker takes, zero for any.
-func (cfg *Config) encode(rec *waybill.Record, no uint64, exchange, routingKey string, frame int) (amqp.Publishing, error) {
+// both would end the connection, for all messages. It fills headers, which is
+// empty. frame is the largest frame the broker takes, zero for any.
+func (cfg *Config) encode(headers amqp.Table, rec *waybill.Record, no uint64, exchange, routingKey string, frame int) (amqp.Publishing, error) {
 	if rec.Problem != nil {
 		return amqp.Publishing{}, rec.Problem
 	}
 	id := rec.ID.String()
-	headers := make(amqp.Table, len(rec.Headers)+6)
 	for name, value := range rec.Headers {
 		switch name {
 		case "CC", "BCC":

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/faultproxy"
 	"github.com/waybill-go/waybill/internal/testserver"
@@ -424,7 +426,7 @@ func TestRefusalsOfTheBroker(t *testing.T) {
 
 // fits reports whether rec can be published with frames of that size.
 func (cfg *Config) fits(rec *waybill.Record, frame int) bool {
-	_, err := cfg.encode(rec, 1<<20, "open", rec.Name, frame)
+	_, err := cfg.encode(amqp.Table{}, rec, 1<<20, "open", rec.Name, frame)
 	return err == nil
 }
 

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -52,8 +55,52 @@ func newLink(w *wire, log *slog.Logger, running *sync.WaitGroup) *link {
 			}
 		}
 	})
+	running.Go(l.judge)
 	return l
 }
+
+// judge answers what the broker has decided, each time something has come in.
+// No message waits in a goroutine of its own, and none behind another.
+func (l *link) judge() {
+	often := time.NewTicker(judgeAnyhow)
+	defer often.Stop()
+	for {
+		select {
+		case <-l.wire.out.handled:
+		case <-often.C:
+		case <-l.over:
+			return
+		}
+		for _, o := range l.open() {
+			o.judge()
+		}
+	}
+}
+
+// judgeAnyhow is how often it is looked for decisions without a sign of them,
+// should the library come to handle what it reads later than it does now.
+const judgeAnyhow = 50 * time.Millisecond
+
+// open returns the outlets that there are.
+func (l *link) open() []*outlet {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.outlets))
+}
+
+// broken ends a connection that could not be written to. If the broker has said
+// why, its words come first.
+func (l *link) broken(err error) {
+	select {
+	case <-l.over:
+	case <-time.After(lastWords):
+		l.cut(fmt.Errorf("write: %w", err))
+	}
+}
+
+// lastWords is how long the broker's reason may take to arrive after a write
+// failed.
+const lastWords = 200 * time.Millisecond
 
 func (l *link) block(b amqp.Blocking) {
 	l.mu.Lock()

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -28,8 +28,8 @@ type outlet struct {
 	slots   chan struct{} // one for each that is unresolved
 	over    chan struct{} // closed when the channel has ended
 
-	mu      sync.Mutex // guards what follows
-	pending map[uint64]*publish
+	mu      sync.Mutex  // guards what follows
+	pending []*publish  // in the order of sending; nil once the channel has ended
 	err     *amqp.Error // how it ended
 }
 
@@ -40,8 +40,10 @@ type publish struct {
 	call          *call
 	exchange, key string
 
-	confirm  *amqp.DeferredConfirmation // guarded by the outlet's mu, like returned; nil until it is written
+	// Guarded by the outlet's mu:
+	confirm  *amqp.DeferredConfirmation // nil until it is written
 	returned *amqp.Return
+	judged   bool // it is pending no more
 }
 
 func (p *publish) answer(err error) {
@@ -52,7 +54,7 @@ func (p *publish) answer(err error) {
 // newOutlet is called with link.mu held, on a link that has not ended.
 func newOutlet(l *link, ch *amqp.Channel) *outlet {
 	o := &outlet{
-		link: l, ch: ch, over: make(chan struct{}), pending: map[uint64]*publish{},
+		link: l, ch: ch, over: make(chan struct{}), pending: []*publish{},
 		returns: ch.NotifyReturn(make(chan amqp.Return, maxUnresolved)), slots: make(chan struct{}, maxUnresolved),
 	}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -69,17 +71,20 @@ func (o *outlet) isOver() bool {
 	}
 }
 
-// send writes p. It returns early when the broker has ended the channel.
-func (o *outlet) send(ctx context.Context, p *publish, msg amqp.Publishing) {
+// slot waits until there is room for p.
+func (o *outlet) slot(ctx context.Context, p *publish) error {
 	select {
 	case o.slots <- struct{}{}:
+		return nil
 	case <-o.over:
-		p.call.done(p.seq, o.unsent(p))
-		return
+		return o.unsent(p)
 	case <-ctx.Done():
-		p.call.done(p.seq, unavailable("publish", ctx.Err()))
-		return
+		return unavailable("publish", ctx.Err())
 	}
+}
+
+// send writes p, which has a slot.
+func (o *outlet) send(ctx context.Context, p *publish, msg amqp.Publishing) {
 	if !o.add(p) {
 		p.call.done(p.seq, o.unsent(p))
 		return
@@ -90,38 +95,19 @@ func (o *outlet) send(ctx context.Context, p *publish, msg amqp.Publishing) {
 		if o.remove(p) {
 			p.answer(unavailable("publish", ctx.Err()))
 		}
-		o.link.running.Done()
 		return
 	}
 	confirm, err := o.ch.PublishWithDeferredConfirm(p.exchange, p.key, true, false, msg)
 	switch {
 	case err == nil:
-		o.mu.Lock()
-		p.confirm = confirm
-		o.mu.Unlock()
-		go func() { // waited for through link.running: see add
-			defer o.link.running.Done()
-			<-confirm.Done()
-			o.judge(p)
-		}()
-		return
+		o.written(p, confirm)
 	case errors.Is(err, amqp.ErrClosed):
 		// Nothing was written, or not all of it. The end is being told.
 		<-o.over
 	default:
-		// A broken socket. If the broker has said why, its words come first.
-		select {
-		case <-o.over:
-		case <-time.After(lastWords):
-			o.link.cut(fmt.Errorf("write: %w", err))
-		}
+		o.link.broken(err)
 	}
-	o.link.running.Done()
 }
-
-// lastWords is how long the broker's reason may take to arrive after a write
-// failed.
-const lastWords = 200 * time.Millisecond
 
 // add makes p unresolved, unless the channel has ended.
 func (o *outlet) add(p *publish) bool {
@@ -131,9 +117,19 @@ func (o *outlet) add(p *publish) bool {
 		return false
 	}
 	p.call.flying.Add(1)
-	o.pending[p.no] = p
-	o.link.running.Add(1)
+	o.pending = append(o.pending, p)
 	return true
+}
+
+// written says which confirmation is p's. It may have come already.
+func (o *outlet) written(p *publish, confirm *amqp.DeferredConfirmation) {
+	o.mu.Lock()
+	p.confirm = confirm
+	decided := p.decided()
+	o.mu.Unlock()
+	if decided {
+		o.judge()
+	}
 }
 
 // remove takes back p, which was not written. It reports false when p has been
@@ -141,12 +137,13 @@ func (o *outlet) add(p *publish) bool {
 func (o *outlet) remove(p *publish) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, open := o.pending[p.no]
-	if open {
-		delete(o.pending, p.no)
-		<-o.slots
+	i := slices.Index(o.pending, p)
+	if i < 0 {
+		return false
 	}
-	return open
+	o.pending = slices.Delete(o.pending, i, i+1)
+	<-o.slots
+	return true
 }
 
 // unsent says why p was not sent on a channel that has ended.
@@ -162,28 +159,52 @@ func (o *outlet) unsent(p *publish) error {
 	return unavailable("not sent", o.err)
 }
 
-// judge answers p after its confirmation came. The library hands over a return
+// judge answers all whose confirmation has come. The library hands over a return
 // before it resolves the confirmation of the same message: a return that is
 // taken in only now still counts.
-func (o *outlet) judge(p *publish) {
+func (o *outlet) judge() {
 	o.mu.Lock()
+	var decided []*publish
+	for _, p := range o.pending {
+		if p.decided() {
+			decided = append(decided, p)
+		}
+	}
 	if !mutant.Active(mutant.ReturnsNotDrained) {
 		o.drain()
 	}
-	_, open := o.pending[p.no]
-	acked := p.confirm.Acked()
-	if !open || !acked && p.returned == nil && o.ch.IsClosed() {
-		o.mu.Unlock()
-		return // answered by the end of the channel, or will be: that is no nack
+	// What is not acknowledged because the channel has ended is no nack: the end
+	// answers it.
+	ended := o.ch.IsClosed()
+	decided = slices.DeleteFunc(decided, func(p *publish) bool {
+		p.judged = p.returned != nil || p.confirm.Acked() || !ended
+		return !p.judged
+	})
+	o.pending = slices.DeleteFunc(o.pending, func(p *publish) bool { return p.judged })
+	o.mu.Unlock()
+	for _, p := range decided {
+		<-o.slots
+		p.answer(p.outcome())
 	}
-	delete(o.pending, p.no)
-	err := p.outcome()
 	if mutant.Active(mutant.ReturnsNotDrained) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
 		o.drain()
 	}
-	o.mu.Unlock()
-	<-o.slots
-	p.answer(err)
+}
+
+// decided reports whether p's confirmation has come, or will not come any more.
+// The outlet's mu is held.
+func (p *publish) decided() bool {
+	if p.confirm == nil {
+		return false
+	}
+	select {
+	case <-p.confirm.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // outcome judges what the broker has confirmed or returned.
@@ -207,8 +228,8 @@ func (o *outlet) drain() {
 			}
 			text, _ := r.Headers[headerPublishNo].(string)
 			no, _ := strconv.ParseUint(text, 10, 64)
-			if p := o.pending[no]; p != nil {
-				p.returned = &r
+			if i := slices.IndexFunc(o.pending, func(p *publish) bool { return p.no == no }); i >= 0 {
+				o.pending[i].returned = &r
 			}
 		default:
 			return

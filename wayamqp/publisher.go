@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -84,29 +86,76 @@ func (p *Publisher) Publish(ctx context.Context, items []outbox.Item, results ch
 		return
 	}
 	c.watch(ctx, l)
-	outlets := make(map[string]*outlet, 1) // one that ends is not opened again in this call
+	w := writing{link: l, cfg: &p.cfg, call: c, outlets: make(map[string]*outlet, 1)}
+	l.wire.out.hold()
 	for i, item := range items {
-		exchange, key := p.cfg.route(item.Record.Name)
-		no := p.numbers.Add(1)
-		msg, err := p.cfg.encode(item.Record, no, exchange, key, l.wire.conn.Config.FrameSize)
-		if err != nil {
-			c.done(item.Seq, err)
-			continue
-		}
-		if err := l.clear(ctx); err != nil {
+		if err := w.write(ctx, item, p.numbers.Add(1)); err != nil {
 			c.fail(items[i:], err)
-			return
+			break
 		}
-		o, ok := outlets[exchange]
-		if !ok {
-			if o, err = l.outlet(ctx, exchange); err != nil {
-				c.fail(items[i:], err)
-				return
-			}
-			outlets[exchange] = o
-		}
-		o.send(ctx, &publish{no: no, seq: item.Seq, call: c, exchange: exchange, key: key}, msg)
 	}
+	if err := l.wire.out.release(); err != nil {
+		l.broken(err)
+	}
+}
+
+// A writing is what one call of Publish goes by.
+type writing struct {
+	link    *link
+	cfg     *Config
+	call    *call
+	outlets map[string]*outlet // one that ends is not opened again in this call
+	headers amqp.Table         // of the last message; the library does not keep it
+}
+
+// write sends one item or answers it. An error means that nothing more can be
+// sent, this item included.
+func (w *writing) write(ctx context.Context, item outbox.Item, no uint64) (err error) {
+	exchange, key := w.cfg.route(item.Record.Name)
+	if w.headers == nil {
+		w.headers = make(amqp.Table, len(item.Record.Headers)+6)
+	}
+	clear(w.headers)
+	msg, err := w.cfg.encode(w.headers, item.Record, no, exchange, key, w.link.wire.conn.Config.FrameSize)
+	if err != nil {
+		w.call.done(item.Seq, err)
+		return nil
+	}
+	if w.link.raised() != nil {
+		if err := w.pause(func() error { return w.link.clear(ctx) }); err != nil {
+			return err
+		}
+	}
+	o, ok := w.outlets[exchange]
+	if !ok {
+		if o = w.link.find(exchange); o == nil {
+			if err := w.pause(func() (err error) { o, err = w.link.outlet(ctx, exchange); return err }); err != nil {
+				return err
+			}
+		}
+		w.outlets[exchange] = o
+	}
+	p := &publish{no: no, seq: item.Seq, call: w.call, exchange: exchange, key: key}
+	select {
+	case o.slots <- struct{}{}:
+	default:
+		if err := w.pause(func() error { return o.slot(ctx, p) }); err != nil {
+			p.call.done(p.seq, err)
+			return nil
+		}
+	}
+	o.send(ctx, p, msg)
+	return nil
+}
+
+// pause lets go of the socket while wait waits for the broker.
+func (w *writing) pause(wait func() error) error {
+	err := w.link.wire.out.release()
+	defer w.link.wire.out.hold()
+	if err != nil {
+		w.link.broken(err)
+	}
+	return wait()
 }
 
 // Connect implements outbox.ConnectingPublisher.

@@ -16,6 +16,7 @@ import (
 type wire struct {
 	conn *amqp.Connection
 	raw  net.Conn
+	out  *socket // what the library has for raw
 
 	mu    sync.Mutex
 	cause error // why it was cut, guarded by mu
@@ -45,7 +46,8 @@ func dial(ctx context.Context, cfg Config) (*wire, error) {
 				return nil, err
 			}
 			watching = context.AfterFunc(ctx, func() { w.cut(ctx.Err()) })
-			return w.raw, nil
+			w.out = newSocket(w.raw)
+			return w.out, nil
 		},
 	})
 	if !watching() && err == nil {

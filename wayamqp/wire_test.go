@@ -54,6 +54,7 @@ func TestNothingIsSentAfterTheContextHasEnded(t *testing.T) {
 	cancel()
 	results := make(chan outbox.Result, 20)
 	for range 20 {
+		o.slots <- struct{}{}
 		o.send(ended, &publish{no: 1, call: newCall(results, 1), exchange: "events", key: "k"}, amqp.Publishing{})
 		if r := <-results; !errors.Is(r.Err, waybill.ErrUnavailable) {
 			t.Fatalf("got %v, want ErrUnavailable", r.Err)
