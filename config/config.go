@@ -79,9 +79,10 @@ type Route struct {
 // Ordering says how many messages of one key may be unconfirmed at a time.
 type Ordering string
 
-// Only Strict is available in this version.
 const (
-	Strict    Ordering = "strict"
+	// Strict is one. A broker that refuses a message cannot change the order.
+	Strict Ordering = "strict"
+	// Pipelined is any number: see outbox.RelayConfig.
 	Pipelined Ordering = "pipelined"
 )
 

@@ -166,7 +166,6 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"inbox: {retention: 0}":                                                                "inbox.retention: 0s is not above zero",
 		"inbox: {retention: '${N:-x}'}":                                                        `inbox.retention: "${N:-x}" is not a duration`,
 		transport + "inbox: {retention: 17m}":                                                  `waybill.yaml:2: inbox.retention: 17m is not longer than the retries of transport "events", 17m40.4s with jitter`,
-		transport + "outbox: {ordering: pipelined}":                                            "outbox.ordering: pipelined is not available in this version",
 		transport + "outbox: {on_exhausted: park}":                                             "outbox.on_exhausted: park is not available in this version",
 		transport + "outbox: {on_exhausted: skip}":                                             "outbox.on_exhausted: skip is not available in this version",
 		transport + "outbox:\n  routes: { 'payment.*': {} }":                                   `waybill.yaml:3: outbox.routes."payment.*": it changes nothing (give exchange, routing_key or both)`,

@@ -105,11 +105,9 @@ func (v *validation) outbox() {
 		v.known(at.child("to"), o.To)
 	}
 	switch o.Ordering {
-	case Strict:
-	case Pipelined:
-		v.fail(at.child("ordering"), "pipelined is "+notAvailable, "write strict")
+	case Strict, Pipelined:
 	default:
-		v.fail(at.child("ordering"), quote(string(o.Ordering))+" is not an ordering", "write strict")
+		v.fail(at.child("ordering"), quote(string(o.Ordering))+" is not an ordering", "write strict or pipelined")
 	}
 	switch o.OnExhausted {
 	case Halt:

@@ -11,15 +11,19 @@ import (
 // most one record of a key is unconfirmed, and all keys go in parallel. It is
 // pure: it neither waits nor sends. Seq is the index into the batch.
 type chains struct {
-	rows  []ClaimedRow
-	next  []int // the following row of the same key, or -1
-	ready []int // rows that may be published, oldest first
-	late  []int // likewise, but alone: with nothing else in flight
-	alone []int // how suspect a row is; 0 means that it need not go alone
-	open  int   // rows handed out whose result is not in
-	out   bool  // hand out nothing more
-	state []rowState
-	errs  []error
+	rows []ClaimedRow
+	next []int // the following row of the same key, or -1
+	// stream is nil in strict order. Otherwise a row may be published together
+	// with the one before it in its key, if both have the same stream.
+	stream func(*waybill.Record) string
+	stuck  map[string]bool // keys with a refused row; what is behind it may be on its way already
+	ready  []int           // rows that may be published, oldest first
+	late   []int           // likewise, but alone: with nothing else in flight
+	alone  []int           // how suspect a row is; 0 means that it need not go alone
+	open   int             // rows handed out whose result is not in
+	out    bool            // hand out nothing more
+	state  []rowState
+	errs   []error
 }
 
 type rowState uint8
@@ -36,7 +40,7 @@ const (
 // the publisher, so all rows are ready at once. Rows that are alone, nil means
 // none, are published last and one by one, the least suspect first.
 func newChains(rows []ClaimedRow, atomic bool, alone []int) *chains {
-	c := &chains{rows: rows, next: make([]int, len(rows)), state: make([]rowState, len(rows)), errs: make([]error, len(rows)), ready: make([]int, 0, len(rows)), alone: alone}
+	c := &chains{rows: rows, next: make([]int, len(rows)), state: make([]rowState, len(rows)), stuck: map[string]bool{}, errs: make([]error, len(rows)), ready: make([]int, 0, len(rows)), alone: alone}
 	last := make(map[string]int)
 	stays := make([]bool, len(rows))
 	for i, row := range rows {
@@ -85,14 +89,36 @@ func (c *chains) take(max int, into []Item) []Item {
 		c.ready = append(c.ready, c.late[least])
 		c.late = slices.Delete(c.late, least, least+1)
 	}
-	n := min(max, len(c.ready))
+	first, n := len(into), min(max, len(c.ready))
 	for _, i := range c.ready[:n] {
-		into = append(into, Item{i, c.rows[i].Record})
-		c.state[i] = handedOut
+		into = c.handOut(i, into)
 	}
 	c.ready = c.ready[n:]
-	c.open += n
+	if c.stream == nil {
+		return into
+	}
+	// What follows them goes in the same call, or after their confirmation: a
+	// later call may go over another connection, on which it could arrive first.
+	for at := first; at < len(into) && len(into)-first < max; at++ {
+		if i := into[at].Seq; c.followsAtOnce(i) {
+			into = c.handOut(c.next[i], into)
+		}
+	}
 	return into
+}
+
+func (c *chains) handOut(i int, into []Item) []Item {
+	c.state[i] = handedOut
+	c.open++
+	return append(into, Item{i, c.rows[i].Record})
+}
+
+// followsAtOnce reports whether the row behind i, which is being handed out, may
+// be on its way together with it.
+func (c *chains) followsAtOnce(i int) bool {
+	next := c.next[i]
+	return next >= 0 && c.rows[next].Record.Problem == nil && !c.goesAlone(i) && !c.goesAlone(next) &&
+		c.stream(c.rows[i].Record) == c.stream(c.rows[next].Record)
 }
 
 // done takes a result in. A success makes the key's next row ready; after a
@@ -106,7 +132,7 @@ func (c *chains) done(r Result) {
 	case r.Err == nil:
 		c.state[r.Seq] = published
 		switch next := c.next[r.Seq]; {
-		case next < 0:
+		case next < 0 || c.state[next] != waiting || c.stuck[c.rows[next].Record.Key]:
 		case c.rows[next].Record.Problem != nil:
 			c.refuse(next)
 		default:
@@ -117,6 +143,9 @@ func (c *chains) done(r Result) {
 		c.out = true
 	default:
 		c.state[r.Seq], c.errs[r.Seq] = refused, r.Err
+		if key := c.rows[r.Seq].Record.Key; c.stream != nil && key != "" {
+			c.stuck[key] = true
+		}
 	}
 }
 

@@ -161,3 +161,77 @@ func TestAtomicBatchGoesAllAtOnce(t *testing.T) {
 		t.Errorf("ready %v, want all in order", got)
 	}
 }
+
+// With Pipelined, whatever the broker answers: a row of a key goes with the one
+// before it, in the same call and the same stream, or after its confirmation.
+func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows := rapid.SliceOfN(anyRow, 0, 30).Draw(t, "rows")
+		for i := range rows {
+			rows[i].ID = int64(i)
+			rows[i].Record.Name = rapid.SampledFrom([]string{"s", "t"}).Draw(t, "stream")
+		}
+		c := newChains(rows, false, nil)
+		c.stream = func(rec *waybill.Record) string { return rec.Name }
+		published, open, calls := map[int]bool{}, []int{}, map[int]int{}
+		together, refused := 0, map[string]bool{}
+		for call := 1; ; call++ {
+			items := c.take(rapid.IntRange(1, 40).Draw(t, "take"), nil)
+			if len(items)+len(open) == 0 {
+				break
+			}
+			for _, item := range items {
+				key := rows[item.Seq].Record.Key
+				if calls[item.Seq] > 0 || rows[item.Seq].Record.Problem != nil {
+					t.Fatalf("row %d was handed out again, or cannot be read", item.Seq)
+				}
+				calls[item.Seq], open = call, append(open, item.Seq)
+				if key == "" {
+					continue
+				}
+				if refused[key] {
+					t.Fatalf("row %d was handed out after a failure of its key", item.Seq)
+				}
+				before := item.Seq - 1
+				for before >= 0 && rows[before].Record.Key != key {
+					before--
+				}
+				switch {
+				case before < 0 || published[before]:
+				case calls[before] == call && rows[before].Record.Name == rows[item.Seq].Record.Name:
+					together++
+				default:
+					t.Fatalf("row %d of key %s was handed out in call %d, and row %d was in call %d and is not published", item.Seq, key, call, before, calls[before])
+				}
+			}
+			n := rapid.IntRange(0, len(open)-1).Draw(t, "answered")
+			i := open[n]
+			open = slices.Delete(open, n, n+1)
+			if rapid.IntRange(0, 9).Draw(t, "answer") == 0 {
+				c.done(Result{i, errRefused})
+				refused[rows[i].Record.Key] = rows[i].Record.Key != ""
+			} else {
+				c.done(Result{i, nil})
+				published[i] = true
+			}
+		}
+		done, _ := c.finished()
+		if len(done) != len(published) {
+			t.Fatalf("%d rows are published, want %d", len(done), len(published))
+		}
+	})
+}
+
+// What may go together does.
+func TestPipelinedChainsHandOutAKeyAtOnce(t *testing.T) {
+	rows := make([]ClaimedRow, 5)
+	for i := range rows {
+		rows[i] = ClaimedRow{ID: int64(i), Record: &waybill.Record{Key: "k", Name: "s"}}
+	}
+	rows[3].Record.Name = "t"
+	c := newChains(rows, false, nil)
+	c.stream = func(rec *waybill.Record) string { return rec.Name }
+	if got := len(c.take(10, nil)); got != 3 {
+		t.Errorf("%d rows were handed out at once, want the 3 in front of another stream", got)
+	}
+}

@@ -28,6 +28,12 @@ type RelayConfig struct {
 	Workers int
 	// Window is how many records of a batch may be unconfirmed at once; zero means 256.
 	Window int
+	// Pipelined lets several records of a key be unconfirmed at once, which is as
+	// fast as without order. The publisher must be an OrderedPublisher, or an
+	// AtomicPublisher, to which it makes no difference. When the
+	// broker refuses one of them (a full queue that rejects, say), those of its key
+	// behind it may have been stored: it then comes after them.
+	Pipelined bool
 	// PublishDeadline bounds the publishing of one batch, confirmations
 	// included; zero means 10 s. Rows that were not begun in half of it stay for
 	// the next batch.
@@ -103,6 +109,10 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	}
 	if err := checkFence(store, to, cfg); err != nil {
 		return nil, err
+	}
+	_, ordered := to.(OrderedPublisher)
+	if _, atomic := to.(AtomicPublisher); cfg.Pipelined && !ordered && !atomic {
+		return nil, errors.New("outbox: relay config: Pipelined needs a publisher that keeps the order of what is unconfirmed")
 	}
 	if _, shared := store.(IdleStore); cfg.Workers == 0 && shared {
 		cfg.Workers = 2
@@ -336,6 +346,9 @@ func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
 		window = 1
 	}
 	c := newChains(rows, false, alone)
+	if ordered, ok := r.to.(OrderedPublisher); ok && r.cfg.Pipelined {
+		c.stream, window = ordered.Stream, len(rows)
+	}
 	r.exchange(ctx, c, window)
 	return c
 }

@@ -121,6 +121,16 @@ type AtomicPublisher interface {
 	PublishesAtomically()
 }
 
+// An OrderedPublisher keeps the order of the records of a stream within one
+// Publish call: of those that the broker does not refuse, what is stored is
+// stored in the order of the items, and if the connection ends, nothing without
+// what was before it.
+type OrderedPublisher interface {
+	Publisher
+	// Stream names the one that a record belongs to.
+	Stream(*waybill.Record) string
+}
+
 // A ConnectingPublisher is a Publisher that keeps a connection. After an outage
 // a relay claims nothing until there is one again.
 type ConnectingPublisher interface {

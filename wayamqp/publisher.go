@@ -36,6 +36,7 @@ var (
 	_ waybill.Sender             = (*Publisher)(nil)
 	_ outbox.HeartbeatPublisher  = (*Publisher)(nil)
 	_ outbox.ConnectingPublisher = (*Publisher)(nil)
+	_ outbox.OrderedPublisher    = (*Publisher)(nil)
 )
 
 // NewPublisher returns a publisher to cfg's exchange or queue.
@@ -156,6 +157,12 @@ func (w *writing) pause(wait func() error) error {
 		w.link.broken(err)
 	}
 	return wait()
+}
+
+// Stream implements outbox.OrderedPublisher: each exchange has a channel.
+func (p *Publisher) Stream(rec *waybill.Record) string {
+	exchange, _ := p.cfg.route(rec.Name)
+	return exchange
 }
 
 // Connect implements outbox.ConnectingPublisher.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -74,7 +75,7 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	counts := newCounts(lanes...)
 	cfg := outbox.RelayConfig{
 		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
-		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, Log: s.log, Observer: counts,
+		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
 	}
 	relays := make([]*outbox.Relay, len(lanes))
 	for i, lane := range lanes {

@@ -148,7 +148,7 @@ const marker = `"Pad":"ppp`
 func TestCutBetweenRelayAndBrokerDeliversAgainTheSame(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
 		spread := func(i int) int64 { return int64(1 + 97*i%1500) }
-		testCuts(t, on, true, []cutting{
+		testCuts(t, on, true, false, []cutting{
 			{"before the publish", when(faultproxy.ToServer, marker, faultproxy.CutBefore), false},
 			{"in the middle of a publish", within(faultproxy.ToServer, marker, spread), false},
 			{"before the confirmation", answerOf(marker, faultproxy.CutBefore), true},
@@ -160,7 +160,7 @@ func TestCutBetweenRelayAndBrokerDeliversAgainTheSame(t *testing.T) {
 func TestCutBetweenRelayAndDatabaseDeliversAgainTheSame(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
 		rows := func(i int) int64 { return int64(300 + 1997*i%8000) }
-		testCuts(t, on, false, []cutting{
+		testCuts(t, on, false, false, []cutting{
 			{"before the claim's answer", answerOf(on.locks, faultproxy.CutBefore), false},
 			{"in the middle of the rows", within(faultproxy.ToClient, on.reads, rows), false},
 			{"before the commit", when(faultproxy.ToServer, on.deletes, faultproxy.CutBefore), true},
@@ -169,7 +169,19 @@ func TestCutBetweenRelayAndDatabaseDeliversAgainTheSame(t *testing.T) {
 	})
 }
 
-func testCuts(t *testing.T, on *kind, broker bool, cuttings []cutting) {
+// Three messages of a key are on their way at once, and still none arrives
+// before the one in front of it.
+func TestCutBetweenPipelinedRelayAndBrokerKeepsTheOrder(t *testing.T) {
+	onBoth(t, func(t *testing.T, on *kind) {
+		spread := func(i int) int64 { return int64(1 + 97*i%1500) }
+		testCuts(t, on, true, true, []cutting{
+			{"in the middle of a publish", within(faultproxy.ToServer, marker, spread), false},
+			{"before the confirmation", answerOf(marker, faultproxy.CutBefore), true},
+		})
+	})
+}
+
+func testCuts(t *testing.T, on *kind, broker, pipelined bool, cuttings []cutting) {
 	times := 2
 	if *long {
 		times = 15
@@ -190,7 +202,7 @@ func testCuts(t *testing.T, on *kind, broker bool, cuttings []cutting) {
 				proxy, database = s.through(database)
 			}
 			cfg := quickRelay
-			cfg.Workers = 1
+			cfg.Workers, cfg.Pipelined = 1, pipelined
 			s.relay(s.open(database), s.publisher(wayamqp.Config{URL: address}), cfg)
 			keys := keyNames("k", 20)
 			s.dispatch(keys, 1)
