@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
@@ -21,7 +22,8 @@ type claim struct {
 	at   *place
 	conn *pgxpool.Conn // nil once it has ended
 
-	buckets int // that there are, according to the tables
+	buckets int  // that there are, according to the tables
+	due     bool // delayed messages are
 }
 
 // Claim implements outbox.Store: it locks buckets in one round trip and reads
@@ -38,14 +40,24 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 	if err := db.upkeep(ctx, p, db.lane(id)); err != nil {
 		return nil, err
 	}
-	for {
+	for moved := false; ; {
 		l := db.lane(id) // another one once there are other buckets
 		c, again, err := db.claim(ctx, p, l, max)
 		if err != nil {
 			l.Forget()
 			return nil, translate(err)
 		}
-		if !again {
+		switch {
+		case again:
+		case c.due && len(c.Batch.Rows) == 0 && !moved:
+			moved = true
+			if err := db.moveDelayed(ctx, p); err != nil {
+				return nil, err
+			}
+		default:
+			if c.due {
+				db.due.Store(true) // they must not wait for the end of a backlog
+			}
 			return c, nil
 		}
 	}
@@ -118,7 +130,7 @@ func (c *claim) lock(ctx context.Context, max outbox.Max) (locked []int16, now s
 	var started time.Time
 	var file uint32
 	var ignored string
-	if err := results.QueryRow().Scan(&started, &file, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored); err != nil {
+	if err := results.QueryRow().Scan(&started, &file, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored); err != nil {
 		return nil, "", err
 	}
 	now = fmt.Sprintf("%d/%d", started.UnixMicro(), file)
@@ -147,12 +159,12 @@ func (c *claim) addUnkeyed(rows pgx.Rows) error {
 	defer rows.Close()
 	for rows.Next() {
 		r := lane.Row{Claimed: newRow()}
-		rec, id := r.Claimed.Record, [16]byte{}
-		if err := rows.Scan(&r.Bucket, &r.Claimed.ID, &id, &rec.Name, &rec.Key, &r.Headers, &rec.Body, &rec.DispatchedAt,
+		rec, id, at := r.Claimed.Record, [16]byte{}, pgtype.TID{}
+		if err := rows.Scan(&r.Bucket, &at, &r.Claimed.ID, &id, &rec.Name, &rec.Key, &r.Headers, &rec.Body, &rec.DispatchedAt,
 			&r.Claimed.Failures, &r.KeyBlocked, &r.Claimed.RouteFailures); err != nil {
 			return err
 		}
-		rec.ID = id
+		rec.ID, r.At = id, placeOf(at)
 		c.Add(r)
 	}
 	return rows.Err()
@@ -182,7 +194,7 @@ func (c *claim) readState(rows pgx.Rows) error {
 	c.State.Next = map[int16]time.Time{}
 	var bucket *int16
 	var next *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&c.State.Version, &c.State.Now, &c.buckets, &bucket, &next}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&c.State.Version, &c.State.Any, &c.State.Now, &c.buckets, &c.due, &bucket, &next}, func() error {
 		if bucket != nil {
 			c.State.Next[*bucket] = *next
 		}
@@ -193,31 +205,61 @@ func (c *claim) readState(rows pgx.Rows) error {
 
 // readFrom reads rows, and the version of the blocked state that they show.
 func (c *claim) readFrom(ctx context.Context, locked []int16, from []int64, limit outbox.Max) (version int64, found []lane.Row, err error) {
+	query, scan := "claim_free", scanFree
+	if c.State.Any {
+		query, scan = "claim", scanRow
+	}
 	perBucket := max(limit.Rows/len(locked), 1)
-	rows, err := c.conn.Query(ctx, c.at.outbox.Query("claim"), c.Lane.ID, locked, from, perBucket, max(limit.Bytes, 1))
+	rows, err := c.conn.Query(ctx, c.at.outbox.Query(query), c.Lane.ID, locked, from, perBucket, max(limit.Bytes, 1))
 	if err != nil {
 		return 0, nil, err
 	}
 	defer rows.Close()
+	version = c.State.Version // where there is no row that says it
+	found = make([]lane.Row, 0, limit.Rows)
 	for rows.Next() {
 		r := lane.Row{Claimed: newRow()}
-		rec := r.Claimed.Record
-		var id *int64
-		var message *[16]byte
-		var name, key, meta *string
-		var created *time.Time
-		var failures, routeFailures *int
-		var keyBlocked, held *bool
-		if err := rows.Scan(&version, &r.Bucket, &r.Last, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &keyBlocked, &routeFailures, &held); err != nil {
+		if err := scan(rows, &version, &r); err != nil {
 			return 0, nil, err
-		}
-		if r.None = id == nil; !r.None {
-			r.Claimed.ID, rec.ID, rec.Name, rec.Key, r.Headers, rec.DispatchedAt, r.Claimed.Failures = *id, *message, *name, *key, *meta, *created, *failures
-			r.Claimed.RouteFailures, r.KeyBlocked, r.Held = *routeFailures, *keyBlocked, *held
 		}
 		found = append(found, r)
 	}
 	return version, found, rows.Err()
+}
+
+// scanFree reads a row of claim_free.
+func scanFree(rows pgx.Rows, version *int64, r *lane.Row) error {
+	rec, at := r.Claimed.Record, pgtype.TID{}
+	err := rows.Scan(version, &r.Bucket, &at, &r.Claimed.ID, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &r.Headers, &rec.Body, &rec.DispatchedAt)
+	r.At = placeOf(at)
+	return err
+}
+
+// scanRow reads a row of claim.
+func scanRow(rows pgx.Rows, version *int64, r *lane.Row) error {
+	rec, at := r.Claimed.Record, pgtype.TID{}
+	var id *int64
+	var message *[16]byte
+	var name, key, meta *string
+	var created *time.Time
+	var failures, routeFailures *int
+	var keyBlocked, held *bool
+	if err := rows.Scan(version, &r.Bucket, &r.Last, &at, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &keyBlocked, &routeFailures, &held); err != nil {
+		return err
+	}
+	if r.None = id == nil; r.None {
+		return nil
+	}
+	r.Claimed.ID, rec.ID, rec.Name, rec.Key, r.Headers, rec.DispatchedAt, r.Claimed.Failures = *id, *message, *name, *key, *meta, *created, *failures
+	r.Claimed.RouteFailures, r.KeyBlocked, r.Held, r.At = *routeFailures, *keyBlocked, *held, placeOf(at)
+	return nil
+}
+
+// placeOf and tidOf turn a row's ctid into the number that a lane keeps, and back.
+func placeOf(at pgtype.TID) uint64 { return uint64(at.BlockNumber)<<16 | uint64(at.OffsetNumber) }
+
+func tidOf(place uint64) pgtype.TID {
+	return pgtype.TID{BlockNumber: uint32(place >> 16), OffsetNumber: uint16(place), Valid: true}
 }
 
 // Rows implements outbox.Claim.

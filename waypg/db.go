@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -72,7 +73,8 @@ type DB struct {
 	prefix    string
 	retention time.Duration
 	idle      time.Duration
-	owned     bool // Close closes the pool
+	owned     bool        // Close closes the pool
+	due       atomic.Bool // delayed messages are, as a claim has seen
 	schema    string
 
 	mu       sync.Mutex

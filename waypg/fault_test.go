@@ -20,7 +20,7 @@ import (
 func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		dsn := at(t)
-		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: 300 * time.Millisecond})
+		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
 		other := connect(t, dsn, waypg.Config{})
 		put(t, frozen, outbox.Config{}, order{"k", 0}, order{"", 0})
 		c := claim(t, frozen, "default", manyRows)

@@ -73,8 +73,10 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 // upkeep does what is due before a claim: it moves delayed messages, looks at
 // one bucket from its start, and ends sessions that are stuck with a bucket.
 func (db *DB) upkeep(ctx context.Context, p *place, l *lane.Lane) error {
-	if err := db.upkeepDelayed(ctx, p); err != nil {
-		return err
+	if db.due.Swap(false) {
+		if err := db.moveDelayed(ctx, p); err != nil {
+			return err
+		}
 	}
 	if l.Free(time.Now(), stuckEvery) {
 		if _, err := db.pool.Exec(ctx, p.outbox.Query("end_stuck"), db.idle.Seconds()); err != nil {
@@ -103,13 +105,18 @@ const moveBatch = 1000
 // is replaced within its idle timeout and this.
 const stuckEvery = 500 * time.Millisecond
 
-// upkeepDelayed moves delayed messages that are due to where they go.
+// upkeepDelayed moves delayed messages where any is due.
 func (db *DB) upkeepDelayed(ctx context.Context, p *place) error {
 	var due bool
-	if err := db.pool.QueryRow(ctx, p.outbox.Query("any_due")).Scan(&due); err != nil {
+	if err := db.pool.QueryRow(ctx, p.outbox.Query("any_due")).Scan(&due); err != nil || !due {
 		return translate(err)
 	}
-	for due {
+	return db.moveDelayed(ctx, p)
+}
+
+// moveDelayed moves delayed messages that are due to where they go.
+func (db *DB) moveDelayed(ctx context.Context, p *place) error {
+	for {
 		var moved int
 		err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
 			return tx.QueryRow(ctx, p.outbox.Query("move_due"), p.namespace, moveBatch).Scan(&moved)
@@ -117,9 +124,10 @@ func (db *DB) upkeepDelayed(ctx context.Context, p *place) error {
 		if err != nil {
 			return fmt.Errorf("move delayed messages: %w", translate(err))
 		}
-		due = moved == moveBatch
+		if moved < moveBatch {
+			return nil
+		}
 	}
-	return nil
 }
 
 // readCommitted is for transactions whose later statements must see what was

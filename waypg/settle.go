@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/outbox"
@@ -46,14 +47,14 @@ func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, lef
 	if len(published) == 0 {
 		return false
 	}
-	in, ids := make([]int16, len(published)), make([]int64, len(published))
+	at, ids := make([]pgtype.TID, len(published)), make([]int64, len(published))
 	var routes, keys []string
 	var rows []int64
 	_, anyUnkeyed := c.State.Next[lane.Unkeyed]
 	for i, row := range published {
 		from := c.Origin(left[row.ID])
 		delete(left, row.ID)
-		in[i], ids[i] = from.Bucket, row.ID
+		at[i], ids[i] = tidOf(from.At), row.ID
 		// A row without key may have been refused elsewhere in the moment before it
 		// was claimed here.
 		if from.KeyBlocked || from.Bucket == lane.Unkeyed && anyUnkeyed {
@@ -65,7 +66,7 @@ func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, lef
 			unblocked = true
 		}
 	}
-	batch.Queue(c.at.outbox.Query("delete_outbox"), c.Lane.ID, in, ids)
+	batch.Queue(c.at.outbox.Query("delete_outbox"), c.Lane.ID, at, ids)
 	if len(keys) > 0 {
 		batch.Queue(c.at.outbox.Query("unblock"), c.Lane.ID, keys, rows)
 	}

@@ -21,6 +21,7 @@ const (
 // State says by which state of the blocked keys and routes a claim goes.
 type State struct {
 	Version int64
+	Any     bool                // whether there are any
 	Now     time.Time           // by the database's clock
 	Next    map[int16]time.Time // when the first waiting key of a bucket is due; Route's: route
 }
@@ -42,6 +43,7 @@ type Row struct {
 	None       bool   // only the two above are set
 	Claimed    outbox.ClaimedRow
 	Headers    string
+	At         uint64 // where it is stored, if the database has a name for that
 	KeyBlocked bool
 	Held       bool // its route waits
 }
@@ -65,6 +67,7 @@ func NewBatch(l *Lane) *Batch {
 // Origin is what settling must know of a row beside what the relay knows.
 type Origin struct {
 	Bucket     int16
+	At         uint64
 	KeyBlocked bool
 }
 
@@ -84,7 +87,7 @@ func (b *Batch) Add(r Row) {
 	rec.DispatchedAt = rec.DispatchedAt.UTC()
 	rec.Problem = headers.Decode(rec, r.Headers)
 	b.Rows = append(b.Rows, r.Claimed)
-	b.origins = append(b.origins, Origin{r.Bucket, r.KeyBlocked})
+	b.origins = append(b.origins, Origin{r.Bucket, r.At, r.KeyBlocked})
 }
 
 // From returns behind which id to read each of the locked buckets: behind its

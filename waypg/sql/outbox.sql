@@ -55,13 +55,14 @@ VALUES ($1::timestamptz, $2::smallint, $3::text, $4::smallint, $5::uuid, $6::tex
 -- name: settings
 -- What a claim needs of its transaction, and who answers. The statistics of an
 -- outbox are always wrong, so the plan is pinned; and without jit = off the
--- cost of a disabled plan would have each claim compiled. Another server, or a
--- truncated table, gives ids anew: marks are worth nothing then.
+-- cost of a disabled plan would have each claim compiled. A plan that holds for
+-- all values is made once. Another server, or a truncated table, gives ids anew:
+-- marks are worth nothing then.
 SELECT pg_postmaster_start_time(), pg_relation_filenode('public.waybill_outbox'::regclass),
        set_config('idle_in_transaction_session_timeout', $1::text, true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-       set_config('jit', 'off', true);
+       set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: lock_buckets
 -- Nothing while relays are paused.
@@ -94,7 +95,7 @@ WITH picked AS MATERIALIZED (
     ORDER  BY o.id LIMIT $2
     FOR    UPDATE OF o SKIP LOCKED),
 sized AS (SELECT id, failures, sum(size) OVER (ORDER BY id) - size AS before FROM picked)
-SELECT o.bucket, o.id, o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at,
+SELECT o.bucket, o.ctid, o.id, o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at,
        coalesce(s.failures, 0), s.failures IS NOT NULL,
        coalesce((SELECT r.failures FROM public.waybill_outbox_blocked AS r WHERE r.lane = o.lane AND r.route = o.message_name AND r.partition_key = '' AND r.row_id = 0), 0)
 FROM   sized AS s JOIN public.waybill_outbox AS o ON o.lane = $1::smallint AND o.bucket = -1 AND o.id = s.id
@@ -102,14 +103,31 @@ WHERE  s.before < $3
 ORDER  BY o.id;
 
 -- name: blocked_state
--- Which state of the lane's blocked keys the rows are read by, and when the next
--- of them is due, and how many buckets there are. It is read after buckets and
--- rows are locked.
-SELECT l.blocked_version, now(), (SELECT m.value::int FROM public.waybill_meta AS m WHERE m.name = 'buckets'), b.bucket, min(b.next_attempt_at)
+-- Which state of the lane's blocked keys the rows are read by, whether there are
+-- any, and when the next of them is due; how many buckets there are, and whether
+-- delayed messages are due. It is read after buckets and rows are locked.
+SELECT l.blocked_version, EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS a WHERE a.lane = l.id), now(),
+       (SELECT m.value::int FROM public.waybill_meta AS m WHERE m.name = 'buckets'),
+       EXISTS (SELECT 1 FROM public.waybill_delayed AS d WHERE d.due_at <= now()), b.bucket, min(b.next_attempt_at)
 FROM   public.waybill_outbox_lane AS l
 LEFT   JOIN public.waybill_outbox_blocked AS b ON b.lane = l.id AND b.next_attempt_at > now()
 WHERE  l.id = $1::smallint
-GROUP  BY l.blocked_version, b.bucket;
+GROUP  BY l.id, b.bucket;
+
+-- name: claim_free
+-- The oldest rows of locked buckets of a lane in which nothing is blocked, each
+-- from behind a mark of its own. All that claim says below holds here, too.
+SELECT (SELECT l.blocked_version FROM public.waybill_outbox_lane AS l WHERE l.id = $1::smallint),
+       r.bucket, r.ctid, r.id, r.message_id, r.message_name, r.partition_key, r.headers, r.body, r.created_at
+FROM  (SELECT k.bucket, k.n, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) - o.size AS before
+       FROM   unnest($2::smallint[], $3::bigint[]) WITH ORDINALITY AS k (bucket, after, n),
+              LATERAL (SELECT e.ctid, e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at,
+                              octet_length(e.body) + pg_column_size(e.headers) AS size
+                       FROM   public.waybill_outbox AS e
+                       WHERE  e.lane = $1::smallint AND e.bucket = k.bucket AND e.id > k.after
+                       ORDER  BY e.id LIMIT $4) AS o) AS r
+WHERE  r.before < $5
+ORDER  BY r.n, r.id;
 
 -- name: claim
 -- The oldest rows of locked buckets, each from behind a mark or cursor of its
@@ -123,13 +141,13 @@ GROUP  BY l.blocked_version, b.bucket;
 -- is looked up on its own (LIMIT 1): a join would, without statistics, read all of
 -- them for every row.
 SELECT (SELECT l.blocked_version FROM public.waybill_outbox_lane AS l WHERE l.id = $1::smallint),
-       r.bucket, r.last, r.id, r.message_id, r.message_name, r.partition_key, r.headers,
+       r.bucket, r.last, r.ctid, r.id, r.message_id, r.message_name, r.partition_key, r.headers,
        CASE WHEN r.held THEN NULL ELSE r.body END, r.created_at, r.failures, r.key_blocked, r.route_failures, r.held
 FROM  (SELECT k.bucket, k.n, m.last, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) - o.size AS before
        FROM   unnest($2::smallint[], $3::bigint[]) WITH ORDINALITY AS k (bucket, after, n)
        LEFT   JOIN LATERAL (SELECT e.id AS last FROM public.waybill_outbox AS e
                             WHERE  e.lane = $1::smallint AND e.bucket = k.bucket AND e.id > k.after ORDER BY e.id DESC LIMIT 1) AS m ON true
-       LEFT   JOIN LATERAL (SELECT e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at,
+       LEFT   JOIN LATERAL (SELECT e.ctid, e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at,
                                    CASE WHEN b.message_id = e.message_id THEN b.failures ELSE 0 END AS failures,
                                    b.lane IS NOT NULL AS key_blocked, coalesce(r.failures, 0) AS route_failures,
                                    coalesce(r.next_attempt_at > now(), false) AS held,
@@ -146,10 +164,11 @@ WHERE  r.id IS NULL OR r.before < $5
 ORDER  BY r.n, r.id;
 
 -- name: delete_outbox
--- Exactly the confirmed rows.
+-- Exactly the confirmed rows, each where the claim has read it. One that was
+-- moved since (only an UPDATE by hand does that) stays.
 DELETE FROM public.waybill_outbox AS o
-USING  unnest($2::smallint[], $3::bigint[]) AS u (bucket, id)
-WHERE  o.lane = $1::smallint AND o.bucket = u.bucket AND o.id = u.id;
+USING  unnest($2::tid[], $3::bigint[]) AS u (at, id)
+WHERE  o.ctid = u.at AND o.id = u.id AND o.lane = $1::smallint;
 
 -- name: block
 -- Counts a refusal of the head of a key, of a row without key, or of a route.
