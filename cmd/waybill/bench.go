@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"os"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,112 +21,190 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
+// benchmarks are the arguments of bench.
+var benchmarks = map[string]func(context.Context, bench.Options) ([]bench.Result, error){
+	"relay": bench.Relay, "dispatch": bench.Dispatch, "latency": bench.Latency, "claim": bench.Claim,
+}
+
+// benchFlags are those of bench.
+type benchFlags struct {
+	bench.Options
+	broker   string
+	profiles profiles
+}
+
 // benchCommand measures waybill against code written by hand.
 func benchCommand() *cobra.Command {
-	var opt bench.Options
-	var broker string
+	var f benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench relay|dispatch|latency",
+		Use:   "bench relay|dispatch|latency|claim",
 		Short: "Measure waybill against code written by hand, on your servers",
 		Long: `Measure waybill against code written by hand that does the same job on the same servers, in the
 same run. Rounds of both sides take turns; the ratio is the median of the rounds'. It uses a schema
 (or tables with a prefix), an exchange and a queue of its own, and removes them.
 
-  relay     a relay in strict order against one that keeps no order: rows are loaded before each
-            round, and count and order are checked at the queue after it
+  relay     a relay against one that keeps no order: rows are loaded before each round, and count
+            and order are checked at the queue after it. --case strict (1000 keys), zipf (1000, some
+            with many rows), unique (each row its own), ten-keys, one-key (against a client that
+            waits for each confirmation); or --keys N, for one case of so many keys
   dispatch  a transaction with a business row and one, two or five messages, against the same with a
-            plain insert; more --buckets are more dispatch locks, and fewer transactions that wait
+            plain insert; more --buckets are more dispatch locks, and fewer transactions that wait.
+            --case one, two, five, beside-relay (8 writers while a relay drains)
   latency   from a commit to a consumer, 50 messages a second, against a client that publishes after
             its commit; the ratio is that of the 99th percentiles, and less is better
+  claim     what grows with the rows that wait or have passed, against the growth of a plain claim;
+            less is better. --case growth (--rows waiting against a hundredth), snapshot (a fifth of
+            --rows pass while an old snapshot is held; claims and empty polls), memory (of a process
+            that relays --rows; on Linux)
+
+--batch, --window, --workers and --buckets change waybill's side, so that tables of them can be
+measured; the yardstick keeps its batches of 500.
 
 With --json: {"results": [{"case", "database", "keys", "workers", "ordering", "rate",
-"yardstick_rate", "ratio", "min", "max", "rounds", "target", "buckets"}]}; latency has "latency" and
-"yardstick_latency" in place of rates, each with "p50_ms" and "p99_ms".`,
-		Example:   "  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost",
+"yardstick_rate", "ratio", "min", "max", "rounds", "target", "buckets", "batch", "window", "rows"}]};
+dispatch beside a relay has "relayed_rate" and "yardstick_relayed_rate" too; latency has "latency" and
+"yardstick_latency" in place of rates, each with "p50_ms" and "p99_ms"; claim has "growth" and
+"yardstick_growth", each with "unit", "from", "to", "factor", and "max_to" or "max_factor" where
+something is wanted.`,
+		Example: `  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
+  waybill bench relay --case strict --batch 1000 --window 512 --database ... --broker ...`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"relay", "dispatch", "latency"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			asJSON, err := cmd.Flags().GetBool("json")
-			if err != nil {
-				return err
-			}
-			database, err := cmd.Flags().GetString("database")
-			if err != nil {
-				return err
-			}
-			on, err := benchDSN("--database", database, "postgres", "mysql")
-			if err != nil {
-				return err
-			}
-			if on.Scheme == "mysql" {
-				opt.MySQL = func(ctx context.Context, cfg waymysql.Config) (*waymysql.DB, error) { return mysql.Open(ctx, on, cfg) }
-			} else if opt.Postgres, err = postgres.ConnString(on); err != nil {
-				return err
-			}
-			if args[0] != "dispatch" {
-				to, err := benchDSN("--broker", broker, "amqp")
-				if err != nil {
-					return err
-				}
-				opt.Broker = to.Reveal()
-			}
-			if opt.Rounds < 3 || opt.Rows < 1 || opt.Keys < 1 || opt.Workers < 1 || opt.Slice < time.Second {
-				return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--rounds %d, --rows %d, --keys %d, --workers %d, --slice %v: want at least 3 rounds, 1s, and 1 of the others", opt.Rounds, opt.Rows, opt.Keys, opt.Workers, opt.Slice)}
-			}
-			if !outbox.ValidBuckets(opt.Buckets) {
-				return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--buckets %d: want a power of two up to %d", opt.Buckets, outbox.MaxBuckets)}
-			}
-			opt.Progress = cmd.ErrOrStderr()
-			if !cmd.Flags().Changed("keys") && args[0] == "dispatch" {
-				opt.Keys = 100_000
-			}
-			run := map[string]func(context.Context, bench.Options) ([]bench.Result, error){"relay": bench.Relay, "dispatch": bench.Dispatch, "latency": bench.Latency}
-			results, err := run[args[0]](cmd.Context(), opt)
-			if errors.Is(err, bench.ErrOpen) && !errors.Is(err, waybill.ErrUnavailable) {
-				return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "check the DSN, and the rights of its user"}
-			}
-			if err != nil {
-				return fmt.Errorf("bench: %w", err)
-			}
-			return printResults(cmd.OutOrStdout(), results, asJSON)
-		},
+		ValidArgs: []string{"relay", "dispatch", "latency", "claim"},
+		RunE:      func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	p := cmd.Flags()
-	p.StringVar(&broker, "broker", "", "DSN of a RabbitMQ")
-	p.IntVar(&opt.Rounds, "rounds", 5, "how often each side is measured")
-	p.IntVar(&opt.Rows, "rows", 20_000, "messages per round of relay")
-	p.IntVar(&opt.Keys, "keys", 1000, "partition keys (dispatch: 100,000)")
-	p.DurationVar(&opt.Slice, "slice", 30*time.Second, "how long each side of latency is measured in a round")
-	p.IntVar(&opt.Buckets, "buckets", outbox.DefaultBuckets, "buckets of the outbox")
-	p.IntVar(&opt.Workers, "workers", 2, "batches a relay has in hand at once")
+	p.StringVar(&f.broker, "broker", "", "DSN of a RabbitMQ")
+	p.StringArrayVar(&f.Cases, "case", nil, "only this case, of those above; may be repeated")
+	p.IntVar(&f.Rounds, "rounds", 5, "how often each side is measured")
+	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay; waiting beside dispatch; for claim (default there 1,000,000)")
+	p.IntVar(&f.Keys, "keys", 1000, "partition keys (dispatch: 100,000); relay then measures this case alone")
+	p.DurationVar(&f.Slice, "slice", 30*time.Second, "how long each side of latency is measured in a round (dispatch: 1s)")
+	p.IntVar(&f.Buckets, "buckets", outbox.DefaultBuckets, "buckets of the outbox")
+	p.IntVar(&f.Workers, "workers", 2, "batches a relay has in hand at once")
+	p.IntVar(&f.Batch, "batch", 0, "rows a relay claims at once (default 500)")
+	p.IntVar(&f.Window, "window", 0, "messages of a batch a relay has unconfirmed at once (default 256)")
+	p.StringVar(&f.profiles.cpu, "cpuprofile", "", "write a CPU profile to this file; go tool pprof -tagfocus side=waybill shows one side")
+	p.StringVar(&f.profiles.allocs, "allocprofile", "", "write a profile of all allocations to this file")
 	return cmd
+}
+
+func (f *benchFlags) run(cmd *cobra.Command, name string) error {
+	asJSON, err := cmd.Flags().GetBool("json")
+	if err != nil {
+		return err
+	}
+	if err := f.check(cmd, name); err != nil {
+		return err
+	}
+	database, err := cmd.Flags().GetString("database")
+	if err != nil {
+		return err
+	}
+	if err := f.servers(name, database); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	f.Drain = []string{self, "relay", "--drain", "--json"}
+	f.Progress = cmd.ErrOrStderr()
+	stop, err := f.profiles.start()
+	if err != nil {
+		return &waycli.Error{Kind: waycli.Usage, Err: err}
+	}
+	results, err := benchmarks[name](cmd.Context(), f.Options)
+	if errors.Is(err, bench.ErrOpen) && !errors.Is(err, waybill.ErrUnavailable) {
+		err = &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "check the DSN, and the rights of its user"}
+	} else if err != nil {
+		err = fmt.Errorf("bench: %w", err)
+	}
+	if err := errors.Join(err, stop()); err != nil {
+		return err
+	}
+	return printResults(cmd.OutOrStdout(), results, asJSON)
+}
+
+// check completes the options by the command's own defaults, and refuses what
+// cannot be measured.
+func (f *benchFlags) check(cmd *cobra.Command, name string) error {
+	wrong := func(hint, format string, args ...any) error {
+		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf(format, args...), Hint: hint}
+	}
+	least := 100 * time.Millisecond
+	if name == "latency" {
+		least = time.Second
+	}
+	if f.Rounds < 3 || f.Rows < 1 || f.Keys < 1 || f.Workers < 1 || f.Slice < least {
+		return wrong("", "--rounds %d, --rows %d, --keys %d, --workers %d, --slice %v: want at least 3 rounds, %v, and 1 of the others", f.Rounds, f.Rows, f.Keys, f.Workers, f.Slice, least)
+	}
+	for _, flag := range []struct {
+		name  string
+		value int
+	}{{"batch", f.Batch}, {"window", f.Window}} {
+		if cmd.Flags().Changed(flag.name) && flag.value < 1 {
+			return wrong("leave it out for the default", "--%s %d: want at least 1", flag.name, flag.value)
+		}
+	}
+	if !outbox.ValidBuckets(f.Buckets) {
+		return wrong("", "--buckets %d: want a power of two up to %d", f.Buckets, outbox.MaxBuckets)
+	}
+	known := bench.Cases(name)
+	for _, c := range f.Cases {
+		if !slices.Contains(known, c) {
+			hint := "its cases are " + strings.Join(known, ", ")
+			if len(known) == 0 {
+				hint = "it has none to choose from"
+			}
+			return wrong(hint, "--case %s: bench %s has no such case", c, name)
+		}
+	}
+	if cmd.Flags().Changed("keys") {
+		if name == "relay" && len(f.Cases) > 0 {
+			return wrong("the cases have keys of their own", "--keys and --case do not go together")
+		}
+	} else {
+		f.Keys = map[string]int{"relay": 0, "dispatch": 100_000}[name]
+		if name == "latency" || name == "claim" {
+			f.Keys = 1000
+		}
+	}
+	if name == "claim" && !cmd.Flags().Changed("rows") {
+		f.Rows = 1_000_000
+	}
+	if name == "dispatch" && !cmd.Flags().Changed("slice") {
+		f.Slice = time.Second
+	}
+	return nil
+}
+
+// servers parses the DSNs. The broker's may be left out where nothing is sent.
+func (f *benchFlags) servers(name, database string) error {
+	on, err := benchDSN("--database", database, "postgres", "mysql")
+	if err != nil {
+		return err
+	}
+	f.DatabaseDSN = on.Reveal()
+	if on.Scheme == "mysql" {
+		f.MySQL = func(ctx context.Context, cfg waymysql.Config) (*waymysql.DB, error) { return mysql.Open(ctx, on, cfg) }
+	} else if f.Postgres, err = postgres.ConnString(on); err != nil {
+		return err
+	}
+	if name == "dispatch" && !f.Wants("beside-relay") || name == "claim" && !f.Wants("memory") {
+		return nil
+	}
+	to, err := benchDSN("--broker", f.broker, "amqp")
+	if err != nil {
+		return err
+	}
+	f.Broker, f.BrokerDSN = to.Reveal(), to.Reveal()
+	return nil
 }
 
 // benchDSN returns the DSN of a flag, which must be there.
 func benchDSN(flag, text string, schemes ...string) (config.DSN, error) {
 	if text == "" {
-		return config.DSN{}, &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s is missing", flag), Hint: "bench measures on servers: give the DSN of a " + strings.Join(schemes, " or ")}
+		return config.DSN{}, &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s is missing", flag), Hint: "bench measures on servers: give the DSN of a " + strings.Join(schemes, " or ") + "; --case chooses what is measured"}
 	}
 	return demoDSN(flag, text, schemes...)
-}
-
-func printResults(w io.Writer, results []bench.Result, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(struct {
-			Results []bench.Result `json:"results"`
-		}{results})
-	}
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	if len(results) > 0 && results[0].Latency != nil {
-		fmt.Fprintln(tab, "ratio\tp50\tp99\tyardstick p50\tp99\tkeys\t  case\t")
-		for _, r := range results {
-			fmt.Fprintf(tab, "%.2f\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%d\t  %s\t\n", r.Ratio, r.Latency.P50, r.Latency.P99, r.YardstickLatency.P50, r.YardstickLatency.P99, r.Keys, r.Case)
-		}
-		return tab.Flush()
-	}
-	fmt.Fprintln(tab, "ratio\tmin\tmax\ttarget\twaybill\tyardstick\tkeys\tat once\t  case\t")
-	for _, r := range results {
-		fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t%.2f\t%.0f/s\t%.0f/s\t%d\t%d\t  %s\t\n", r.Ratio, r.Min, r.Max, r.Target, r.Rate, r.YardstickRate, r.Keys, r.Workers, r.Case)
-	}
-	return tab.Flush()
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime/pprof"
 	"slices"
 	"time"
 
@@ -24,17 +25,53 @@ type Options struct {
 	// Rounds is how often each side is measured, after one round that is not
 	// counted.
 	Rounds int
-	// Rows is how many messages a round relays, Keys how many keys they have,
-	// Workers how many batches are in hand at once.
-	Rows, Keys, Workers int
+	// Cases are those of Cases to measure. None means all.
+	Cases []string
+	// Rows is how many messages a round of relay relays, wait while dispatch is
+	// measured beside a relay, or wait at the most for a claim.
+	Rows int
+	// Keys is how many keys messages have. Relay measures its cases with 0.
+	Keys int
+	// Workers is how many batches are in hand at once.
+	Workers int
+	// Batch and Window are those of the relay; 0 means its defaults. The yardstick
+	// keeps its own.
+	Batch, Window int
 	// Buckets is how many the outbox has; 0 means outbox.DefaultBuckets.
 	Buckets int
-	// Slice is how long a side of latency is measured in a round.
+	// Slice is how long a side of latency or dispatch is measured in a round.
 	Slice time.Duration
+	// Drain is the command of a process that drains the outbox of a configuration
+	// file, whose name is added.
+	Drain []string
+	// DatabaseDSN and BrokerDSN are what that process opens; they may hold a password.
+	DatabaseDSN, BrokerDSN string
 	// Progress receives a line for each round. Nil discards.
 	Progress io.Writer
 }
 
+// Cases are the names of a command's cases, in the order in which they are
+// measured.
+func Cases(command string) (names []string) {
+	switch command {
+	case "relay":
+		for _, c := range offered() {
+			names = append(names, c.name)
+		}
+	case "dispatch":
+		names = []string{"one", "two", "five", "beside-relay"}
+	case "claim":
+		names = []string{"growth", "snapshot", "memory"}
+	}
+	return names
+}
+
+// Wants reports whether a case is to be measured.
+func (o Options) Wants(name string) bool {
+	return len(o.Cases) == 0 || slices.Contains(o.Cases, name)
+}
+
+func (o Options) batch() int   { return cmp.Or(o.Batch, 500) }
 func (o Options) buckets() int { return cmp.Or(o.Buckets, outbox.DefaultBuckets) }
 
 func (o Options) say(format string, args ...any) {
@@ -61,6 +98,18 @@ type Result struct {
 	Target        float64 `json:"target,omitempty"` // the ratio that is wanted at least
 	Buckets       int     `json:"buckets,omitempty"`
 
+	Batch  int `json:"batch,omitempty"`  // the relay's, where it is not its default
+	Window int `json:"window,omitempty"` // the same
+	Rows   int `json:"rows,omitempty"`
+
+	// Of dispatch beside a relay: messages relayed a second meanwhile.
+	Relayed          float64 `json:"relayed_rate,omitempty"`
+	YardstickRelayed float64 `json:"yardstick_relayed_rate,omitempty"`
+
+	// Of claim alone, which has no rates.
+	Growth          *Growth `json:"growth,omitempty"`
+	YardstickGrowth *Growth `json:"yardstick_growth,omitempty"`
+
 	// Of latency alone, which has no rates.
 	Latency          *quantiles `json:"latency,omitempty"`
 	YardstickLatency *quantiles `json:"yardstick_latency,omitempty"`
@@ -70,14 +119,19 @@ type Result struct {
 // without preparations.
 type side func(ctx context.Context) (done int, took time.Duration, err error)
 
-// race lets two sides take turns.
+// race lets two sides take turns. Profiles tell them apart by the label side.
 func race(ctx context.Context, opt Options, res Result, waybill, yardstick side) (Result, error) {
 	var rates, yardsticks, ratios []float64
 	for round := range opt.Rounds + 1 {
 		var rate [2]float64
 		for turn := range 2 {
 			who := (round + turn) % 2
-			done, took, err := []side{waybill, yardstick}[who](ctx)
+			var done int
+			var took time.Duration
+			var err error
+			pprof.Do(ctx, pprof.Labels("side", []string{"waybill", "yardstick"}[who]), func(ctx context.Context) {
+				done, took, err = []side{waybill, yardstick}[who](ctx)
+			})
 			if err != nil {
 				return res, fmt.Errorf("%s, round %d: %w", res.Case, round, err)
 			}

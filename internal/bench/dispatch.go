@@ -13,14 +13,16 @@ import (
 // connections are those that dispatch is measured with.
 var connections = []int{1, 8, 32}
 
-// slice is how long a side dispatches in a round.
-const slice = time.Second
-
-// messages is how many a transaction dispatches, each with a key of its own.
-var messages = []int{1, 2, 5}
+// messages are the cases by how many a transaction dispatches, each with a key
+// of its own.
+var messages = []struct {
+	name string
+	many int
+}{{"one", 1}, {"two", 2}, {"five", 5}}
 
 // Dispatch measures transactions with a business row and one message, or
-// several, against the same with a plain insert, which takes no lock.
+// several, against the same with a plain insert, which takes no lock; and while
+// a relay drains, against the yardsticks of both.
 func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
@@ -32,20 +34,31 @@ func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
 		return nil, err
 	}
 	var results []Result
-	for _, many := range messages {
+	for _, c := range messages {
+		if !opt.Wants(c.name) {
+			continue
+		}
+		many := c.many
 		for _, kind := range kinds {
 			for _, n := range connections {
 				res := Result{Case: "dispatch, " + kind.name, Database: p.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: p.target(many), Buckets: opt.buckets()}
 				if many > 1 {
 					res.Case += fmt.Sprintf(", %d messages", many)
 				}
-				d := dispatcher{p, opt.Keys, many, n}
+				d := dispatcher{p, opt.Keys, many, n, opt.Slice}
 				if res, err = race(ctx, opt, res, d.side(kind.waybill), d.side(kind.plain)); err != nil {
 					return nil, err
 				}
 				results = append(results, res)
 			}
 		}
+	}
+	if opt.Wants("beside-relay") {
+		res, err := besideRelay(ctx, p, opt)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, res)
 	}
 	return results, nil
 }
@@ -66,6 +79,7 @@ const note = "                                                                  
 type dispatcher struct {
 	place
 	keys, messages, connections int
+	slice                       time.Duration
 }
 
 // side runs one kind of transaction.
@@ -74,21 +88,26 @@ func (d dispatcher) side(one func(ctx context.Context, ms []sold) error) side {
 		if err := d.clear(ctx); err != nil {
 			return 0, 0, err
 		}
-		var done atomic.Int64
-		var wg sync.WaitGroup
-		errs := make([]error, d.connections)
-		start := time.Now()
-		for i := range errs {
-			wg.Go(func() {
-				for errs[i] == nil && time.Since(start) < slice && ctx.Err() == nil {
-					errs[i] = one(ctx, d.some())
-					done.Add(1)
-				}
-			})
-		}
-		wg.Wait()
-		return int(done.Load()), time.Since(start), errors.Join(errs...)
+		return d.run(ctx, one)
 	}
+}
+
+// run has all connections commit transactions for a slice.
+func (d dispatcher) run(ctx context.Context, one func(ctx context.Context, ms []sold) error) (int, time.Duration, error) {
+	var done atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, d.connections)
+	start := time.Now()
+	for i := range errs {
+		wg.Go(func() {
+			for errs[i] == nil && time.Since(start) < d.slice && ctx.Err() == nil {
+				errs[i] = one(ctx, d.some())
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return int(done.Load()), time.Since(start), errors.Join(append(errs, ctx.Err())...)
 }
 
 func (d dispatcher) some() []sold {

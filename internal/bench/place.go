@@ -8,7 +8,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -16,19 +15,27 @@ import (
 // A place is where it is measured: tables of the benchmark's own in one
 // database, waybill's and those of the yardsticks.
 type place interface {
-	// database is its name in results.
+	// database is its name in results, option what a DSN says to find its tables.
 	database() string
+	option() string
 	store() outbox.Store
 	// elsewhere opens the same outbox as another process would.
 	elsewhere(ctx context.Context) (outbox.Store, func() error, error)
-	// load writes the rows of a round of relay, for waybill or for the yardstick.
-	load(ctx context.Context, opt Options, ideal bool) error
+	// load writes rows, for waybill or for the yardstick of relay, and tidy has
+	// the server clean up and count that table.
+	load(ctx context.Context, r rows, ideal bool) error
+	tidy(ctx context.Context, ideal bool) error
 	// ideal is the yardstick of relay, one batch: it claims whatever is free,
 	// publishes all of it at once and deletes it when everything is confirmed. It
-	// keeps no order, and mends nothing. Zero means that nothing was left.
+	// keeps no order, and mends nothing. Zero means that nothing was left. Without
+	// a channel nothing is published.
 	ideal(ctx context.Context, ch *amqp.Channel, exchange string) (n int, err error)
 	// transactions are what dispatch is measured with, and against.
 	transactions() ([]transaction, error)
+	// besides writes a business row and a message for the yardstick of relay.
+	besides(ctx context.Context, m sold) error
+	// snapshot keeps the server from removing what is deleted from now on.
+	snapshot(ctx context.Context) (release func() error, err error)
 	// target is the ratio that dispatch of so many messages at once should reach.
 	target(messages int) float64
 	// clear empties the tables that they write to.
@@ -67,34 +74,6 @@ func rebucket(ctx context.Context, db admin.Database, buckets int) error {
 	}
 	_, err := db.Rebucket(ctx, buckets, false)
 	return err
-}
-
-// A row is a message as the yardstick of relay keeps it.
-type row struct {
-	id                 int64
-	message            [16]byte
-	name, key, headers string
-	body               []byte
-	created            time.Time
-}
-
-// publish sends a row with the properties and headers that a consumer is
-// promised.
-func (r row) publish(ctx context.Context, ch *amqp.Channel, exchange string) (*amqp.DeferredConfirmation, error) {
-	id := waybill.MessageID(r.message).String()
-	return ch.PublishWithDeferredConfirmWithContext(ctx, exchange, r.name, true, false, amqp.Publishing{
-		Headers:   amqp.Table{"type": r.name, "x-message-id": id, "x-attempt": "1", "x-dispatched-at": r.created.UTC().Format(time.RFC3339Nano)},
-		MessageId: id, Type: r.name, ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: r.created, Body: r.body,
-	})
-}
-
-func wait(ctx context.Context, confirms []*amqp.DeferredConfirmation) error {
-	for _, c := range confirms {
-		if acked, err := c.WaitContext(ctx); err != nil || !acked {
-			return fmt.Errorf("confirm: %t, %w", acked, err)
-		}
-	}
-	return nil
 }
 
 // keyOf returns the key of the row with the number i.

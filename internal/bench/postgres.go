@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
@@ -70,11 +69,14 @@ func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, 
 		`CREATE TABLE {}.ideal (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id uuid NOT NULL, message_name text NOT NULL,
 			partition_key text NOT NULL, headers jsonb NOT NULL, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`,
 		`CREATE TABLE {}.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, cents int NOT NULL)`,
+		`CREATE TABLE {}.deck (slot bigint PRIMARY KEY, k bigint NOT NULL)`,
+		`INSERT INTO {}.deck VALUES `+values(),
 		// The yardstick of dispatch writes to a table that is the very same.
 		`CREATE TABLE {}.plain (LIKE {}.waybill_outbox INCLUDING ALL)`)
 }
 
 func (p *postgres) database() string    { return "postgres" }
+func (p *postgres) option() string      { return "schema=" + p.schema }
 func (p *postgres) store() outbox.Store { return p.db }
 
 func (p *postgres) elsewhere(ctx context.Context) (outbox.Store, func() error, error) {
@@ -100,7 +102,7 @@ func (p *postgres) exec(ctx context.Context, statements ...string) error {
 }
 
 func (p *postgres) clear(ctx context.Context) error {
-	return p.exec(ctx, "TRUNCATE {}.waybill_outbox", "TRUNCATE {}.plain", "TRUNCATE {}.orders")
+	return p.exec(ctx, "TRUNCATE {}.waybill_outbox", "TRUNCATE {}.plain", "TRUNCATE {}.ideal", "TRUNCATE {}.orders")
 }
 
 func (p *postgres) close() error {
@@ -109,46 +111,6 @@ func (p *postgres) close() error {
 	err := p.exec(ctx, "DROP SCHEMA IF EXISTS {} CASCADE")
 	p.pool.Close()
 	return err
-}
-
-// load writes bodies of 200 bytes that begin with the row's number.
-func (p *postgres) load(ctx context.Context, opt Options, ideal bool) error {
-	rows := fmt.Sprintf(`SELECT i, 'key-' || i %% %d AS key, int8send(i) || convert_to(repeat('x', 192), 'UTF8') AS body FROM generate_series(1::bigint, %d) AS i`, opt.Keys, opt.Rows)
-	if ideal {
-		return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.ideal (message_id, message_name, partition_key, headers, body)
-			SELECT gen_random_uuid(), 'order.placed', key, '{}', body FROM (%s) AS r ORDER BY i`, rows), "VACUUM ANALYZE {}.ideal")
-	}
-	return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
-		SELECT %d, (get_byte(sha256(convert_to(key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(key, 'UTF8')), 1)) %% %d, gen_random_uuid(), 'order.placed', key, body FROM (%s) AS r ORDER BY i`, p.lane, p.buckets, rows), "VACUUM ANALYZE {}.waybill_outbox")
-}
-
-func (p *postgres) ideal(ctx context.Context, ch *amqp.Channel, exchange string) (n int, err error) {
-	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, p.sql(`SELECT id, message_id, message_name, partition_key, headers, body, created_at FROM {}.ideal ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED`))
-		if err != nil {
-			return err
-		}
-		var ids []int64
-		var confirms []*amqp.DeferredConfirmation
-		var r row
-		_, err = pgx.ForEachRow(rows, []any{&r.id, &r.message, &r.name, &r.key, &r.headers, &r.body, &r.created}, func() error {
-			confirm, err := r.publish(ctx, ch, exchange)
-			ids, confirms = append(ids, r.id), append(confirms, confirm)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if n = len(ids); n == 0 {
-			return nil
-		}
-		if err := wait(ctx, confirms); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, p.sql(`DELETE FROM {}.ideal WHERE id = ANY ($1)`), ids)
-		return err
-	})
-	return n, err
 }
 
 func (p *postgres) target(int) float64 { return 0.85 }
@@ -211,6 +173,11 @@ func (p *postgres) plainOneTrip(ctx context.Context, ms []sold) error {
 	if err != nil {
 		return err
 	}
+	return p.oneTrip(ctx, ms[0], insert, args)
+}
+
+// oneTrip inserts an order, and something else in one round trip with COMMIT.
+func (p *postgres) oneTrip(ctx context.Context, m sold, insert string, args []any) error {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return err
@@ -219,7 +186,7 @@ func (p *postgres) plainOneTrip(ctx context.Context, ms []sold) error {
 	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 		return err
 	}
-	if _, err := conn.Exec(ctx, p.sql(insertOrder), ms[0].Customer, ms[0].Cents); err != nil {
+	if _, err := conn.Exec(ctx, p.sql(insertOrder), m.Customer, m.Cents); err != nil {
 		return err
 	}
 	batch := &pgx.Batch{}

@@ -2,178 +2,164 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
+	"runtime"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/wayamqp"
 )
 
-// Relay measures a relay in strict order against one that keeps no order. Rows
-// are loaded before each round, and what arrived is counted and its order
-// checked after it.
+// A relayCase is rows of one kind, relayed in one ordering.
+type relayCase struct {
+	name      string
+	keys      int // 0 means that each row has a key of its own
+	zipf      bool
+	pipelined bool
+	target    float64
+}
+
+var relayCases = []relayCase{
+	{name: "strict", keys: 1000, target: 0.90},
+	{name: "zipf", keys: 1000, zipf: true, target: 0.70},
+	{name: "unique", target: 0.95},
+	{name: "ten-keys", keys: 10, target: 0.50},
+	{name: "one-key", keys: 1, target: 0.90},
+	{name: "pipelined", keys: 1000, pipelined: true, target: 1.00},
+	{name: "pipelined-one-key", keys: 1, pipelined: true, target: 0.80},
+}
+
+// pipeline makes a relay keep several messages of a key in flight, and reports
+// whether there is such a relay. There is none: no case of relayCases that is
+// pipelined is offered.
+func pipeline(*outbox.RelayConfig) bool { return false }
+
+// offered are the cases of relay.
+func offered() (cases []relayCase) {
+	for _, c := range relayCases {
+		if !c.pipelined || pipeline(&outbox.RelayConfig{}) {
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
+// Relay measures a relay against one that keeps no order, and with a single key
+// against a client that waits for each confirmation. Rows are loaded before each
+// round, and what arrived is counted and its order checked after it. With
+// opt.Keys it has one case, of so many keys.
 func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	broker, err := openBroker(opt.Broker)
+	broker, err := newBroker(opt)
 	if err != nil {
-		return nil, fmt.Errorf("the broker %w: %w: %w", ErrOpen, waybill.ErrUnavailable, err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, broker.close()) }()
-	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: opt.Broker, Exchange: broker.name})
+	cases := offered()
+	if opt.Keys > 0 {
+		cases = []relayCase{{name: "keys", keys: opt.Keys}}
+		opt.Cases = nil
+	}
+	var results []Result
+	for _, c := range cases {
+		if !opt.Wants(c.name) {
+			continue
+		}
+		if c.keys == 0 {
+			c.keys = opt.Rows
+		}
+		res, err := relaying{c, p, broker, opt}.measure(ctx)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, res)
+	}
+	return results, nil
+}
+
+// relaying is one case on both sides.
+type relaying struct {
+	relayCase
+	place
+	broker *broker
+	opt    Options
+}
+
+func (r relaying) measure(ctx context.Context) (_ Result, err error) {
+	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: r.opt.Broker, Exchange: r.broker.name})
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, pub.Close()) }()
-	relay, err := outbox.NewRelay(p.store(), pub, outbox.RelayConfig{Drain: true, Workers: opt.Workers})
+	cfg := outbox.RelayConfig{Drain: true, Workers: r.opt.Workers, Batch: r.opt.Batch, Window: r.opt.Window}
+	res := Result{Case: "relay, " + r.name, Database: r.database(), Keys: r.keys, Workers: r.opt.Workers, Ordering: "strict",
+		Target: r.relayCase.target, Buckets: r.opt.buckets(), Batch: r.opt.Batch, Window: r.opt.Window, Rows: r.opt.Rows}
+	if r.pipelined {
+		pipeline(&cfg)
+		res.Ordering = "pipelined"
+	}
+	relay, err := outbox.NewRelay(r.store(), pub, cfg)
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
-	res := Result{Case: "relay", Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Target: 0.70}
-	res, err = race(ctx, opt, res,
-		func(ctx context.Context) (int, time.Duration, error) {
-			err := p.load(ctx, opt, false)
-			if err != nil {
-				return 0, 0, err
-			}
-			start := time.Now()
-			err = relay.Run(ctx)
-			took := time.Since(start)
-			if err == nil {
-				err = broker.arrived(ctx, opt.Rows, opt.Keys)
-			}
-			return opt.Rows, took, err
-		},
-		func(ctx context.Context) (int, time.Duration, error) {
-			err := p.load(ctx, opt, true)
-			if err != nil {
-				return 0, 0, err
-			}
-			start := time.Now()
-			err = idealRelays(ctx, p, opt, broker.name)
-			took := time.Since(start)
-			if err == nil {
-				err = broker.arrived(ctx, opt.Rows, 0)
-			}
-			return opt.Rows, took, err
-		})
-	return []Result{res}, err
-}
-
-func idealRelays(ctx context.Context, p place, opt Options, exchange string) error {
-	var wg sync.WaitGroup
-	errs := make([]error, opt.Workers)
-	for i := range errs {
-		wg.Go(func() { errs[i] = idealRelay(ctx, p, opt.Broker, exchange) })
+	yardstick := r.ideally
+	if r.keys == 1 && !r.pipelined {
+		yardstick = r.singly
 	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// idealRelay relays by the yardstick until nothing is left.
-func idealRelay(ctx context.Context, p place, broker, exchange string) error {
-	conn, err := amqp.Dial(broker)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	if err := ch.Confirm(false); err != nil {
-		return err
-	}
-	for {
-		if n, err := p.ideal(ctx, ch, exchange); err != nil || n == 0 {
-			return err
+	return race(ctx, r.opt, res, func(ctx context.Context) (int, time.Duration, error) {
+		if err := r.prepare(ctx, false); err != nil {
+			return 0, 0, err
 		}
-	}
-}
-
-// broker is an exchange and a queue of the benchmark's own.
-type broker struct {
-	name string
-	conn *amqp.Connection
-	ch   *amqp.Channel
-}
-
-func openBroker(url string) (*broker, error) {
-	b := &broker{name: fmt.Sprintf("waybill_bench_%d", time.Now().UnixMilli())}
-	var err error
-	if b.conn, err = amqp.Dial(url); err != nil {
-		return nil, err
-	}
-	if b.ch, err = b.conn.Channel(); err == nil {
-		err = errors.Join(
-			b.ch.ExchangeDeclare(b.name, "topic", true, false, false, false, nil),
-			second(b.ch.QueueDeclare(b.name, true, false, false, false, nil)),
-			b.ch.QueueBind(b.name, "#", b.name, false, nil))
-	}
-	if err != nil {
-		return nil, errors.Join(err, b.conn.Close())
-	}
-	return b, nil
-}
-
-func second[T any](_ T, err error) error { return err }
-
-// arrived takes everything out of the queue: it must be want messages, each
-// once, and where keys is not 0, those of a key in the order of their numbers.
-func (b *broker) arrived(ctx context.Context, want, keys int) error {
-	deliveries, err := b.ch.ConsumeWithContext(ctx, b.name, "check", true, true, false, false, nil)
-	if err != nil {
-		return err
-	}
-	seen := make(map[uint64]bool, want)
-	latest := map[uint64]uint64{}
-	quiet := time.NewTimer(10 * time.Second)
-	defer quiet.Stop()
-	for len(seen) < want {
-		select {
-		case d := <-deliveries:
-			if len(d.Body) < 8 {
-				return errors.New("a message that is not the benchmark's arrived")
-			}
-			n := binary.BigEndian.Uint64(d.Body)
-			if seen[n] {
-				return fmt.Errorf("message %d arrived twice", n)
-			}
-			seen[n] = true
-			if keys > 0 {
-				if key := n % uint64(keys); latest[key] > n {
-					return fmt.Errorf("message %d of key %d arrived after %d", n, key, latest[key])
-				} else {
-					latest[key] = n
-				}
-			}
-			quiet.Reset(10 * time.Second)
-		case <-quiet.C:
-			return fmt.Errorf("%d of %d messages arrived", len(seen), want)
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := pub.Connect(ctx); err != nil {
+			return 0, 0, err
 		}
-	}
-	if err := b.ch.Cancel("check", false); err != nil {
-		return err
-	}
-	q, err := b.ch.QueueDeclarePassive(b.name, true, false, false, false, nil)
-	if err == nil && q.Messages > 0 {
-		err = fmt.Errorf("%d messages arrived beyond the %d that were sent", q.Messages, want)
-	}
+		return r.timed(ctx, true, func() error { return relay.Run(ctx) })
+	}, yardstick)
+}
+
+// prepare loads what a turn relays.
+func (r relaying) prepare(ctx context.Context, ideal bool) error {
+	err := loadAll(ctx, r.place, rows{first: 1, n: r.opt.Rows, keys: r.keys, zipf: r.zipf}, ideal)
+	runtime.GC() // what loading left is not the relay's to clear
 	return err
 }
 
-func (b *broker) close() error {
-	_, err := b.ch.QueueDelete(b.name, false, false, false)
-	return errors.Join(err, b.ch.ExchangeDelete(b.name, false, false), b.conn.Close())
+// timed runs one side and then checks what it has sent.
+func (r relaying) timed(ctx context.Context, ordered bool, run func() error) (int, time.Duration, error) {
+	start := time.Now()
+	err := run()
+	took := time.Since(start)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := r.broker.arrived(ctx, r.opt.Rows, ordered); err != nil {
+		return 0, 0, fmt.Errorf("at the queue: %w", err)
+	}
+	return r.opt.Rows, took, nil
+}
+
+func (r relaying) ideally(ctx context.Context) (_ int, _ time.Duration, err error) {
+	if err := r.prepare(ctx, true); err != nil {
+		return 0, 0, err
+	}
+	chs, closeAll, err := confirming(r.opt.Broker, r.opt.Workers)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	return r.timed(ctx, false, func() error { return idealRelays(ctx, r.place, chs, r.broker.name, 0) })
+}
+
+func (r relaying) singly(ctx context.Context) (_ int, _ time.Duration, err error) {
+	chs, closeAll, err := confirming(r.opt.Broker, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	return r.timed(ctx, true, func() error { return oneByOne(ctx, chs[0], r.broker.name, r.opt.Rows) })
 }

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/waybill-go/waybill/internal/bench"
+)
+
+func printResults(w io.Writer, results []bench.Result, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(struct {
+			Results []bench.Result `json:"results"`
+		}{results})
+	}
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	switch {
+	case len(results) > 0 && results[0].Latency != nil:
+		fmt.Fprintln(tab, "ratio\tp50\tp99\tyardstick p50\tp99\tkeys\t  case\t")
+		for _, r := range results {
+			fmt.Fprintf(tab, "%.2f\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%d\t  %s\t\n", r.Ratio, r.Latency.P50, r.Latency.P99, r.YardstickLatency.P50, r.YardstickLatency.P99, r.Keys, r.Case)
+		}
+	case len(results) > 0 && results[0].Growth != nil:
+		fmt.Fprintln(tab, "ratio\tmin\tmax\twanted\tgrowth\tfrom\tto\tyardstick\tfrom\tto\t  case\t")
+		for _, r := range results {
+			fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t  %s\t\n", r.Ratio, r.Min, r.Max, wanted(r.Growth), growthCells(r.Growth), growthCells(r.YardstickGrowth), r.Case)
+		}
+	default:
+		fmt.Fprintln(tab, "ratio\tmin\tmax\ttarget\twaybill\tyardstick\tkeys\tat once\t  case\t")
+		for _, r := range results {
+			fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t%s\t%.0f/s\t%.0f/s\t%d\t%d\t  %s\t\n", r.Ratio, r.Min, r.Max, target(r), r.Rate, r.YardstickRate, r.Keys, r.Workers, r.Case)
+		}
+	}
+	if err := tab.Flush(); err != nil {
+		return err
+	}
+	for _, r := range results {
+		if r.Relayed > 0 {
+			fmt.Fprintf(w, "%s: %.0f/s were relayed meanwhile, %.0f/s by the yardstick\n", r.Case, r.Relayed, r.YardstickRelayed)
+		}
+	}
+	return nil
+}
+
+func target(r bench.Result) string {
+	if r.Target == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", r.Target)
+}
+
+func wanted(g *bench.Growth) string {
+	if g.MaxTo > 0 {
+		return fmt.Sprintf("< %g %s", g.MaxTo, g.Unit)
+	}
+	return fmt.Sprintf("<= %.2f", g.MaxFactor)
+}
+
+// growthCells are three cells of the table.
+func growthCells(g *bench.Growth) string {
+	if g == nil {
+		return "-\t-\t-"
+	}
+	return fmt.Sprintf("%.2f\t%.2f %s\t%.2f %s", g.Factor, g.From, g.Unit, g.To, g.Unit)
+}
