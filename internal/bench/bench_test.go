@@ -9,6 +9,8 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -302,5 +304,21 @@ func TestIdealIsShort(t *testing.T) {
 		if !found {
 			t.Errorf("%s has no function ideal", file)
 		}
+	}
+}
+
+func TestHighWaterIsTheMostThatWasResident(t *testing.T) {
+	before, ok := highWater(os.Getpid())
+	pages := make([]byte, 64<<20)
+	for i := range pages {
+		pages[i] = 1
+	}
+	runtime.KeepAlive(pages)
+	after, _ := highWater(os.Getpid())
+	if !ok || before < 1 || after < before+50 {
+		t.Errorf("%.1f MiB (%t), and %.1f after 64 more were written", before, ok, after)
+	}
+	if _, ok := highWater(1 << 30); ok {
+		t.Error("a process that does not exist has memory")
 	}
 }

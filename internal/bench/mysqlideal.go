@@ -104,15 +104,8 @@ func (p *mysql) snapshot(ctx context.Context) (release func() error, err error) 
 	if err != nil {
 		return nil, err
 	}
-	look := func() error {
-		var n int
-		return tx.QueryRowContext(ctx, p.sql("SELECT count(*) FROM {}orders")).Scan(&n)
-	}
-	if err := look(); err != nil { // opens the read view
+	if _, err := tx.ExecContext(ctx, p.sql("SELECT count(*) FROM {}orders")); err != nil { // opens the read view
 		return nil, errors.Join(err, tx.Rollback())
 	}
-	return func() error {
-		err := look() // fails if the server has ended it meanwhile
-		return errors.Join(err, tx.Rollback())
-	}, nil
+	return tx.Rollback, nil // which fails if the server has ended it meanwhile
 }

@@ -34,7 +34,8 @@ type place interface {
 	transactions() ([]transaction, error)
 	// besides writes a business row and a message for the yardstick of relay.
 	besides(ctx context.Context, m sold) error
-	// snapshot keeps the server from removing what is deleted from now on.
+	// snapshot keeps the server from removing what is deleted from now on. It is
+	// an error of release if it did not last.
 	snapshot(ctx context.Context) (release func() error, err error)
 	// target is the ratio that dispatch of so many messages at once should reach.
 	target(messages int) float64

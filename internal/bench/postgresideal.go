@@ -78,16 +78,9 @@ func (p *postgres) snapshot(ctx context.Context) (release func() error, err erro
 	if err != nil {
 		return nil, err
 	}
-	look := func() error {
-		var n int
-		return tx.QueryRow(ctx, p.sql("SELECT count(*) FROM {}.orders")).Scan(&n)
+	release = func() error { return tx.Rollback(context.WithoutCancel(ctx)) } // fails if the server has ended it meanwhile
+	if _, err := tx.Exec(ctx, p.sql("SELECT count(*) FROM {}.orders")); err != nil {
+		return nil, errors.Join(err, release())
 	}
-	end := func() error { return tx.Rollback(context.WithoutCancel(ctx)) }
-	if err := look(); err != nil { // takes the snapshot
-		return nil, errors.Join(err, end())
-	}
-	return func() error {
-		err := look() // fails if the server has ended it meanwhile
-		return errors.Join(err, end())
-	}, nil
+	return release, nil
 }

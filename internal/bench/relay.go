@@ -134,7 +134,7 @@ func (r relaying) timed(ctx context.Context, ordered bool, run func() error) (in
 	start := time.Now()
 	err := run()
 	took := time.Since(start)
-	if err != nil {
+	if err := errors.Join(err, ctx.Err()); err != nil { // a relay that is stopped returns nil
 		return 0, 0, err
 	}
 	if err := r.broker.arrived(ctx, r.opt.Rows, ordered); err != nil {
