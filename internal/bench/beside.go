@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/outbox"
@@ -107,10 +106,4 @@ func (b beside) turn(ctx context.Context, ideal bool, relayed *[]float64, one fu
 	}
 	*relayed = append(*relayed, float64(after-before)/took.Seconds())
 	return done, took, nil
-}
-
-// p50 returns the median of durations, in milliseconds.
-func p50(took []time.Duration) float64 {
-	sorted := slices.Sorted(slices.Values(took))
-	return sorted[len(sorted)/2].Seconds() * 1000
 }

@@ -100,6 +100,12 @@ func (b *backlog) claims(ctx context.Context) (float64, error) {
 	return p50(took), nil
 }
 
+// p50 returns the median of durations, in milliseconds.
+func p50(took []time.Duration) float64 {
+	sorted := slices.Sorted(slices.Values(took))
+	return sorted[len(sorted)/2].Seconds() * 1000
+}
+
 // growth measures claims with opt.Rows rows waiting against a hundredth of them.
 func growth(ctx context.Context, opt Options) (_ []Result, err error) {
 	var sides [2][2]*backlog // waybill and yardstick, few and many
