@@ -8,7 +8,7 @@ GOFMT = "$$($(GO) env GOROOT)/bin/gofmt"
 # that it must notice on a database server and RabbitMQ, and those that tests notice.
 MUTANTS = delete-before-confirm inbox-outside-transaction
 STACK_MUTANTS = no-dispatch-lock
-TEST_MUTANTS = returns-not-drained delete-before-confirm no-savepoint-guard
+TEST_MUTANTS = unserialized-mark returns-not-drained delete-before-confirm no-savepoint-guard
 SEEDS = 1 2
 mutants: SEEDS = 1 2 3 4 5 6 7 8 9 10
 
@@ -91,7 +91,7 @@ mutants mutants-briefly:
 	done; \
 	for mutant in $(STACK_MUTANTS); do caught $$mutant $(ON_POSTGRES); caught $$mutant $(ON_MARIADB); done' "$$tmp"
 	@echo "mutants: tests must notice each of: $(TEST_MUTANTS)"
-	@CGO_ENABLED=1 $(SERVERS) $(GO) test -count=1 -tags chaos -run 'Mutant|PlantedBugs' ./internal/stack ./wayamqp ./waymysql
+	@CGO_ENABLED=1 $(SERVERS) $(GO) test -count=1 -tags chaos -run 'Mutant|PlantedBugs' ./internal/stack ./wayamqp ./waymysql ./waypg
 
 # Two relays and two workers against killed servers, resets and black holes: some
 # three minutes.

@@ -1,12 +1,12 @@
 package waymysql
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +23,7 @@ type claim struct {
 	conn   *sql.Conn // nil once it has ended
 	open   bool      // the transaction is
 
+	free    bool           // unserialized rows may be there
 	buckets int            // that there are, according to the tables
 	news    map[int16]news // by bucket: what is in those that are not open
 }
@@ -41,9 +42,10 @@ func (db *DB) Claim(ctx context.Context, transport string, most outbox.Max) (out
 	if err := db.upkeep(ctx, db.lane(id)); err != nil {
 		return nil, err
 	}
+	idle := []int16{} // see lane.Batch.Idle
 	for {
 		l := db.lane(id) // another one once there are other buckets
-		c, again, err := db.claim(ctx, l, most)
+		c, again, err := db.claim(ctx, l, most, &idle)
 		if err != nil {
 			l.Forget()
 			return nil, translate(err)
@@ -68,7 +70,7 @@ func (db *DB) relayed(ctx context.Context, transport string) (int16, error) {
 }
 
 // claim makes one attempt. Again says that what was remembered is out of date.
-func (db *DB) claim(ctx context.Context, l *served, most outbox.Max) (_ *claim, again bool, err error) {
+func (db *DB) claim(ctx context.Context, l *served, most outbox.Max, idle *[]int16) (_ *claim, again bool, err error) {
 	pool, err := db.relayPool(ctx)
 	if err != nil {
 		return nil, false, err
@@ -77,13 +79,13 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max) (_ *claim, 
 	if err != nil {
 		return nil, false, err
 	}
-	c := &claim{Batch: lane.NewBatch(l.Lane), db: db, served: l, conn: conn}
+	c := &claim{Batch: lane.NewBatch(l.Lane), db: db, served: l, conn: conn, free: db.anyUnserialized()}
 	defer func() {
 		if err != nil || again || len(c.Batch.Rows) == 0 {
 			c.end()
 		}
 	}()
-	full, again, err := c.discover(ctx)
+	full, again, err := c.discover(ctx, *idle)
 	_, unkeyed := c.news[lane.Unkeyed]
 	if err != nil || again || len(full) == 0 && !unkeyed {
 		return c, again, err
@@ -111,7 +113,7 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max) (_ *claim, 
 	if len(locked) == 0 || len(c.Batch.Rows) >= most.Rows {
 		return c, false, c.flush(ctx, len(c.Batch.Rows))
 	}
-	again, err = c.readBuckets(ctx, locked, entries, most)
+	again, err = c.readBuckets(ctx, locked, entries, most, idle)
 	return c, again, err
 }
 
@@ -138,18 +140,25 @@ func (c *claim) lock(ctx context.Context, full []int16, anyUnkeyed bool, most ou
 		unkeyed = c.View.Turn % 2
 	}
 	want := min(max(most.Rows-unkeyed, 1), lane.MaxBuckets)
-	// Other relays may have some of them: then the next in turn.
+	// Other relays may have some of them: then the next in turn. Unserialized rows go
+	// with the lock on their keys' bucket.
 	for len(full) > 0 && len(locked) < want {
 		n := min(want-len(locked), len(full))
+		var got []int16
 		err := c.query(ctx, fmt.Sprintf("SELECT bucket FROM %soutbox_bucket FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket IN (%s) FOR UPDATE SKIP LOCKED",
-			qualified(c.db.schema, c.db.prefix), c.Lane.ID, join(full[:n])), func(rows *sql.Rows) error {
+			qualified(c.db.schema, c.db.prefix), c.Lane.ID, join(lane.Keyed(full[:n]))), func(rows *sql.Rows) error {
 			var bucket int16
 			err := rows.Scan(&bucket)
-			locked = append(locked, bucket)
+			got = append(got, bucket)
 			return err
 		})
 		if err != nil {
 			return nil, err
+		}
+		for _, bucket := range full[:n] {
+			if slices.Contains(got, bucket%outbox.Unserialized) {
+				locked = append(locked, bucket)
+			}
 		}
 		full = full[n:]
 	}
@@ -202,31 +211,6 @@ func (e entry) get(what, none string) string {
 	return "IFNULL((SELECT " + what + " FROM " + e.tables + "outbox_blocked AS i WHERE i.lane = e.lane AND " + e.where + "), " + none + ")"
 }
 
-// size is what a row counts as.
-func size(r lane.Row) int { return len(r.Claimed.Record.Body) + len(r.Headers) }
-
-// firstUsual is the usual size of rows before any was seen.
-const firstUsual = 4 << 10
-
-// sizes returns how many rows of the usual size are in maxBytes: so many are
-// asked for, because MySQL cannot stop by bytes without reading what it leaves out.
-func (c *claim) sizes(maxBytes int) int {
-	return max(maxBytes/int(cmp.Or(c.db.usual.Load(), firstUsual)), 1)
-}
-
-// measure learns the usual size: from larger rows at once, from smaller ones
-// slowly.
-func (c *claim) measure(r lane.Row) {
-	n, old := int64(size(r)), c.db.usual.Load()
-	if old == 0 {
-		old = firstUsual
-	}
-	if n < old {
-		n = old - (old-n)/64
-	}
-	c.db.usual.Store(max(n, 1))
-}
-
 // readState reads which keys and routes wait, and who answers. It reports
 // whether any has an entry, also one that is due.
 func (c *claim) readState(ctx context.Context) (server string, entries bool, err error) {
@@ -256,7 +240,7 @@ func (c *claim) readState(ctx context.Context) (server string, entries bool, err
 // still hold. Again says that there was nothing to publish and may be more, or
 // that what waits has changed meanwhile: a key that was let go would be read
 // from behind its head.
-func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, most outbox.Max) (again bool, err error) {
+func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, most outbox.Max, idle *[]int16) (again bool, err error) {
 	limit := outbox.Max{Rows: most.Rows - len(c.Batch.Rows), Bytes: most.Bytes}
 	for _, row := range c.Batch.Rows {
 		limit.Bytes -= len(row.Record.Body)
@@ -275,12 +259,16 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, m
 	}
 	version, found, err := c.readFrom(ctx, c.rowsOf(parts, entries), limit)
 	if err != nil || version != c.State.Version {
+		*idle = nil
 		return err == nil, err
 	}
 	if err := c.flush(ctx, len(c.Batch.Rows)+len(found)); err != nil {
 		return false, err
 	}
-	return c.Take(found), nil
+	again = c.Take(found)
+	nothing := c.Idle(locked)
+	*idle = append(*idle, nothing...)
+	return again || len(nothing) > 0, nil
 }
 
 // A part is what to read of a bucket: so many rows behind an id.
@@ -295,7 +283,9 @@ type part struct {
 // Rows of a route that waits come without their bodies, because what follows
 // them in their keys must wait with them. The first arm is the version of the
 // blocked keys that this statement sees. Where something is blocked each bucket
-// also has an arm with its last id, in case nothing of it may be published.
+// also has an arm with its last id, in case nothing of it may be published; not
+// so one of unserialized rows, which has no cursor and of which only what does not
+// wait is read.
 func (c *claim) rowsOf(parts []part, entries bool) string {
 	tables := qualified(c.db.schema, c.db.prefix)
 	key, route := entry{tables, ofKey}, entry{tables, ofRoute}
@@ -305,6 +295,15 @@ func (c *claim) rowsOf(parts []part, entries bool) string {
 		where := fmt.Sprintf(" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = %d AND e.bucket = %d AND e.id > %d", tables, c.Lane.ID, p.bucket, p.from)
 		if !entries {
 			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", 0, FALSE, 0, FALSE%s ORDER BY e.id LIMIT %d)", "e.body", where, p.rows)
+			continue
+		}
+		if lane.Unserialized(p.bucket) {
+			if c.RouteWaits() {
+				where = c.notBehind(p.bucket, where, route)
+			}
+			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, %s, FALSE%s AND %s ORDER BY e.id LIMIT %d)", "e.body",
+				key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"),
+				where, key.get(isDue, "TRUE"), p.rows)
 			continue
 		}
 		fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", p.bucket, where)

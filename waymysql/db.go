@@ -28,14 +28,15 @@ import (
 type Tx = outbox.Tx[*sql.Tx]
 
 var (
-	_ outbox.Writer[*sql.Tx] = (*DB)(nil)
-	_ outbox.IdleStore       = (*DB)(nil)
-	_ outbox.Reporter        = (*DB)(nil)
-	_ outbox.RouteStore      = (*DB)(nil)
-	_ inbox.Store[*sql.Tx]   = (*DB)(nil)
-	_ inbox.Log              = (*DB)(nil)
-	_ admin.Database         = (*DB)(nil)
-	_ waybill.Sender         = (*Queue)(nil)
+	_ outbox.Writer[*sql.Tx]    = (*DB)(nil)
+	_ outbox.IdleStore          = (*DB)(nil)
+	_ outbox.UnserializedWriter = (*DB)(nil)
+	_ outbox.Reporter           = (*DB)(nil)
+	_ outbox.RouteStore         = (*DB)(nil)
+	_ inbox.Store[*sql.Tx]      = (*DB)(nil)
+	_ inbox.Log                 = (*DB)(nil)
+	_ admin.Database            = (*DB)(nil)
+	_ waybill.Sender            = (*Queue)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -95,6 +96,9 @@ type DB struct {
 	lanes     map[string]int16
 	wakes     map[string]chan struct{}
 	relaying  map[int16]*served
+
+	unserialized      bool      // rows that took no gate may be there
+	askedUnserialized time.Time // when the tables were last asked
 }
 
 // Open prepares to use the database that dsn names, in the form of

@@ -30,7 +30,7 @@ type horizon struct{ sight atomic.Pointer[sight] }
 // Buckets share their ids, and a transaction that commits late has a low one. So
 // the horizon moves up to ids for which every bucket's gate was seen free after
 // they were given: by then each is committed or was rolled back. Rows without a
-// key pass no gate. They are looked for beyond the horizon alone most of the
+// key, and unserialized ones, pass no gate. They are looked for beyond the horizon alone most of the
 // time, and from their start with every survey.
 type sight struct {
 	at       int64          // rows at or below it are gone, but for those of open buckets
@@ -43,8 +43,8 @@ type sight struct {
 }
 
 const (
-	// surveyEvery bounds how long a row without a key waits that was committed
-	// after one with a higher id.
+	// surveyEvery bounds how long a row that needs no gate waits, without a key or
+	// unserialized, that was committed after one with a higher id.
 	surveyEvery = time.Second
 	// maxNews is how many rows beyond the horizon are read.
 	maxNews = 1000
@@ -140,8 +140,10 @@ func (s *sight) with(f found, buckets int) *sight {
 	if f.start > 0 && f.start <= n.at {
 		n.open[s.turn] = true
 	}
-	if first := f.first[lane.Unkeyed]; first > 0 && first <= n.at {
-		n.open[lane.Unkeyed] = true
+	for b, first := range f.first { // what has passed no gate, and was committed late
+		if (b == lane.Unkeyed || lane.Unserialized(b)) && first <= n.at {
+			n.open[b] = true
+		}
 	}
 	far, all := f.next-n.at > maxLag, f.read < maxNews
 	if far {

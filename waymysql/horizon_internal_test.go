@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // A world is an outbox with its gates, and two workers that look at it.
@@ -229,5 +230,41 @@ func TestHorizonGoesOnWithoutWhatStays(t *testing.T) {
 	}
 	if s := w.horizon.load(); s.at != w.next-1 || !s.open[2] || !s.open[3] || !s.open[lane.Unkeyed] || len(s.open) != 3 {
 		t.Errorf("the horizon is %d, open %v", s.at, s.open)
+	}
+}
+
+// An unserialized row has passed no gate: the horizon may be beyond it when it is
+// committed. The next survey, which looks up the first row of each of these
+// buckets, has its bucket looked at until the row is gone.
+func TestHorizonComesBackToUnserializedRows(t *testing.T) {
+	t.Parallel()
+	const bucket = outbox.Unserialized + 2
+	w := &world{rand: rand.New(rand.NewPCG(1, 1)), next: 10}
+	for range 9 {
+		w.look(0, true)
+	}
+	s := w.horizon.load()
+	if s.at != 9 {
+		t.Fatalf("the horizon is %d, want 9", s.at)
+	}
+	look := func(f found) {
+		f.next = w.next
+		s = s.with(f, worldBuckets)
+	}
+	look(found{survey: true, first: map[int16]int64{bucket: 5}})
+	if !s.open[bucket] {
+		t.Errorf("open are %v after a survey that has found the row", s.open)
+	}
+	look(found{first: map[int16]int64{bucket: 5}})
+	if !s.open[bucket] {
+		t.Errorf("open are %v while it is there", s.open)
+	}
+	look(found{first: map[int16]int64{}})
+	if s.open[bucket] {
+		t.Errorf("open are %v when it is gone", s.open)
+	}
+	look(found{survey: true, first: map[int16]int64{bucket: 12}})
+	if s.open[bucket] {
+		t.Errorf("open are %v for a row beyond the horizon", s.open)
 	}
 }

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // discover returns the buckets that have rows behind their mark or cursor,
-// beginning with the one whose turn it is, and sets news. Again says that what
+// beginning with the one whose turn it is, and sets news. Those of unserialized
+// rows have neither mark nor cursor; idle ones are left out. Again says that what
 // was remembered is of an earlier time.
-func (c *claim) discover(ctx context.Context) (full []int16, again bool, err error) {
+func (c *claim) discover(ctx context.Context, idle []int16) (full []int16, again bool, err error) {
 	cursors, marks, until := c.View.After()
 	after := marks
 	if held := c.View.Version(); held != 0 {
@@ -58,16 +60,26 @@ func (c *claim) discover(ctx context.Context) (full []int16, again bool, err err
 	c.served.horizon.learn(known, known.with(f, len(marks)))
 	c.news = map[int16]news{}
 	for _, n := range f.news {
-		if n.bucket == lane.Unkeyed || n.id > after[n.bucket] { // or it waits
+		if n.bucket == lane.Unkeyed || lane.Unserialized(n.bucket) || n.id > after[n.bucket] { // or it waits
 			of := c.news[n.bucket]
 			c.news[n.bucket] = news{append(of.ids, n.id), f.read == maxNews}
 		}
 	}
 	for i := range after {
 		bucket := int16((i + c.View.Turn) % len(after))
-		_, isNew := c.news[bucket]
+		free := bucket + outbox.Unserialized
+		_, isNew := c.news[free]
+		delete(c.news, free) // it is read from its start, and beside them may be what was committed late
+		anyFree := (isNew || f.first[free] > 0) && !slices.Contains(idle, free)
+		if anyFree && c.View.Flip {
+			full = append(full, free)
+		}
+		_, isNew = c.news[bucket]
 		if isNew || f.first[bucket] > after[bucket] {
 			full = append(full, bucket)
+		}
+		if anyFree && !c.View.Flip {
+			full = append(full, free)
 		}
 		if cursors[bucket] != marks[bucket] {
 			delete(c.news, bucket) // beside them there is what waits
@@ -114,6 +126,8 @@ func (c *claim) look(ctx context.Context, known *sight, marks, after []int64, f 
 	for bucket := range known.open {
 		switch {
 		case bucket == lane.Unkeyed:
+		case lane.Unserialized(bucket):
+			of("open", bucket, " ORDER BY id")
 		case after[bucket] == marks[bucket]:
 			of("open", bucket, fmt.Sprintf(" AND id > %d ORDER BY id", marks[bucket]))
 		default: // to its last row, because what waits is there and may be all
@@ -122,6 +136,10 @@ func (c *claim) look(ctx context.Context, known *sight, marks, after []int64, f 
 	}
 	if f.survey {
 		of("start", known.turn, " ORDER BY id")
+	}
+	if f.survey && c.free {
+		fmt.Fprintf(&b, " UNION ALL (SELECT 'open', b.bucket + %[1]d, (SELECT id FROM %[2]soutbox FORCE INDEX (PRIMARY) WHERE lane = %[3]d AND bucket = b.bucket + %[1]d ORDER BY id LIMIT 1), NULL FROM %[2]soutbox_bucket AS b WHERE b.lane = %[3]d)",
+			outbox.Unserialized, tables, c.Lane.ID)
 	}
 	if f.survey || known.open[lane.Unkeyed] {
 		of("open", lane.Unkeyed, " ORDER BY id")
@@ -140,12 +158,14 @@ func (c *claim) look(ctx context.Context, known *sight, marks, after []int64, f 
 		case "paused":
 			f.paused = true
 		case "new":
-			if bucket >= lane.Unkeyed && int(bucket) < len(after) { // nobody's, otherwise
+			if bucket >= lane.Unkeyed && int(bucket) < len(after) || c.free && lane.Unserialized(bucket) && int(bucket)-outbox.Unserialized < len(after) { // nobody's, otherwise
 				f.news = append(f.news, place{bucket, id.Int64})
 			}
 			f.read, f.last = f.read+1, id.Int64
 		case "open":
-			f.first[bucket] = id.Int64
+			if id.Valid {
+				f.first[bucket] = id.Int64
+			}
 		case "start":
 			f.start = id.Int64
 		}

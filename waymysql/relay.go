@@ -74,6 +74,9 @@ func (db *DB) upkeep(ctx context.Context, l *served) error {
 	if err := db.upkeepDelayed(ctx); err != nil {
 		return err
 	}
+	if err := db.upkeepUnserialized(ctx, time.Now()); err != nil {
+		return err
+	}
 	bucket, marked := l.Due(time.Now())
 	if !marked {
 		return nil
@@ -116,8 +119,8 @@ func (db *DB) upkeepDelayed(ctx context.Context) error {
 }
 
 // moveDue moves a batch in order of the time it is due, under the dispatch
-// locks, because the ids it gets now must be commit-ordered. The bucket is the
-// one that the key has now.
+// locks, because the ids it gets now must be commit-ordered, and the number of
+// buckets must not change meanwhile. The bucket is the one that the key has now.
 func (db *DB) moveDue(ctx context.Context, tx *sql.Tx) (int, error) {
 	var mover int
 	err := tx.QueryRowContext(ctx, db.outbox.Query("mover")).Scan(&mover)
@@ -167,7 +170,7 @@ func (db *DB) moveDue(ctx context.Context, tx *sql.Tx) (int, error) {
 	tables, in := qualified(db.schema, db.prefix), "("+join(ids)+")"
 	for _, statement := range []string{
 		"INSERT INTO " + tables + "outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)" +
-			fmt.Sprintf(" SELECT lane, CASE WHEN partition_key = '' THEN -1 ELSE CONV(LEFT(SHA2(partition_key, 256), 4), 16, 10) %% %d END, message_id, message_name, partition_key, headers, body, due_at FROM ", buckets) + tables + "delayed WHERE lane IS NOT NULL AND id IN " + in + " ORDER BY due_at, id",
+			fmt.Sprintf(" SELECT lane, CASE WHEN partition_key = '' THEN -1 ELSE CONV(LEFT(SHA2(partition_key, 256), 4), 16, 10) %% %d + CASE WHEN bucket >= %d THEN %[2]d ELSE 0 END END, message_id, message_name, partition_key, headers, body, due_at FROM ", buckets, outbox.Unserialized) + tables + "delayed WHERE lane IS NOT NULL AND id IN " + in + " ORDER BY due_at, id",
 		"INSERT INTO " + tables + "queue (queue, message_id, message_name, partition_key, headers, body, created_at)" +
 			" SELECT queue, message_id, message_name, partition_key, headers, body, due_at FROM " + tables + "delayed WHERE queue IS NOT NULL AND id IN " + in + " ORDER BY due_at, id",
 		"DELETE d FROM " + among(ids) + " STRAIGHT_JOIN " + tables + "delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id",

@@ -362,8 +362,17 @@ func (db *DB) migrateDown(ctx context.Context) (name string, err error) {
 	if err := conn.QueryRowContext(ctx, db.rebucketing.Query("read")).Scan(&count); err != nil {
 		return "", err
 	}
-	if count != strconv.Itoa(outbox.DefaultBuckets) {
+	if all[i-1].version < 2 && count != strconv.Itoa(outbox.DefaultBuckets) {
 		return "", fmt.Errorf("%w: version %d knows %d buckets only, there are %s: run `waybill schema rebucket %[3]d` first", admin.ErrSchema, all[i-1].version, outbox.DefaultBuckets, count)
+	}
+	if all[i-1].version < unserializedVersion {
+		var waiting bool
+		if err := conn.QueryRowContext(ctx, db.rebucketing.Query("any_unserialized")).Scan(&waiting); err != nil {
+			return "", err
+		}
+		if waiting {
+			return "", fmt.Errorf("%w: relays of version %d do not see the unserialized messages that wait: stop what dispatches them and let relays send them first", admin.ErrSchema, all[i-1].version)
+		}
 	}
 	text, err := sqlFiles.ReadFile("sql/down/" + all[i].name + ".sql")
 	if err != nil {
@@ -372,6 +381,9 @@ func (db *DB) migrateDown(ctx context.Context) (name string, err error) {
 	back := migration{all[i-1].version, all[i].name, qualify(string(text), db.schema, db.prefix)}
 	return back.name, db.apply(ctx, conn, back, 0)
 }
+
+// unserializedVersion is the first with buckets for unserialized messages.
+const unserializedVersion = 3
 
 // Rebucket implements admin.Database. It is one transaction that holds all
 // gates: who dispatches or relays waits for it, and then sees other buckets.

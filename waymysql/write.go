@@ -202,7 +202,11 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 			}
 			s.bucket = int16(outbox.Bucket(row.Record.Key, n))
 			// A delayed message is locked and ordered when it is due.
-			if row.Record.Delay == 0 && !slices.Contains(locks, s.gate) {
+			if row.Unserialized {
+				if row.Queue == "" {
+					s.bucket += outbox.Unserialized
+				}
+			} else if row.Record.Delay == 0 && !slices.Contains(locks, s.gate) {
 				locks = append(locks, s.gate)
 			}
 		}
@@ -249,6 +253,7 @@ func (db *DB) inserting(rows []outbox.Row) (script, error) {
 		into.checked = true
 	}
 	for _, s := range all {
+		into.free = into.free || lane.Unserialized(s.bucket)
 		into.add(s)
 	}
 	into.flush()
@@ -312,6 +317,7 @@ type inserts struct {
 	locks  []gate // of one lane, that the first statement takes
 
 	checked bool // the gates are there
+	free    bool // there are keys that take none
 
 	into string // the table, and its columns
 	sql  strings.Builder
@@ -370,6 +376,9 @@ func (in *inserts) row(s stored) (into, row string, args []any) {
 	of := fmt.Sprintf("SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.name = ? AND g.bucket = %d", in.tables, s.gate.lane, lane.Unkeyed)
 	switch n := len(in.locks); n {
 	case 0:
+		if in.free { // the number of buckets must stay what it is
+			of += " LOCK IN SHARE MODE"
+		}
 	case 1:
 		of = fmt.Sprintf("SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.name = ? AND g.bucket = %d FOR UPDATE", in.tables, s.gate.lane, in.locks[0].bucket)
 	default:

@@ -40,9 +40,10 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 	if err := db.upkeep(ctx, p, db.lane(id)); err != nil {
 		return nil, err
 	}
+	idle := []int16{} // see lane.Batch.Idle
 	for moved := false; ; {
 		l := db.lane(id) // another one once there are other buckets
-		c, again, err := db.claim(ctx, p, l, max)
+		c, again, err := db.claim(ctx, p, l, max, &idle)
 		if err != nil {
 			l.Forget()
 			return nil, translate(err)
@@ -77,7 +78,7 @@ func (db *DB) relayed(ctx context.Context, p *place, transport string) (int16, e
 }
 
 // claim makes one attempt. Again says that what was remembered is out of date.
-func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max) (_ *claim, again bool, err error) {
+func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max, idle *[]int16) (_ *claim, again bool, err error) {
 	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return nil, false, err
@@ -88,7 +89,7 @@ func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max)
 			c.end()
 		}
 	}()
-	locked, now, err := c.lock(ctx, max)
+	locked, now, err := c.lock(ctx, max, *idle)
 	if err != nil {
 		return nil, false, err
 	}
@@ -102,7 +103,7 @@ func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max)
 	if len(locked) == 0 || len(c.Batch.Rows) >= max.Rows {
 		return c, false, nil
 	}
-	again, err = c.readBuckets(ctx, locked, max)
+	again, err = c.readBuckets(ctx, locked, max, idle)
 	return c, again, err
 }
 
@@ -110,7 +111,7 @@ func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max)
 // one round trip. A quarter of the batch is for those, so that neither kind
 // starves. Which keys and routes wait is read last: by then nobody else can
 // change that for the keys and rows that are locked.
-func (c *claim) lock(ctx context.Context, max outbox.Max) (locked []int16, now string, err error) {
+func (c *claim) lock(ctx context.Context, max outbox.Max, idle []int16) (locked []int16, now string, err error) {
 	unkeyed := (max.Rows + 3) / 4
 	if max.Rows == 1 {
 		unkeyed = c.View.Turn % 2
@@ -119,7 +120,12 @@ func (c *claim) lock(ctx context.Context, max outbox.Max) (locked []int16, now s
 	batch := &pgx.Batch{}
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	batch.Queue(c.at.outbox.Query("settings"), fmt.Sprintf("%dms", c.db.idle.Milliseconds()))
-	batch.Queue(c.at.outbox.Query("lock_buckets"), c.Lane.ID, cursors, c.View.Turn, c.Lane.Buckets(), clamp(max.Rows-unkeyed, 1, lane.MaxBuckets), marks, until, c.View.Version())
+	args := []any{c.Lane.ID, cursors, c.View.Turn, c.Lane.Buckets(), clamp(max.Rows-unkeyed, 1, lane.MaxBuckets), marks, until, c.View.Version()}
+	if c.db.anyUnserialized() {
+		batch.Queue(c.at.outbox.Query("lock_buckets_unserialized"), append(args, c.View.Flip, idle)...)
+	} else {
+		batch.Queue(c.at.outbox.Query("lock_buckets"), args...)
+	}
 	batch.Queue(c.at.outbox.Query("claim_unkeyed"), c.Lane.ID, unkeyed, (max.Bytes+3)/4)
 	batch.Queue(c.at.outbox.Query("blocked_state"), c.Lane.ID)
 	results := c.conn.SendBatch(ctx, batch)
@@ -176,7 +182,7 @@ func newRow() outbox.ClaimedRow { return outbox.ClaimedRow{Record: &waybill.Reco
 // still hold. Again says that there was nothing to publish and may be more, or
 // that what waits has changed meanwhile: a key that was let go would be read
 // from behind its head.
-func (c *claim) readBuckets(ctx context.Context, locked []int16, max outbox.Max) (again bool, err error) {
+func (c *claim) readBuckets(ctx context.Context, locked []int16, max outbox.Max, idle *[]int16) (again bool, err error) {
 	from := c.From(locked)
 	limit := outbox.Max{Rows: max.Rows - len(c.Batch.Rows), Bytes: max.Bytes}
 	for _, row := range c.Batch.Rows {
@@ -184,9 +190,13 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, max outbox.Max)
 	}
 	version, found, err := c.readFrom(ctx, locked, from, limit)
 	if err != nil || version != c.State.Version {
+		*idle = []int16{}
 		return err == nil, err
 	}
-	return c.Take(found), nil
+	again = c.Take(found)
+	nothing := c.Idle(locked)
+	*idle = append(*idle, nothing...)
+	return again || len(nothing) > 0, nil
 }
 
 // readState reads which keys and routes wait.
@@ -203,20 +213,56 @@ func (c *claim) readState(rows pgx.Rows) error {
 	return err
 }
 
-// readFrom reads rows, and the version of the blocked state that they show.
+// readFrom reads rows, and the version of the blocked state that they show. Those
+// that took no dispatch lock are read apart where a route waits.
 func (c *claim) readFrom(ctx context.Context, locked []int16, from []int64, limit outbox.Max) (version int64, found []lane.Row, err error) {
-	query, scan := "claim_free", scanFree
-	if c.State.Any {
-		query, scan = "claim", scanRow
+	if !c.State.Any {
+		return c.read(ctx, "claim_free", locked, from, max(limit.Rows/len(locked), 1), limit.Bytes)
 	}
-	perBucket := max(limit.Rows/len(locked), 1)
-	rows, err := c.conn.Query(ctx, c.at.outbox.Query(query), c.Lane.ID, locked, from, perBucket, max(limit.Bytes, 1))
+	perBucket, apart := max(limit.Rows/len(locked), 1), len(locked)
+	if c.RouteWaits() {
+		apart = split(locked, from)
+	}
+	if apart > 0 {
+		if version, found, err = c.read(ctx, "claim", locked[:apart], from[:apart], perBucket, limit.Bytes); err != nil || apart == len(locked) {
+			return version, found, err
+		}
+	}
+	for _, r := range found {
+		limit.Bytes -= len(r.Claimed.Record.Body)
+	}
+	of, more, err := c.read(ctx, "claim_unserialized", locked[apart:], from[apart:], perBucket, limit.Bytes)
+	if apart > 0 && of != version {
+		of = -1 // nobody's: it has changed in between
+	}
+	return of, append(found, more...), err
+}
+
+// split puts the buckets of unserialized rows at the end, and returns where they
+// begin.
+func split(buckets []int16, from []int64) (at int) {
+	for i, bucket := range buckets {
+		if !lane.Unserialized(bucket) {
+			buckets[at], buckets[i], from[at], from[i] = bucket, buckets[at], from[i], from[at]
+			at++
+		}
+	}
+	return at
+}
+
+// read reads rows of buckets by one of the statements for it.
+func (c *claim) read(ctx context.Context, query string, locked []int16, from []int64, perBucket, bytes int) (version int64, found []lane.Row, err error) {
+	scan := scanRow
+	if query == "claim_free" {
+		scan = scanFree
+	}
+	rows, err := c.conn.Query(ctx, c.at.outbox.Query(query), c.Lane.ID, locked, from, perBucket, max(bytes, 1))
 	if err != nil {
 		return 0, nil, err
 	}
 	defer rows.Close()
 	version = c.State.Version // where there is no row that says it
-	found = make([]lane.Row, 0, limit.Rows)
+	found = make([]lane.Row, 0, perBucket*len(locked))
 	for rows.Next() {
 		r := lane.Row{Claimed: newRow()}
 		if err := scan(rows, &version, &r); err != nil {

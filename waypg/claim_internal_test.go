@@ -72,7 +72,7 @@ func TestKeyThatIsLetGoDuringAClaimIsReadFromItsHead(t *testing.T) {
 	l := db.lane(1)
 	under := &claim{Batch: lane.NewBatch(l), db: db, at: p, conn: conn}
 	defer under.end()
-	locked, now, err := under.lock(ctx, all)
+	locked, now, err := under.lock(ctx, all, []int16{})
 	if err != nil || len(locked) != 1 || !l.Serves(under.View, now) {
 		t.Fatalf("locked %v, %v", locked, err)
 	}
@@ -82,7 +82,7 @@ func TestKeyThatIsLetGoDuringAClaimIsReadFromItsHead(t *testing.T) {
 	if err := operator.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	again, err := under.readBuckets(ctx, locked, all)
+	again, err := under.readBuckets(ctx, locked, all, new([]int16))
 	if err != nil || !again || len(under.Batch.Rows) != 0 {
 		t.Errorf("readBuckets = %v, %v with %d rows, want to begin again", again, err, len(under.Batch.Rows))
 	}

@@ -27,13 +27,14 @@ import (
 type Tx = outbox.Tx[pgx.Tx]
 
 var (
-	_ outbox.Writer[pgx.Tx] = (*DB)(nil)
-	_ outbox.IdleStore      = (*DB)(nil)
-	_ outbox.Reporter       = (*DB)(nil)
-	_ outbox.RouteStore     = (*DB)(nil)
-	_ inbox.Store[pgx.Tx]   = (*DB)(nil)
-	_ inbox.Log             = (*DB)(nil)
-	_ admin.Database        = (*DB)(nil)
+	_ outbox.Writer[pgx.Tx]     = (*DB)(nil)
+	_ outbox.IdleStore          = (*DB)(nil)
+	_ outbox.UnserializedWriter = (*DB)(nil)
+	_ outbox.Reporter           = (*DB)(nil)
+	_ outbox.RouteStore         = (*DB)(nil)
+	_ inbox.Store[pgx.Tx]       = (*DB)(nil)
+	_ inbox.Log                 = (*DB)(nil)
+	_ admin.Database            = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -85,6 +86,9 @@ type DB struct {
 	wakes    map[string]chan struct{}
 	relaying map[int16]*lane.Lane
 	sqlDB    *SQLDB
+
+	unserialized      bool      // rows that took no dispatch lock may be there
+	askedUnserialized time.Time // when the tables were last asked
 }
 
 // place is what is known of the database once it was reached, with the

@@ -78,6 +78,9 @@ func (db *DB) upkeep(ctx context.Context, p *place, l *lane.Lane) error {
 			return err
 		}
 	}
+	if err := db.upkeepUnserialized(ctx, p, time.Now()); err != nil {
+		return err
+	}
 	if l.Free(time.Now(), stuckEvery) {
 		if _, err := db.pool.Exec(ctx, p.outbox.Query("end_stuck"), db.idle.Seconds()); err != nil {
 			return fmt.Errorf("end stuck sessions: %w", translate(err))

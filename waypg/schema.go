@@ -320,8 +320,17 @@ func (db *DB) migrateDown(ctx context.Context, tx pgx.Tx, p *place) (name string
 	if err := tx.QueryRow(ctx, "SELECT value FROM "+qualified(p.schema, db.prefix)+"meta WHERE name = 'buckets'").Scan(&count); err != nil {
 		return "", err
 	}
-	if count != strconv.Itoa(outbox.DefaultBuckets) {
+	if all[i-1].version < 2 && count != strconv.Itoa(outbox.DefaultBuckets) {
 		return "", fmt.Errorf("%w: version %d knows %d buckets only, there are %s: run `waybill schema rebucket %[3]d` first", admin.ErrSchema, all[i-1].version, outbox.DefaultBuckets, count)
+	}
+	if all[i-1].version < unserializedVersion {
+		var waiting bool
+		if err := tx.QueryRow(ctx, p.rebucket.Query("any_unserialized")).Scan(&waiting); err != nil {
+			return "", err
+		}
+		if waiting {
+			return "", fmt.Errorf("%w: relays of version %d do not see the unserialized messages that wait: stop what dispatches them and let relays send them first", admin.ErrSchema, all[i-1].version)
+		}
 	}
 	text, err := sqlFiles.ReadFile("sql/down/" + all[i].name + ".sql")
 	if err != nil {
@@ -330,6 +339,9 @@ func (db *DB) migrateDown(ctx context.Context, tx pgx.Tx, p *place) (name string
 	back := migration{all[i-1].version, all[i].name, qualify(string(text), p.schema, db.prefix)}
 	return back.name, apply(ctx, tx, back, p.schema, db.prefix)
 }
+
+// unserializedVersion is the first with buckets for unserialized messages.
+const unserializedVersion = 3
 
 // Rebucket implements admin.Database. It is one transaction: who dispatches or
 // relays waits for it, and then sees other buckets.

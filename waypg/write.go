@@ -184,8 +184,11 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []int32, err error
 				n = queueBuckets
 			}
 			s.bucket = int16(outbox.Bucket(row.Record.Key, n))
+			if row.Unserialized && row.Queue == "" {
+				s.bucket += outbox.Unserialized
+			}
 			// A delayed message is locked and ordered when it is due.
-			if lock := lockNumber(s.lane, s.bucket); row.Record.Delay == 0 && !slices.Contains(locks, lock) {
+			if lock := lockNumber(s.lane, s.bucket); row.Record.Delay == 0 && !row.Unserialized && !slices.Contains(locks, lock) {
 				locks = append(locks, lock)
 			}
 		}

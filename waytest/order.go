@@ -313,13 +313,14 @@ type openTx struct {
 }
 
 // The law of order, under any schedule: transactions that are open at once and
-// end in any order, claims that are open at once and are settled in any order,
+// end in any order, of dispatchers with the lock of a bucket and of such as have
+// one of their own for the key, claims that are open at once and are settled in any order,
 // refusals for now and for long, outages, an operator, several relays. Each key
 // comes in commit order, each message once, what is with one relay is with no
 // other, and in the end all have come.
 func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	ctx := context.Background()
-	out := s.outbox(outbox.Config{})
+	locking, unlocked := s.outbox(outbox.Config{}), s.outbox(outbox.Config{Unserialized: true})
 	stores := s.relays(2)
 	operator, _ := s.Store.(admin.Database)
 	_, blocksRoutes := s.Store.(outbox.RouteStore)
@@ -336,16 +337,23 @@ func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 		// A blocked route holds keys back that have not failed themselves.
 		m.routes = blocksRoutes && operator != nil && rapid.Bool().Draw(rt, "routes")
 		defer m.abandon(ctx)
+		// Each key is dispatched in one way.
+		free := map[string]bool{}
+		for _, key := range keys {
+			free[key] = rapid.Bool().Draw(rt, "unserialized")
+		}
 		fatal := func(err error) {
 			if err != nil {
 				rt.Fatal(err)
 			}
 		}
-		// free are the keys to which a dispatch need not wait.
-		free := func() (keysLeft []string) {
+		// left are the keys to which a dispatch need not wait.
+		left := func() (keysLeft []string) {
 			for _, key := range keys {
 				taken := func(o *openTx) bool {
-					return slices.ContainsFunc(o.keys, func(k string) bool { return outbox.Bucket(k, buckets) == outbox.Bucket(key, buckets) })
+					return slices.ContainsFunc(o.keys, func(k string) bool {
+						return k == key || !free[k] && !free[key] && outbox.Bucket(k, buckets) == outbox.Bucket(key, buckets)
+					})
 				}
 				if !slices.ContainsFunc(m.open, taken) {
 					keysLeft = append(keysLeft, key)
@@ -360,6 +368,10 @@ func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 				var msg any = o
 				if m.routes {
 					msg = named(rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "name"), o)
+				}
+				out := locking
+				if free[o.Key] {
+					out = unlocked
 				}
 				_, err := out.Dispatch(ctx, tx, msg)
 				fatal(err)
@@ -413,7 +425,7 @@ func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 				var sent []order
 				keep := rapid.IntRange(0, 4).Draw(rt, "keep") > 0
 				err := s.Store.InTx(ctx, func(_ context.Context, tx TX) error {
-					if sent = dispatch(tx, free()); !keep {
+					if sent = dispatch(tx, left()); !keep {
 						return errChangedMind
 					}
 					return nil
@@ -434,7 +446,7 @@ func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 					}
 					return s.Rollback(ctx, tx)
 				}}
-				from := free()
+				from := left()
 				m.open = append(m.open, o)
 				o.sent = dispatch(tx, from)
 				for _, sent := range o.sent {

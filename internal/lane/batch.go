@@ -2,6 +2,7 @@ package lane
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/headers"
@@ -91,16 +92,20 @@ func (b *Batch) Add(r Row) {
 }
 
 // From returns behind which id to read each of the locked buckets: behind its
-// cursor where that still holds.
+// cursor where that still holds. One of unserialized rows is read from its start.
 func (b *Batch) From(locked []int16) []int64 {
 	from := make([]int64, len(locked))
 	for i, bucket := range locked {
-		if cur := b.View.cursors[bucket]; cur != nil && (cur.version != b.State.Version || !b.State.Now.Before(cur.until)) {
-			b.View.cursors[bucket] = nil
+		at, ok := slot(bucket)
+		if !ok {
+			continue
+		}
+		if cur := b.View.cursors[at]; cur != nil && (cur.version != b.State.Version || !b.State.Now.Before(cur.until)) {
+			b.View.cursors[at] = nil
 			b.Lane.setCursor(b.View, bucket, nil)
 		}
-		from[i] = b.View.marks[bucket]
-		if cur := b.View.cursors[bucket]; cur != nil {
+		from[i] = b.View.marks[at]
+		if cur := b.View.cursors[at]; cur != nil {
 			from[i] = max(from[i], cur.after)
 		}
 	}
@@ -125,12 +130,21 @@ func (b *Batch) Take(found []Row) (again bool) {
 // take keeps what may be published of a bucket, and moves its cursor behind
 // what may not. It reports whether the cursor has moved.
 func (b *Batch) take(bucket int16, found []Row) (moved bool) {
+	if _, ok := slot(bucket); !ok {
+		for _, r := range found {
+			if !r.None {
+				b.Add(r)
+			}
+		}
+		return false
+	}
 	until, waits := b.State.waits(bucket)
 	if !waits {
 		b.Lane.setCursor(b.View, bucket, nil)
 	}
 	next := cursor{version: b.State.Version, until: until, behind: map[uint64]bool{}}
-	if old := b.View.cursors[bucket]; old != nil {
+	if at, _ := slot(bucket); b.View.cursors[at] != nil {
+		old := b.View.cursors[at]
 		next.after, next.behind = old.after, maps.Clone(old.behind)
 	}
 	taken := false
@@ -165,6 +179,21 @@ func (b *Batch) take(bucket int16, found []Row) (moved bool) {
 		b.Lane.setCursor(b.View, bucket, &next)
 	}
 	return moved && !taken
+}
+
+// Idle returns those of the locked buckets that another attempt of the claim need
+// not look at: nothing was taken, and no cursor says so of them.
+func (b *Batch) Idle(locked []int16) (idle []int16) {
+	if len(b.Rows) > 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(locked), func(bucket int16) bool { return !Unserialized(bucket) })
+}
+
+// RouteWaits reports whether any route of the lane waits.
+func (b *Batch) RouteWaits() bool {
+	_, waits := b.State.Next[Route]
+	return waits
 }
 
 // Left returns the index of each row by its id, for Settled to be told of those

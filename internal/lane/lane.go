@@ -10,6 +10,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // A Lane is one transport. It is safe for concurrent use.
@@ -35,10 +38,34 @@ func New(id int16, buckets int) *Lane {
 // Buckets returns how many there are.
 func (l *Lane) Buckets() int { return len(l.marks) }
 
+// Unserialized reports whether a bucket has the rows of those who take no
+// dispatch lock.
+func Unserialized(bucket int16) bool { return bucket >= outbox.Unserialized }
+
+// Keyed returns the buckets whose locks relays take for these.
+func Keyed(buckets []int16) []int16 {
+	locks := make([]int16, len(buckets))
+	for i, bucket := range buckets {
+		locks[i] = bucket % outbox.Unserialized
+	}
+	return locks
+}
+
+// slot returns where a bucket's mark and cursor are kept. A bucket of unserialized
+// rows has neither: its ids become visible in any order, so that either would
+// pass over a row of one key that commits after a later row of another.
+func slot(bucket int16) (i int, ok bool) {
+	if Unserialized(bucket) {
+		return int(bucket) - outbox.Unserialized, mutant.Active(mutant.UnserializedMark)
+	}
+	return int(bucket), true
+}
+
 // A View is what a claim goes by: all that was remembered at one moment. What
 // the claim learns is kept only if nothing was forgotten since.
 type View struct {
-	Turn    int // the bucket to begin with
+	Turn    int  // the bucket to begin with
+	Flip    bool // unserialized rows come before the others of their bucket
 	epoch   int
 	marks   []int64
 	cursors []*cursor
@@ -115,7 +142,7 @@ func (l *Lane) Look() *View {
 	}
 	l.turn++
 	turn := l.turn * 17 % len(l.marks) // 17: neighbours in time are not neighbours in place
-	return &View{Turn: turn, epoch: l.epoch, marks: slices.Clone(l.marks), cursors: slices.Clone(l.cursors)}
+	return &View{Turn: turn, epoch: l.epoch, Flip: l.turn/len(l.marks)%2 == 1, marks: slices.Clone(l.marks), cursors: slices.Clone(l.cursors)}
 }
 
 // Serves reports whether v still holds for the server and table that answer,
@@ -138,16 +165,16 @@ func (l *Lane) Serves(v *View, now string) bool {
 func (l *Lane) mark(v *View, bucket int16, at int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if v.epoch == l.epoch {
-		l.marks[bucket] = at
+	if i, ok := slot(bucket); ok && v.epoch == l.epoch {
+		l.marks[i] = at
 	}
 }
 
 func (l *Lane) setCursor(v *View, bucket int16, c *cursor) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if v.epoch == l.epoch {
-		l.cursors[bucket] = c
+	if i, ok := slot(bucket); ok && v.epoch == l.epoch {
+		l.cursors[i] = c
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // known is in the order the Makefile tries them.
-var known = []string{DeleteBeforeConfirm, InboxOutsideTransaction, NoDispatchLock, NoSavepointGuard, ReturnsNotDrained}
+var known = []string{DeleteBeforeConfirm, InboxOutsideTransaction, NoDispatchLock, UnserializedMark, NoSavepointGuard, ReturnsNotDrained}
 
 var active = mustChoose(os.Getenv("WAYBILL_MUTANT"))
 

@@ -21,6 +21,10 @@ const (
 	// later commit carries a lower id, and the relay sends it out of order.
 	NoDispatchLock = "no-dispatch-lock"
 
+	// UnserializedMark reads rows that took no dispatch lock from behind a mark: one
+	// that commits late is passed over by the next of its key.
+	UnserializedMark = "unserialized-mark"
+
 	// NoSavepointGuard lets a unit of work on MySQL commit although the server has
 	// ended its transaction: an effect commits without its inbox row, or messages
 	// without the writes they belong to.

@@ -68,6 +68,12 @@ SELECT id FROM app.waybill_outbox FORCE INDEX (PRIMARY) WHERE lane = ? AND bucke
 -- name: any_due
 SELECT EXISTS (SELECT 1 FROM app.waybill_delayed WHERE due_at <= UTC_TIMESTAMP(6));
 
+-- name: unserialized
+SELECT EXISTS (SELECT 1 FROM app.waybill_meta WHERE name = 'unserialized');
+
+-- name: allow_unserialized
+INSERT IGNORE INTO app.waybill_meta (name, value) VALUES ('unserialized', '1');
+
 -- name: mover
 -- One mover at a time, or two would invert a key.
 SELECT g.bucket FROM app.waybill_outbox_gate AS g WHERE g.lane = 0 AND g.bucket = -1 FOR UPDATE SKIP LOCKED;

@@ -24,10 +24,11 @@ SELECT value FROM app.waybill_meta WHERE name = 'buckets' FOR UPDATE;
 SELECT value FROM app.waybill_meta WHERE name = 'buckets';
 
 -- name: move
-UPDATE app.waybill_outbox SET bucket = CONV(LEFT(SHA2(partition_key, 256), 4), 16, 10) % ? WHERE bucket >= 0;
+-- Buckets of unserialized messages begin at 1024, however many there are.
+UPDATE app.waybill_outbox SET bucket = CONV(LEFT(SHA2(partition_key, 256), 4), 16, 10) % ? + CASE WHEN bucket >= 1024 THEN 1024 ELSE 0 END WHERE bucket >= 0;
 
 -- name: move_blocked
-UPDATE app.waybill_outbox_blocked SET bucket = CONV(LEFT(SHA2(partition_key, 256), 4), 16, 10) % ? WHERE route = '' AND partition_key <> '';
+UPDATE app.waybill_outbox_blocked SET bucket = CONV(LEFT(SHA2(partition_key, 256), 4), 16, 10) % ? + CASE WHEN bucket >= 1024 THEN 1024 ELSE 0 END WHERE route = '' AND partition_key <> '';
 
 -- name: remove_buckets
 DELETE FROM app.waybill_outbox_bucket WHERE bucket >= ?;
@@ -45,3 +46,6 @@ UPDATE app.waybill_outbox_lane SET blocked_version = blocked_version + 1;
 
 -- name: record
 UPDATE app.waybill_meta SET value = ? WHERE name = 'buckets';
+
+-- name: any_unserialized
+SELECT EXISTS (SELECT 1 FROM app.waybill_outbox WHERE bucket >= 1024) OR EXISTS (SELECT 1 FROM app.waybill_delayed WHERE bucket >= 1024);

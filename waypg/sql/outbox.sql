@@ -80,6 +80,25 @@ WHERE  l.id = $1::smallint AND NOT EXISTS (SELECT 1 FROM public.waybill_meta AS 
 ORDER  BY (b.bucket + $3::int) % $4::int LIMIT $5
 FOR    UPDATE OF b SKIP LOCKED;
 
+-- name: lock_buckets_unserialized
+-- The same where unserialized rows may be there, which are in buckets from 1024
+-- on: they go with the lock on their keys' bucket below, and are looked for without
+-- a mark. $10 are those of them to leave out, $9 has them before the others.
+SELECT (b.bucket + part.of)::smallint
+FROM   public.waybill_outbox_lane AS l JOIN public.waybill_outbox_bucket AS b ON b.lane = l.id,
+       LATERAL ((SELECT 0 AS of FROM public.waybill_outbox AS o
+                 WHERE  o.lane = b.lane AND o.bucket = b.bucket
+                 AND    o.id > CASE WHEN l.blocked_version = $8::bigint AND now() < ($7::timestamptz[])[b.bucket + 1]
+                                    THEN ($2::bigint[])[b.bucket + 1] ELSE ($6::bigint[])[b.bucket + 1] END
+                 ORDER  BY o.id LIMIT 1)
+                UNION ALL
+                (SELECT 1024 FROM public.waybill_outbox AS o
+                 WHERE  o.lane = b.lane AND o.bucket = b.bucket + 1024 AND b.bucket + 1024 <> ALL ($10::smallint[])
+                 ORDER  BY o.id LIMIT 1)) AS part
+WHERE  l.id = $1::smallint AND NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
+ORDER  BY (b.bucket + $3::int) % $4::int, (part.of > 0) <> $9::boolean LIMIT $5
+FOR    UPDATE OF b SKIP LOCKED;
+
 -- name: claim_unkeyed
 -- Rows without a key have no order: relays share them row by row.
 WITH picked AS MATERIALIZED (
@@ -163,6 +182,31 @@ FROM  (SELECT k.bucket, k.n, m.last, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) 
 WHERE  r.id IS NULL OR r.before < $5
 ORDER  BY r.n, r.id;
 
+-- name: claim_unserialized
+-- claim for buckets that have no cursor, while a route waits: without its rows,
+-- and without those behind one in their keys.
+SELECT (SELECT l.blocked_version FROM public.waybill_outbox_lane AS l WHERE l.id = $1::smallint),
+       r.bucket, NULL::bigint, r.ctid, r.id, r.message_id, r.message_name, r.partition_key, r.headers, r.body, r.created_at, r.failures, r.key_blocked, r.route_failures, false
+FROM  (SELECT k.bucket, k.n, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) - o.size AS before
+       FROM   unnest($2::smallint[], $3::bigint[]) WITH ORDINALITY AS k (bucket, after, n)
+       LEFT   JOIN LATERAL (SELECT e.ctid, e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at,
+                                   CASE WHEN b.message_id = e.message_id THEN b.failures ELSE 0 END AS failures,
+                                   b.lane IS NOT NULL AS key_blocked, coalesce(r.failures, 0) AS route_failures,
+                                   octet_length(e.body) + pg_column_size(e.headers) AS size
+                            FROM  (SELECT h.id, bool_or(EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS i
+                                                                WHERE  i.lane = h.lane AND i.route = h.message_name AND i.partition_key = '' AND i.row_id = 0
+                                                                AND    i.next_attempt_at > now())) OVER (PARTITION BY h.partition_key ORDER BY h.id) AS waits
+                                   FROM   public.waybill_outbox AS h WHERE h.lane = $1::smallint AND h.bucket = k.bucket AND h.id > k.after) AS w
+                            JOIN   public.waybill_outbox AS e ON e.lane = $1::smallint AND e.bucket = k.bucket AND e.id = w.id
+                            LEFT   JOIN LATERAL (SELECT i.lane, i.message_id, i.failures, i.next_attempt_at FROM public.waybill_outbox_blocked AS i
+                                                 WHERE  i.lane = e.lane AND i.route = '' AND i.partition_key = e.partition_key AND i.row_id = 0 LIMIT 1) AS b ON true
+                            LEFT   JOIN LATERAL (SELECT i.failures FROM public.waybill_outbox_blocked AS i
+                                                 WHERE  i.lane = e.lane AND i.route = e.message_name AND i.partition_key = '' AND i.row_id = 0 LIMIT 1) AS r ON true
+                            WHERE  NOT w.waits AND (b.next_attempt_at IS NULL OR b.next_attempt_at <= now())
+                            ORDER  BY e.id LIMIT $4) AS o ON true) AS r
+WHERE  r.id IS NULL OR r.before < $5
+ORDER  BY r.n, r.id;
+
 -- name: delete_outbox
 -- Exactly the confirmed rows, each where the claim has read it. One that was
 -- moved since (only an UPDATE by hand does that) stays.
@@ -213,13 +257,19 @@ AND    a.datname = current_database() AND a.usename = current_user AND a.state_c
 -- name: any_due
 SELECT EXISTS (SELECT 1 FROM public.waybill_delayed WHERE due_at <= now());
 
+-- name: unserialized
+SELECT EXISTS (SELECT 1 FROM public.waybill_meta WHERE name = 'unserialized');
+
+-- name: allow_unserialized
+INSERT INTO public.waybill_meta (name, value) VALUES ('unserialized', '1') ON CONFLICT DO NOTHING;
+
 -- name: move_due
 -- Moves delayed messages that are due to where they go, in order of the time
 -- they are due. One mover at a time, or two would invert a key; and under the
 -- dispatch locks, because the ids they get now must be commit-ordered. What
 -- another mover has moved since this statement began is not deleted again, and
 -- only what is deleted here is inserted. The bucket is the one that the key has
--- now; queues have 64 for ever.
+-- now, from 1024 on for an unserialized message; queues have 64 for ever.
 WITH mover AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($1::int, -1) AS mine),
 due AS MATERIALIZED (
     SELECT d.id, d.lane, CASE WHEN d.partition_key = '' THEN -1 ELSE
@@ -232,7 +282,7 @@ locks AS MATERIALIZED (
         SELECT pg_advisory_xact_lock($1::int, b.lock) FROM (
             SELECT DISTINCT coalesce(lane, 0) * 65536 + bucket AS lock FROM due WHERE bucket >= 0 ORDER BY 1) AS b OFFSET 0) AS l),
 gone AS (
-    DELETE FROM public.waybill_delayed AS d USING due, locks WHERE d.id = due.id AND locks.n >= 0 RETURNING d.*, due.bucket AS now_bucket),
+    DELETE FROM public.waybill_delayed AS d USING due, locks WHERE d.id = due.id AND locks.n >= 0 RETURNING d.*, due.bucket + CASE WHEN d.bucket >= 1024 THEN 1024 ELSE 0 END AS now_bucket),
 to_outbox AS (
     INSERT INTO public.waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
     SELECT lane, now_bucket, message_id, message_name, partition_key, headers, body, due_at FROM gone WHERE lane IS NOT NULL ORDER BY due_at, id),

@@ -15,13 +15,14 @@ LOCK TABLE public.waybill_outbox, public.waybill_outbox_bucket, public.waybill_d
 SELECT count(*) FROM public.waybill_outbox WHERE bucket >= 0;
 
 -- name: move
+-- Buckets of unserialized messages begin at 1024, however many there are.
 UPDATE public.waybill_outbox
-SET    bucket = (get_byte(sha256(convert_to(partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(partition_key, 'UTF8')), 1)) % $1::int
+SET    bucket = (get_byte(sha256(convert_to(partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(partition_key, 'UTF8')), 1)) % $1::int + CASE WHEN bucket >= 1024 THEN 1024 ELSE 0 END
 WHERE  bucket >= 0;
 
 -- name: move_blocked
 UPDATE public.waybill_outbox_blocked
-SET    bucket = (get_byte(sha256(convert_to(partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(partition_key, 'UTF8')), 1)) % $1::int
+SET    bucket = (get_byte(sha256(convert_to(partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(partition_key, 'UTF8')), 1)) % $1::int + CASE WHEN bucket >= 1024 THEN 1024 ELSE 0 END
 WHERE  route = '' AND partition_key <> '';
 
 -- name: add
@@ -44,5 +45,8 @@ ALTER TABLE public.waybill_outbox DROP CONSTRAINT waybill_outbox_bucket_of_key;
 -- name: constrain
 -- %d is the number of buckets: DDL takes no parameters.
 ALTER TABLE public.waybill_outbox ADD CONSTRAINT waybill_outbox_bucket_of_key CHECK (
-    bucket = CASE WHEN partition_key = '' THEN -1
-             ELSE (get_byte(sha256(convert_to(partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(partition_key, 'UTF8')), 1)) % %d END) NOT VALID;
+    CASE WHEN partition_key = '' THEN bucket = -1
+         ELSE bucket < 2048 AND bucket % 1024 = (get_byte(sha256(convert_to(partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(partition_key, 'UTF8')), 1)) % %d END) NOT VALID;
+
+-- name: any_unserialized
+SELECT EXISTS (SELECT 1 FROM public.waybill_outbox WHERE bucket >= 1024) OR EXISTS (SELECT 1 FROM public.waybill_delayed WHERE bucket >= 1024);
