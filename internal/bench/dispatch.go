@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ var messages = []struct {
 	name string
 	many int
 }{{"one", 1}, {"two", 2}, {"five", 5}}
+
+// unserializedTarget is the ratio that dispatch without a lock should reach.
+const unserializedTarget = 0.90
 
 // Dispatch measures transactions with a business row and one message, or
 // several, against the same with a plain insert, which takes no lock; and while
@@ -42,6 +46,7 @@ func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
 		for _, kind := range kinds {
 			for _, n := range connections {
 				res := Result{Case: "dispatch, " + kind.name, Database: p.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: p.target(many), Buckets: opt.buckets()}
+				res.Target = cmp.Or(kind.target, res.Target)
 				if many > 1 {
 					res.Case += fmt.Sprintf(", %d messages", many)
 				}

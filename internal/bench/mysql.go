@@ -23,6 +23,7 @@ type mysql struct {
 	db      *waymysql.DB
 	lane    int
 	out     *outbox.Outbox[*sql.Tx]
+	free    *outbox.Outbox[*sql.Tx] // of dispatch locks
 }
 
 func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err error) {
@@ -98,9 +99,17 @@ func (p *mysql) close() error {
 }
 
 // transactions sets InTx, and Dispatch in a transaction of the caller's own,
-// against an insert without a lock by the same client.
+// and InTx without a gate, against an insert without a lock by the same client.
 func (p *mysql) transactions() ([]transaction, error) {
-	return []transaction{{"InTx", p.inTx, p.plain}, {"own transaction", p.own, p.plain}}, nil
+	var err error
+	if p.free, err = outbox.New(p.db, outbox.Config{Unserialized: true}); err != nil {
+		return nil, err
+	}
+	return []transaction{
+		{name: "InTx", waybill: p.inTx, plain: p.plain},
+		{name: "own transaction", waybill: p.own, plain: p.plain},
+		{name: "unserialized", waybill: p.unserialized, plain: p.plain, target: unserializedTarget},
+	}, nil
 }
 
 // target is lower than PostgreSQL's: a gate is a row that is locked, and several
@@ -114,8 +123,12 @@ func (p *mysql) target(messages int) float64 {
 
 const insertMySQLOrder = `INSERT INTO {}orders (customer, cents) VALUES (?, ?)`
 
-func (p *mysql) inTx(ctx context.Context, ms []sold) error {
-	return p.out.InTx(ctx, func(ctx context.Context, tx waymysql.Tx) error {
+func (p *mysql) inTx(ctx context.Context, ms []sold) error { return p.unit(ctx, p.out, ms) }
+
+func (p *mysql) unserialized(ctx context.Context, ms []sold) error { return p.unit(ctx, p.free, ms) }
+
+func (p *mysql) unit(ctx context.Context, out *outbox.Outbox[*sql.Tx], ms []sold) error {
+	return out.InTx(ctx, func(ctx context.Context, tx waymysql.Tx) error {
 		if _, err := tx.SQL().ExecContext(ctx, p.sql(insertMySQLOrder), ms[0].Customer, ms[0].Cents); err != nil {
 			return err
 		}

@@ -48,6 +48,7 @@ type place interface {
 type transaction struct {
 	name           string
 	waybill, plain func(ctx context.Context, ms []sold) error
+	target         float64 // where it is not that of the place
 }
 
 // ErrOpen says that a database or broker could not be used.

@@ -25,6 +25,7 @@ type postgres struct {
 	db      *waypg.DB
 	lane    int16
 	out     *outbox.Outbox[pgx.Tx]
+	free    *outbox.Outbox[pgx.Tx] // of dispatch locks
 }
 
 func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, err error) {
@@ -117,15 +118,27 @@ func (p *postgres) target(int) float64 { return 0.85 }
 
 // transactions sets InTx against an insert with COMMIT in its round trip, and
 // Dispatch in a transaction of the caller's own against an insert and a separate
-// COMMIT.
+// COMMIT, and InTx without a dispatch lock against the former.
 func (p *postgres) transactions() ([]transaction, error) {
-	return []transaction{{"InTx", p.inTx, p.plainOneTrip}, {"own transaction", p.own, p.plainSeparate}}, nil
+	var err error
+	if p.free, err = outbox.New(p.db, outbox.Config{Unserialized: true}); err != nil {
+		return nil, err
+	}
+	return []transaction{
+		{name: "InTx", waybill: p.inTx, plain: p.plainOneTrip},
+		{name: "own transaction", waybill: p.own, plain: p.plainSeparate},
+		{name: "unserialized", waybill: p.unserialized, plain: p.plainOneTrip, target: unserializedTarget},
+	}, nil
 }
 
 const insertOrder = `INSERT INTO {}.orders (customer, cents) VALUES ($1, $2)`
 
-func (p *postgres) inTx(ctx context.Context, ms []sold) error {
-	return p.out.InTx(ctx, func(ctx context.Context, tx waypg.Tx) error {
+func (p *postgres) inTx(ctx context.Context, ms []sold) error { return p.unit(ctx, p.out, ms) }
+
+func (p *postgres) unserialized(ctx context.Context, ms []sold) error { return p.unit(ctx, p.free, ms) }
+
+func (p *postgres) unit(ctx context.Context, out *outbox.Outbox[pgx.Tx], ms []sold) error {
+	return out.InTx(ctx, func(ctx context.Context, tx waypg.Tx) error {
 		if _, err := tx.SQL().Exec(ctx, p.sql(insertOrder), ms[0].Customer, ms[0].Cents); err != nil {
 			return err
 		}

@@ -1,0 +1,38 @@
+package waypg_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// BenchmarkEmptyPoll measures a relay's look at an outbox that has nothing for
+// it: where no message may come without a dispatch lock, and where some may.
+func BenchmarkEmptyPoll(b *testing.B) {
+	for _, cfg := range []struct {
+		name string
+		outbox.Config
+	}{{"locking", outbox.Config{}}, {"unserialized", outbox.Config{Unserialized: true}}} {
+		b.Run(cfg.name, func(b *testing.B) {
+			db := open(b, testserver.Postgres, waypg.Config{})
+			put(b, db, cfg.Config, order{"k", 0})
+			drain(b, db, &recorder{}, outbox.RelayConfig{})
+			var all []time.Duration
+			for b.Loop() {
+				start := time.Now()
+				c := claim(b, db, "default", outbox.Max{Rows: 500, Bytes: 4 << 20})
+				all = append(all, time.Since(start))
+				if len(c.Rows()) > 0 {
+					b.Fatalf("%d rows", len(c.Rows()))
+				}
+			}
+			slices.Sort(all)
+			b.ReportMetric(float64(all[len(all)/2].Microseconds()), "µs-median")
+			b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "µs-p99")
+		})
+	}
+}
