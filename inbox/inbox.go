@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,10 +51,15 @@ func (e *TooOldError) Error() string {
 	return fmt.Sprintf("inbox: message %s is %v old and the inbox remembers %v: too old to prove that it was not handled", e.ID, e.Age.Round(time.Second), e.Retention)
 }
 
-// Option tunes a handler.
+// Option tunes a handler. Several add up.
 type Option struct {
 	// Observer hears of duplicates. Nil means nobody.
 	Observer waybill.Observer
+	// Linger is how long the first message of a Group waits for others at most;
+	// zero means 2 ms.
+	Linger time.Duration
+
+	group int // see Group; 0 means that each message has its own transaction
 }
 
 // errDuplicate ends the transaction of a message that was handled before.
@@ -63,15 +69,27 @@ var errDuplicate = errors.New("duplicate")
 // transaction of store; its writes, what it dispatches to an outbox of the same
 // database with tx, and the memory of the message commit together. fn neither
 // commits nor rolls back. A duplicate is not an error. Handle panics where
-// waybill.Handle does.
+// waybill.Handle does, and on options that do not fit.
 //
 // Messages with the same waybill.IdempotencyKey are duplicates of each other.
 func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx context.Context, tx TX, m M) error, opts ...Option) {
-	observer := waybill.Observers{}
+	observer, group, linger := waybill.Observers{}, 0, time.Duration(0)
 	for _, o := range opts {
 		if o.Observer != nil {
 			observer = append(observer, o.Observer)
 		}
+		group, linger = cmp.Or(o.group, group), cmp.Or(o.Linger, linger)
+	}
+	run := func(ctx context.Context, e Entry, fn func(ctx context.Context, tx TX) error) error {
+		return once(ctx, store, e, fn)
+	}
+	switch grouper, ok := store.(Grouper[TX]); {
+	case linger < 0, linger > 0 && group == 0:
+		panic(fmt.Sprintf("inbox: handler %q: a Linger of %v without a Group, or below zero", name, linger))
+	case group > 0 && !ok:
+		panic(fmt.Sprintf("inbox: handler %q: %T does not group messages", name, store))
+	case group > 0:
+		run = (&grouping[TX]{store: grouper, size: group, linger: cmp.Or(linger, defaultLinger)}).once
 	}
 	waybill.Handle(b, name, func(ctx context.Context, m M) error {
 		env := waybill.EnvelopeFrom(ctx)
@@ -79,7 +97,7 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 		if err != nil {
 			return err
 		}
-		err = once(ctx, store, entry, func(ctx context.Context, tx TX) error { return fn(ctx, tx, m) })
+		err = run(ctx, entry, func(ctx context.Context, tx TX) error { return fn(ctx, tx, m) })
 		if errors.Is(err, errDuplicate) {
 			message, _ := waybill.Last[waybill.MessageName](env)
 			key, _ := waybill.Last[waybill.PartitionKey](env)

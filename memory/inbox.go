@@ -31,6 +31,22 @@ func (db *DB) Remember(_ context.Context, tx *Tx, e inbox.Entry) (bool, error) {
 	return true, nil
 }
 
+// Inside implements inbox.Grouper.
+func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+
+// Part implements inbox.Grouper.
+func (db *DB) Part(ctx context.Context, tx *Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+	saved := tx.writes
+	fresh, lost = db.Remember(ctx, tx, e)
+	if !fresh || lost != nil {
+		return false, nil, lost
+	}
+	if failed = fn(context.WithValue(ctx, insideKey{db}, true)); failed != nil {
+		tx.writes = saved
+	}
+	return true, failed, nil
+}
+
 // Seen implements inbox.Log.
 func (db *DB) Seen(_ context.Context, e inbox.Entry) (bool, error) {
 	db.mu.Lock()

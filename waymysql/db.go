@@ -33,7 +33,7 @@ var (
 	_ outbox.UnserializedWriter = (*DB)(nil)
 	_ outbox.Reporter           = (*DB)(nil)
 	_ outbox.RouteStore         = (*DB)(nil)
-	_ inbox.Store[*sql.Tx]      = (*DB)(nil)
+	_ inbox.Grouper[*sql.Tx]    = (*DB)(nil)
 	_ inbox.Log                 = (*DB)(nil)
 	_ admin.Database            = (*DB)(nil)
 	_ waybill.Sender            = (*Queue)(nil)

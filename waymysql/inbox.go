@@ -36,6 +36,79 @@ func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 	return true, nil
 }
 
+// Inside implements inbox.Grouper.
+func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+
+// partPoint is the savepoint of a message of a group.
+const partPoint = guard + "_part"
+
+// Part implements inbox.Grouper. What precedes fn is one round trip on MariaDB.
+// The release of the part before says whether the transaction is still the
+// unit's. An entry whose part has dispatched nothing is certain from then on: a
+// statement of a later part that commits leaves it no doubt.
+func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+	u, err := db.unitOf(tx)
+	switch {
+	case err != nil:
+		return false, nil, err
+	case u == nil:
+		return false, nil, errNoUnit
+	}
+	if err := fits(e); err != nil {
+		return false, err, nil
+	}
+	all := db.processed(u.done)
+	if u.parts++; u.parts > 1 {
+		all = append(all, statement{text: "RELEASE SAVEPOINT " + partPoint})
+	}
+	all = append(all, statement{text: "SAVEPOINT " + partPoint},
+		statement{text: db.inbox.Query("claim"), args: []any{e.Handler, e.DedupKey, e.MessageID[:], true}})
+	for _, block := range db.blocks(all) {
+		if err = db.execute(ctx, tx, block); err != nil {
+			break
+		}
+	}
+	u.done = nil
+	switch {
+	case is(err, errDuplicate):
+		return false, db.sure(ctx, tx, e), nil
+	case is(err, errNoSavepoint):
+		return false, nil, errLost
+	case err != nil:
+		return false, nil, fmt.Errorf("inbox: %w", translate(err))
+	}
+	mark := u.mark()
+	if failed = fn(context.WithValue(ctx, insideKey{db}, true)); failed == nil {
+		if u.mark() == mark {
+			u.done = append(u.done, e)
+		} else {
+			u.entries = append(u.entries, e)
+		}
+		return true, nil, nil
+	}
+	u.undo(mark)
+	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	switch _, err := tx.ExecContext(undoing, "ROLLBACK TO SAVEPOINT "+partPoint); {
+	case is(err, errNoSavepoint):
+		return true, nil, errLost
+	case err != nil:
+		return true, nil, fmt.Errorf("rollback to savepoint: %w", translate(err))
+	}
+	return true, failed, nil
+}
+
+// errNoUnit says that a part needs InTx.
+var errNoUnit = errors.New("waymysql: the transaction is not one of InTx")
+
+// processed notes that entries are certain.
+func (db *DB) processed(entries []inbox.Entry) (all []statement) {
+	for _, e := range entries {
+		all = append(all, statement{text: db.inbox.Query("processed"), args: []any{e.Handler, e.DedupKey}})
+	}
+	return all
+}
+
 // fits refuses what the columns are too short for. A server whose sql_mode is not
 // strict would cut it, and take two entries for one.
 func fits(e inbox.Entry) error {

@@ -25,6 +25,9 @@ type unit struct {
 	rows    []outbox.Row
 	entries []inbox.Entry // that were remembered, and are in doubt until the end
 	over    bool          // the function has returned
+
+	parts int           // of a group, so far
+	done  []inbox.Entry // of parts; they are certain when the transaction is seen to go on
 }
 
 // units are the units of work that are open in this process: *sql.Tx -> *unit.
@@ -64,6 +67,12 @@ func (u *unit) end() []outbox.Row {
 	defer u.mu.Unlock()
 	u.over = true
 	return u.rows
+}
+
+func (u *unit) mark() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.rows)
 }
 
 // undo forgets what was dispatched since mark.
@@ -123,7 +132,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		return err
 	}
 	rows := u.end()
-	if err := db.patiently(ctx, func() error { return db.commit(ctx, conn, tx, u.entries, rows) }); err != nil {
+	if err := db.patiently(ctx, func() error { return db.commit(ctx, conn, tx, append(u.entries, u.done...), rows) }); err != nil {
 		return err
 	}
 	committed = true
@@ -139,11 +148,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 	if err != nil {
 		return err
 	}
-	var all []statement
-	for _, e := range entries {
-		all = append(all, statement{text: db.inbox.Query("processed"), args: []any{e.Handler, e.DedupKey}})
-	}
-	all = append(all, inserts.statements...)
+	all := append(db.processed(entries), inserts.statements...)
 	if !mutant.Active(mutant.NoSavepointGuard) {
 		all = append(all, statement{text: "RELEASE SAVEPOINT " + guard})
 	}
@@ -212,9 +217,7 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	if u == nil {
 		u = &unit{db: db}
 	}
-	u.mu.Lock()
-	mark := len(u.rows)
-	u.mu.Unlock()
+	mark := u.mark()
 	// A savepoint replaces one of the same name, and does not hide it.
 	name := fmt.Sprintf("%s_%d", guard, savepoints.Add(1))
 	done := false

@@ -32,7 +32,7 @@ var (
 	_ outbox.UnserializedWriter = (*DB)(nil)
 	_ outbox.Reporter           = (*DB)(nil)
 	_ outbox.RouteStore         = (*DB)(nil)
-	_ inbox.Store[pgx.Tx]       = (*DB)(nil)
+	_ inbox.Grouper[pgx.Tx]     = (*DB)(nil)
 	_ inbox.Log                 = (*DB)(nil)
 	_ admin.Database            = (*DB)(nil)
 )
@@ -341,7 +341,7 @@ type SQLDB struct {
 
 var (
 	_ outbox.Writer[*sql.Tx] = (*SQLDB)(nil)
-	_ inbox.Store[*sql.Tx]   = (*SQLDB)(nil)
+	_ inbox.Grouper[*sql.Tx] = (*SQLDB)(nil)
 )
 
 // Pool returns the pool as one of database/sql.

@@ -2,9 +2,14 @@ package waypg
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 )
 
@@ -18,6 +23,73 @@ func (db *DB) Remember(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, err
 	tag, err := tx.Exec(ctx, p.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID.String())
 	return tag.RowsAffected() == 1, translate(err)
 }
+
+// Inside implements inbox.Grouper.
+func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+
+// Part implements inbox.Grouper. The release of the part before, the savepoint
+// and the inbox row are one round trip.
+func (db *DB) Part(ctx context.Context, tx pgx.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return false, nil, err
+	}
+	return db.part(ctx, u, e, fn)
+}
+
+func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+	if u == nil {
+		return false, nil, errNoUnit
+	}
+	p, err := db.where(ctx)
+	if err != nil {
+		return false, nil, err
+	}
+	mark := u.mark()
+	batch := &pgx.Batch{}
+	if u.parts++; u.parts > 1 {
+		batch.Queue("RELEASE SAVEPOINT waybill_part")
+	}
+	batch.Queue("SAVEPOINT waybill_part")
+	batch.Queue(p.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID.String()).Exec(func(tag pgconn.CommandTag) error {
+		fresh = tag.RowsAffected() == 1
+		return nil
+	})
+	if err := u.conn.SendBatch(ctx, batch).Close(); err != nil {
+		return false, nil, fmt.Errorf("inbox: %w", translate(err))
+	}
+	if !fresh {
+		return false, nil, nil
+	}
+	failed = fn(context.WithValue(ctx, insideKey{db}, true))
+	switch err := stillOpen(u.conn); {
+	case err == errAborted && failed == nil:
+		failed = err
+	case err == errEnded:
+		return true, err, err
+	case err != nil && err != errAborted:
+		return true, nil, err
+	}
+	var server *pgconn.PgError
+	switch {
+	case failed == nil:
+		return true, nil, nil
+	case errors.As(failed, &server) && strings.HasPrefix(server.Code, "40"):
+		// A deadlock or a serialization failure, which may be due to what the
+		// other parts have locked and read.
+		return true, nil, fmt.Errorf("%w: %w", waybill.ErrTransactionLost, failed)
+	}
+	u.undo(mark)
+	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	if _, err := u.conn.Exec(undoing, "ROLLBACK TO SAVEPOINT waybill_part"); err != nil {
+		return true, nil, fmt.Errorf("rollback to savepoint: %w", translate(err))
+	}
+	return true, failed, nil
+}
+
+// errNoUnit says that a part needs InTx.
+var errNoUnit = errors.New("waypg: the transaction is not one of InTx")
 
 // Seen implements inbox.Log.
 func (db *DB) Seen(ctx context.Context, e inbox.Entry) (seen bool, err error) {

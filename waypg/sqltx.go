@@ -51,6 +51,10 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 		return fmt.Errorf("begin: %w", translate(err))
 	}
 	u := &unit{db: s.DB}
+	// Nobody else uses the connection while the unit is open.
+	if err := conn.Raw(func(c any) error { u.conn = c.(*stdlib.Conn).Conn(); return nil }); err != nil {
+		return err
+	}
 	units.Store(tx, u)
 	defer func() {
 		u.end()
@@ -63,7 +67,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := conn.Raw(func(c any) error { return stillOpen(c.(*stdlib.Conn).Conn()) }); err != nil {
+	if err := stillOpen(u.conn); err != nil {
 		return err
 	}
 	rows := u.end()
@@ -171,4 +175,13 @@ func (s *SQLDB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, 
 	}
 	n, err := result.RowsAffected()
 	return n == 1, err
+}
+
+// Part implements inbox.Grouper.
+func (s *SQLDB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+	u, err := s.unitOf(tx)
+	if err != nil {
+		return false, nil, err
+	}
+	return s.part(ctx, u, e, fn)
 }

@@ -18,7 +18,9 @@ import (
 
 // unit is the buffer of one unit of work.
 type unit struct {
-	db *DB
+	db    *DB
+	conn  *pgx.Conn // of InTx
+	parts int       // of a group, so far
 
 	mu    sync.Mutex // a transaction may be shared by goroutines
 	rows  []outbox.Row
@@ -162,7 +164,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 	if err != nil {
 		return fmt.Errorf("begin: %w", translate(err))
 	}
-	u := &unit{db: db}
+	u := &unit{db: db, conn: conn.Conn()}
 	committed := false
 	defer func() {
 		u.end()

@@ -3,6 +3,8 @@ package waysqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 
 	"github.com/waybill-go/waybill/inbox"
 )
@@ -16,6 +18,46 @@ func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 	n, err := result.RowsAffected()
 	return n == 1, err
 }
+
+// Inside implements inbox.Grouper.
+func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+
+// Part implements inbox.Grouper.
+func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return false, nil, err
+	}
+	if u == nil {
+		return false, nil, errNoUnit
+	}
+	mark := u.mark()
+	open := "SAVEPOINT waybill_part"
+	if u.parts++; u.parts > 1 {
+		open = "RELEASE waybill_part; " + open
+	}
+	if _, err := tx.ExecContext(ctx, open); err != nil {
+		return false, nil, fmt.Errorf("savepoint: %w", translate(err))
+	}
+	if fresh, err := db.Remember(ctx, tx, e); err != nil || !fresh {
+		return false, nil, err
+	}
+	failed = fn(context.WithValue(ctx, insideKey{db}, true))
+	if u.ended {
+		return true, nil, errEnded
+	}
+	if failed == nil {
+		return true, nil, nil
+	}
+	u.undo(mark)
+	if _, err := tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO waybill_part"); err != nil {
+		return true, nil, fmt.Errorf("rollback to savepoint: %w", translate(err))
+	}
+	return true, failed, nil
+}
+
+// errNoUnit says that a part needs InTx.
+var errNoUnit = errors.New("waysqlite: the transaction is not one of InTx")
 
 // Seen implements inbox.Log.
 func (db *DB) Seen(ctx context.Context, e inbox.Entry) (bool, error) {

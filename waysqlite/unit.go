@@ -22,10 +22,24 @@ type unit struct {
 	mu    sync.Mutex // a transaction may be shared by goroutines
 	rows  []outbox.Row
 	depth int // of savepoints
+	parts int // of a group, so far
 
 	// Only touched under the connection's lock, by hooks and InTx.
 	ready bool // to commit: the function has returned and the rows are flushed
 	ended bool // SQLite has rolled back, asked or not
+}
+
+func (u *unit) mark() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.rows)
+}
+
+// undo forgets what was dispatched since mark.
+func (u *unit) undo(mark int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rows = u.rows[:min(mark, len(u.rows))]
 }
 
 // units are those that are open in this process: *sql.Tx -> *unit.

@@ -38,6 +38,17 @@ func Inbox[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
 		{"LookupFindsWhatWasHandled", lookupFindsWhatWasHandled[TX]},
 		{"PruningForgetsWhatIsOld", pruningForgetsWhatIsOld[TX]},
 		{"LogRemembersEffectsOutsideTheDatabase", logRemembersEffectsOutsideTheDatabase[TX]},
+		{"GroupIsOneTransaction", groupIsOneTransaction[TX]},
+		{"GroupMemberThatFailsFailsAlone", groupMemberThatFailsFailsAlone[TX]},
+		{"GroupKnowsDuplicates", groupKnowsDuplicates[TX]},
+		{"GroupsOfTheSameMessagesHaveOneEffectEach", groupsOfTheSameMessages[TX]},
+		{"GroupWhoseTransactionIsLostIsHandledOneByOne", groupWhoseTransactionIsLost[TX]},
+		{"GroupMemberThatEndsTheTransactionIsAnError", groupMemberThatEndsTheTransaction[TX]},
+		{"GroupWhoseCommitIsUnknownHasOneEffectEach", groupWhoseCommitIsUnknown[TX]},
+		{"GroupMemberWhoseContextEndsFailsAlone", groupMemberWhoseContextEnds[TX]},
+		{"GroupInsideATransactionIsRefused", groupInsideATransaction[TX]},
+		{"GroupsKeepTheOrderOfKeys", groupsKeepTheOrderOfKeys[TX]},
+		{"GroupsHaveOneEffectEachUnderAnyFailures", groupsHaveOneEffectEach[TX]},
 	})
 }
 
@@ -72,12 +83,17 @@ func (s *site[TX]) handling() *handling[TX] {
 
 // handle registers a handler whose function runs after its effect.
 func (h *handling[TX]) handle(name string, fn func(ctx context.Context, tx TX, m order) error) {
-	inbox.Handle(h.bus, h.s.inbox(), name, func(ctx context.Context, tx TX, m order) error {
+	inbox.Handle(h.bus, h.s.inbox(), name, h.effect(name, fn), inbox.Option{Observer: h})
+}
+
+// effect is a handler's effect, and then fn.
+func (h *handling[TX]) effect(name string, fn func(ctx context.Context, tx TX, m order) error) func(ctx context.Context, tx TX, m order) error {
+	return func(ctx context.Context, tx TX, m order) error {
 		if err := h.s.Insert(ctx, tx, fmt.Sprint(name, " ", m.Seq, " ", h.attempts.Add(1))); err != nil {
 			return err
 		}
 		return fn(ctx, tx, m)
-	}, inbox.Option{Observer: h})
+	}
 }
 
 func (h *handling[TX]) Observe(_ context.Context, e waybill.Event) {

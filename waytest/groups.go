@@ -1,0 +1,174 @@
+package waytest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// A worker whose handlers fail at random: no message begins before the one ahead
+// of it in its key has committed.
+func groupsKeepTheOrderOfKeys[TX any](t *testing.T, s *site[TX]) {
+	if s.Queue == nil {
+		t.Skip("there are no queues")
+	}
+	const keys, each = 6, 15
+	queue, err := s.Queue("orders", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range keys * each {
+		rec := arrival(t, order{fmt.Sprint("k", i%keys), i / keys})
+		if err := queue.Send(t.Context(), rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := &progress{byKey: map[string]int{}, stopAt: keys * each}
+	grouper, ok := s.inbox().(inbox.Grouper[TX])
+	if !ok {
+		t.Fatalf("%T is no inbox.Grouper", s.Store)
+	}
+	store := &counted[TX]{Grouper: grouper}
+	bus := waybill.NewBus("main")
+	inbox.Handle(bus, store, "h", func(ctx context.Context, tx TX, m order) error {
+		if n := done.of(m.Key); n != m.Seq {
+			t.Errorf("key %s: message %d began when %d were done", m.Key, m.Seq, n)
+		}
+		if err := s.Insert(ctx, tx, fmt.Sprint("h ", m.Key, " ", m.Seq)); err != nil {
+			return err
+		}
+		if rand.IntN(6) == 0 {
+			return errChangedMind
+		}
+		return nil
+	}, inbox.Group(4))
+	w, err := worker.New(bus, queue, worker.Config{Concurrency: keys, MaxRetries: 1000, Observer: done, Retry: waybill.Backoff{Delay: time.Millisecond, MaxDelay: time.Millisecond, Jitter: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	done.stop = cancel
+	if err := w.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	for i := range keys {
+		if n := done.of(fmt.Sprint("k", i)); n != each {
+			t.Errorf("key k%d: %d messages were done, want %d", i, n, each)
+		}
+	}
+	texts, err := s.Texts(context.Background())
+	if err != nil || len(texts) != keys*each {
+		t.Errorf("%d effects, %v, want %d", len(texts), err, keys*each)
+	}
+}
+
+// progress counts what a worker has handled, and stops it at a number.
+type progress struct {
+	stop   func()
+	stopAt int
+
+	mu    sync.Mutex
+	byKey map[string]int
+	all   int
+}
+
+// Observe implements waybill.Observer.
+func (p *progress) Observe(_ context.Context, e waybill.Event) {
+	if e.Kind != waybill.Handled || e.Err != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byKey[e.Key]++
+	if p.all++; p.all == p.stopAt {
+		p.stop()
+	}
+}
+
+func (p *progress) of(key string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byKey[key]
+}
+
+func groupsHaveOneEffectEach[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	if err := s.inOwnTx(func(ctx context.Context, tx TX) error { return s.Insert(ctx, tx, "there") }); err != nil {
+		t.Fatal(err)
+	}
+	round := 0
+	rapid.Check(t, often(20, func(rt *rapid.T) {
+		round++
+		from := 10 * round
+		n := rapid.IntRange(2, 8).Draw(rt, "messages")
+		size := rapid.IntRange(2, n).Draw(rt, "group")
+		// How each message fails, one attempt after the other.
+		plans := make([][]string, n)
+		for i := range plans {
+			plans[i] = rapid.SliceOfN(rapid.SampledFrom([]string{"error", "panic", "ignored error"}), 0, 3).Draw(rt, "plan")
+		}
+		var mu sync.Mutex
+		next := func(seq int) (step string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if plan := plans[seq-from]; len(plan) > 0 {
+				step, plans[seq-from] = plan[0], plan[1:]
+			}
+			return step
+		}
+		h := s.handling()
+		h.attempts.Store(int64(10_000 * round))
+		inbox.Handle(h.bus, s.inbox(), "h", h.effect("h", func(ctx context.Context, tx TX, m order) error {
+			if _, err := out.Dispatch(ctx, tx, m); err != nil {
+				return err
+			}
+			switch next(m.Seq) {
+			case "error":
+				return errChangedMind
+			case "panic":
+				panic("boom")
+			case "ignored error":
+				_ = s.Insert(ctx, tx, "there")
+			}
+			return nil
+		}), inbox.Group(size), inbox.Option{Linger: time.Millisecond})
+		recs := arrivals(t, from, n)
+		for left := recs; len(left) > 0; {
+			var again []*waybill.Record
+			for i, err := range h.together(append(left, left[0])...) {
+				if err != nil && i < len(left) {
+					again = append(again, left[i])
+				}
+			}
+			left = again
+		}
+		texts, err := s.Texts(t.Context())
+		if err != nil {
+			rt.Fatal(err)
+		}
+		sent := byKey(s.take(outbox.DefaultTransport))
+		for seq := from; seq < from+n; seq++ {
+			effects := 0
+			for _, text := range texts {
+				if strings.HasPrefix(text, fmt.Sprintf("h %d ", seq)) {
+					effects++
+				}
+			}
+			if got := sent[fmt.Sprint("k", seq)]; effects != 1 || len(got) != 1 {
+				rt.Fatalf("message %d has %d effects and dispatched %v, want one of each", seq, effects, got)
+			}
+		}
+	}))
+}
