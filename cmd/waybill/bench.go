@@ -23,7 +23,7 @@ import (
 
 // benchmarks are the arguments of bench.
 var benchmarks = map[string]func(context.Context, bench.Options) ([]bench.Result, error){
-	"relay": bench.Relay, "dispatch": bench.Dispatch, "latency": bench.Latency, "claim": bench.Claim,
+	"relay": bench.Relay, "dispatch": bench.Dispatch, "inbox": bench.Inbox, "latency": bench.Latency, "claim": bench.Claim,
 }
 
 // benchFlags are those of bench.
@@ -37,7 +37,7 @@ type benchFlags struct {
 func benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench relay|dispatch|latency|claim",
+		Use:   "bench relay|dispatch|inbox|latency|claim",
 		Short: "Measure waybill against code written by hand, on your servers",
 		Long: `Measure waybill against code written by hand that does the same job on the same servers, in the
 same run. Rounds of both sides take turns; the ratio is the median of the rounds'. It uses a schema
@@ -50,6 +50,8 @@ same run. Rounds of both sides take turns; the ratio is the median of the rounds
   dispatch  a transaction with a business row and one, two or five messages, against the same with a
             plain insert; more --buckets are more dispatch locks, and fewer transactions that wait.
             --case one, two, five, beside-relay (8 writers while a relay drains)
+  inbox     a worker with an inbox against loops by hand, with 1, 8 and 32 messages at once or --workers,
+            one a transaction; in groups of 50; and groups against one a transaction
   latency   from a commit to a consumer, 50 messages a second, against a client that publishes after
             its commit; the ratio is that of the 99th percentiles, and less is better
   claim     what grows with the rows that wait or have passed, against the growth of a plain claim;
@@ -69,18 +71,18 @@ something is wanted.`,
 		Example: `  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
   waybill bench relay --case strict --batch 1000 --window 512 --database ... --broker ...`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"relay", "dispatch", "latency", "claim"},
+		ValidArgs: []string{"relay", "dispatch", "inbox", "latency", "claim"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	p := cmd.Flags()
 	p.StringVar(&f.broker, "broker", "", "DSN of a RabbitMQ")
 	p.StringArrayVar(&f.Cases, "case", nil, "only this case, of those above; may be repeated")
 	p.IntVar(&f.Rounds, "rounds", 5, "how often each side is measured")
-	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay; waiting beside dispatch; for claim (default there 1,000,000)")
+	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay and inbox (inbox: 20,000); waiting beside dispatch; for claim (default there 1,000,000)")
 	p.IntVar(&f.Keys, "keys", 1000, "partition keys (dispatch: 100,000); relay then measures this case alone")
 	p.DurationVar(&f.Slice, "slice", 30*time.Second, "how long each side of latency is measured in a round (dispatch: 1s)")
 	p.IntVar(&f.Buckets, "buckets", outbox.DefaultBuckets, "buckets of the outbox")
-	p.IntVar(&f.Workers, "workers", 2, "batches a relay has in hand at once")
+	p.IntVar(&f.Workers, "workers", 2, "batches a relay has in hand at once (inbox: handlers)")
 	p.IntVar(&f.Batch, "batch", 0, "rows a relay claims at once (default 500)")
 	p.IntVar(&f.Window, "window", 0, "messages of a batch a relay has unconfirmed at once (default 256)")
 	p.StringVar(&f.profiles.cpu, "cpuprofile", "", "write a CPU profile to this file; go tool pprof -tagfocus side=waybill shows one side")
@@ -165,12 +167,15 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 		}
 	} else {
 		f.Keys = map[string]int{"relay": 0, "dispatch": 100_000}[name]
-		if name == "latency" || name == "claim" {
+		if f.Keys == 0 && name != "relay" {
 			f.Keys = 1000
 		}
 	}
-	if name == "claim" && !cmd.Flags().Changed("rows") {
-		f.Rows = 1_000_000
+	if rows := map[string]int{"claim": 1_000_000, "inbox": 20_000}[name]; rows > 0 && !cmd.Flags().Changed("rows") {
+		f.Rows = rows
+	}
+	if name == "inbox" && !cmd.Flags().Changed("workers") {
+		f.Workers = 0 // several
 	}
 	if name == "dispatch" && !cmd.Flags().Changed("slice") {
 		f.Slice = time.Second
