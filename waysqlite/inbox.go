@@ -43,10 +43,7 @@ func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx c
 		return false, nil, err
 	}
 	failed = fn(context.WithValue(ctx, insideKey{db}, true))
-	if u.ended {
-		return true, nil, errEnded
-	}
-	if failed == nil {
+	if failed == nil { // where SQLite has rolled back, the next RELEASE or InTx says so
 		return true, nil, nil
 	}
 	u.undo(mark)
