@@ -55,7 +55,7 @@ type Options struct {
 func Cases(command string) (names []string) {
 	switch command {
 	case "relay":
-		for _, c := range offered() {
+		for _, c := range relayCases {
 			names = append(names, c.name)
 		}
 	case "dispatch":

@@ -30,21 +30,6 @@ var relayCases = []relayCase{
 	{name: "pipelined-one-key", keys: 1, pipelined: true, target: 0.80},
 }
 
-// pipeline makes a relay keep several messages of a key in flight, and reports
-// whether there is such a relay. There is none: no case of relayCases that is
-// pipelined is offered.
-func pipeline(*outbox.RelayConfig) bool { return false }
-
-// offered are the cases of relay.
-func offered() (cases []relayCase) {
-	for _, c := range relayCases {
-		if !c.pipelined || pipeline(&outbox.RelayConfig{}) {
-			cases = append(cases, c)
-		}
-	}
-	return cases
-}
-
 // Relay measures a relay against one that keeps no order, and with a single key
 // against a client that waits for each confirmation. Rows are loaded before each
 // round, and what arrived is counted and its order checked after it. With
@@ -60,7 +45,7 @@ func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, broker.close()) }()
-	cases := offered()
+	cases := relayCases
 	if opt.Keys > 0 {
 		cases = []relayCase{{name: "keys", keys: opt.Keys}}
 		opt.Cases = nil
@@ -96,11 +81,10 @@ func (r relaying) measure(ctx context.Context) (_ Result, err error) {
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, pub.Close()) }()
-	cfg := outbox.RelayConfig{Drain: true, Workers: r.opt.Workers, Batch: r.opt.Batch, Window: r.opt.Window}
+	cfg := outbox.RelayConfig{Drain: true, Workers: r.opt.Workers, Batch: r.opt.Batch, Window: r.opt.Window, Pipelined: r.pipelined}
 	res := Result{Case: "relay, " + r.name, Database: r.database(), Keys: r.keys, Workers: r.opt.Workers, Ordering: "strict",
 		Target: r.relayCase.target, Buckets: r.opt.buckets(), Batch: r.opt.Batch, Window: r.opt.Window, Rows: r.opt.Rows}
 	if r.pipelined {
-		pipeline(&cfg)
 		res.Ordering = "pipelined"
 	}
 	relay, err := outbox.NewRelay(r.store(), pub, cfg)
