@@ -128,8 +128,9 @@ type Relay struct {
 	PID       int        `json:"pid"`
 	StartedAt time.Time  `json:"started_at"`
 	SeenAt    time.Time  `json:"seen_at"`
-	Problem   string     `json:"problem,omitempty"` // why nothing goes out
-	Since     *time.Time `json:"since,omitempty"`   // when that began
+	Problem   string     `json:"problem,omitempty"`  // why nothing goes out
+	Degraded  string     `json:"degraded,omitempty"` // why messages go out later than they could; told while there is no problem
+	Since     *time.Time `json:"since,omitempty"`    // when that began
 }
 
 // BlockedKey is a key, a single message without one, or a whole route, that a

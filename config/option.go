@@ -88,6 +88,8 @@ func parseOptions(query string, known []option, of string) (map[string]any, erro
 		case i < 0 && !hasValue:
 			// Not named: it may be the tail of a password with a bare ? in it.
 			errs = append(errs, problem("an option without a value", "write name=value, and ? in a password as %3F"))
+		case i < 0 && schemes[of].lacks[word] != "":
+			errs = append(errs, problem(fmt.Sprintf("there is no option %q for %s", word, of), schemes[of].lacks[word]))
 		case i < 0:
 			errs = append(errs, problem("unknown option "+quote(word), nearest.Hint(word, optionNames(known), "options of "+of)))
 		case twice:

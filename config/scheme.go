@@ -14,6 +14,7 @@ type scheme struct {
 	token   bool   // takes a password alone: a lone user would be a secret in the clear
 	stores  bool   // can hold waybill's tables
 	options []option
+	lacks   map[string]string // options of similar schemes, and why they are not here
 }
 
 // A shape is the form of what follows the scheme.
@@ -34,6 +35,8 @@ var (
 	tablePrefix = pattern("prefix", identifier, "a table prefix: a to z, 0 to 9 and _, at most 31, no digit first")
 	prefetch    = whole("prefetch", 1, 65535)
 	ordered     = boolean("ordered")
+
+	noNotify = "MySQL and MariaDB have no NOTIFY: relays look for messages every 250 ms, or more often"
 
 	postgresTLS = []option{
 		enum("sslmode", "disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
@@ -61,7 +64,7 @@ var schemes = map[string]scheme{
 	})},
 	"mysql": {path: "database", stores: true, options: slices.Concat(mysqlTLS, []option{
 		tablePrefix, duration("connect_timeout"),
-	})},
+	}), lacks: map[string]string{"notify": noNotify, "listen": noNotify}},
 	"queue": {shape: nameShape, options: []option{
 		nested("database", "sqlite", "postgres", "mysql"), ordered, duration("lease"), prefetch,
 	}},

@@ -65,17 +65,22 @@ func (v *validation) database() {
 	v.options(at, d)
 }
 
-// options refuses options that are understood and not yet honoured.
+// options refuses options that would mean nothing where they are.
 func (v *validation) options(at keyPath, d DSN) {
 	if d.Scheme == "queue" {
 		d, _ = d.DSN("database")
+		for _, name := range []string{"notify", "listen"} {
+			v.check(d.options[name] == nil, at, fmt.Sprintf("option %q does nothing for a queue", name), "remove it: workers look for messages themselves")
+		}
+		return
 	}
 	if d.Scheme != "postgres" {
 		return
 	}
-	_, listens := d.DSN("listen")
-	v.check(!listens, at, `option "listen" is `+notAvailable, "remove it: relays look for messages every 250 ms, or more often")
-	v.check(!d.Bool("notify", false), at, `option "notify" is `+notAvailable, "remove it: relays look for messages every 250 ms, or more often")
+	listen, _ := d.DSN("listen")
+	for _, name := range []string{"schema", "prefix", "notify", "listen"} {
+		v.check(listen.options[name] == nil, at, fmt.Sprintf("option %q means nothing inside of the option \"listen\"", name), "it belongs to the DSN around it")
+	}
 }
 
 func (v *validation) transport(name string, t Transport) {

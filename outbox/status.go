@@ -16,8 +16,9 @@ const (
 
 // status reports how a relay is doing, where the database keeps reports.
 type status struct {
-	to  Reporter // nil where it keeps none
-	log *slog.Logger
+	to      Reporter       // nil where it keeps none
+	listens ListeningStore // nil where it does not
+	log     *slog.Logger
 
 	// again is within what time a worker that finds the broker out of reach comes
 	// to find it so again.
@@ -31,7 +32,8 @@ type status struct {
 
 func newStatus(store Store, cfg RelayConfig) *status {
 	to, _ := store.(Reporter)
-	return &status{to: to, log: cfg.Log, again: 2*cfg.PublishDeadline + outageMax, last: Report{Relay: uuid.Must(uuid.NewV4()), Transport: cfg.Transport}}
+	listens, _ := store.(ListeningStore)
+	return &status{to: to, listens: listens, log: cfg.Log, again: 2*cfg.PublishDeadline + outageMax, last: Report{Relay: uuid.Must(uuid.NewV4()), Transport: cfg.Transport}}
 }
 
 // now reports a problem, nil when there is none, if it is news or time.
@@ -45,11 +47,29 @@ func (s *status) now(ctx context.Context, problem error) {
 	if problem != nil {
 		text, s.failed = problem.Error(), time.Now()
 	}
-	if (text == "") == (s.last.Problem == "") && time.Since(s.at) < reportEvery {
+	news := s.hears(ctx) || (text == "") != (s.last.Problem == "")
+	if !news && time.Since(s.at) < reportEvery {
 		return
 	}
 	s.last.Problem, s.at = text, time.Now()
 	s.send(ctx)
+}
+
+// hears notes whether commits of other processes are heard of, and reports
+// whether that has changed. The caller holds mu.
+func (s *status) hears(ctx context.Context) (changed bool) {
+	if s.listens == nil {
+		return false
+	}
+	before, why := s.last.Degraded, s.listens.Deaf()
+	s.last.Degraded = why
+	switch {
+	case before == "" && why != "":
+		s.log.LogAttrs(ctx, slog.LevelWarn, "degraded: does not hear of commits of other processes, polls for them", slog.String("queue", s.last.Transport), slog.String("err", why))
+	case before != "" && why == "":
+		s.log.LogAttrs(ctx, slog.LevelInfo, "hears of commits of other processes again", slog.String("queue", s.last.Transport))
+	}
+	return (before == "") != (why == "")
 }
 
 // idle reports that there was nothing to do. That is no sign that a problem is

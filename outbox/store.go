@@ -32,7 +32,8 @@ type Store interface {
 	// Left counts what is in the outbox for a transport.
 	Left(ctx context.Context, transport string) (Left, error)
 	// Wake returns a channel that receives, after a commit in this process that
-	// wrote rows for transport. Hints may be lost or needless.
+	// wrote rows for transport; of a ListeningStore also in other processes. Hints
+	// may be lost or needless.
 	Wake(transport string) <-chan struct{}
 }
 
@@ -87,11 +88,20 @@ type Reporter interface {
 	Report(ctx context.Context, r Report) error
 }
 
+// A ListeningStore is a Store that can hear of commits in other processes.
+type ListeningStore interface {
+	Store
+	// Deaf says in one line why it does not hear of them although it is to, so
+	// that only polling finds them. Empty means that nothing is amiss.
+	Deaf() string
+}
+
 // A Report is what a relay says of itself.
 type Report struct {
 	Relay     uuid.UUID // one run of one relay
 	Transport string
 	Problem   string // why nothing can go out; empty when nothing is in the way
+	Degraded  string // why messages go out later than they could; see ListeningStore
 	Ended     bool
 }
 

@@ -20,13 +20,14 @@ func (c *cli) statsCommand() *cobra.Command {
 		Short: "Count what is in the outbox, the queues and the inbox, and list relays",
 		Long: `Count what is in the outbox, the queues and the inbox of the configured database,
 and list the relays that have reported within the last minute, with what keeps
-them from publishing. (Those of a SQLite file do not report.)
+them from publishing or from hearing of commits. (Those of a SQLite file do not report.)
 
 With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_hand",
 "retrying", "oldest_age_seconds"}], "inbox": [...], "relays": [{"transport",
-"host", "pid", "started_at", "seen_at", "problem", "since"}]}, the lists without
-detail here as "outbox stats" and "inbox stats" have them. Problem and since are
-left out while nothing is in the way.
+"host", "pid", "started_at", "seen_at", "problem", "degraded", "since"}]}, the
+lists without detail here as "outbox stats" and "inbox stats" have them. Problem
+says why nothing goes out, degraded why a relay that is to listen finds messages
+by polling alone. They and since are left out while nothing is amiss.
 ` + failIfHelp,
 		Example: `  waybill stats --json
   waybill stats --fail-if 'oldest_age>5m' --fail-if 'blocked>0'`,
@@ -103,6 +104,8 @@ func relayState(r admin.Relay) string {
 		return "silent for " + ago(r.SeenAt)
 	case r.Problem != "" && r.Since != nil:
 		return fmt.Sprintf("broker unavailable for %s: %s", ago(*r.Since), strings.TrimPrefix(r.Problem, waybill.ErrUnavailable.Error()+": "))
+	case r.Degraded != "" && r.Since != nil:
+		return fmt.Sprintf("works, degraded for %s (polls only): %s", ago(*r.Since), strings.TrimPrefix(r.Degraded, waybill.ErrUnavailable.Error()+": "))
 	}
 	return "works"
 }

@@ -3,6 +3,7 @@ package waypg
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,6 +104,9 @@ func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 	return query(ctx, db, adminSQL, "relays", func(rows pgx.Rows, r *admin.Relay) error {
 		err := rows.Scan(&r.Transport, &r.Host, &r.PID, &r.StartedAt, &r.SeenAt, &r.Problem, &r.Since)
 		r.StartedAt, r.SeenAt = r.StartedAt.UTC(), r.SeenAt.UTC()
+		if why, ok := strings.CutPrefix(r.Problem, degradedMark); ok {
+			r.Problem, r.Degraded = "", why
+		}
 		if r.Since != nil {
 			*r.Since = r.Since.UTC()
 		}

@@ -7,10 +7,12 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gofrs/uuid/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -31,6 +33,7 @@ var (
 	_ outbox.IdleStore          = (*DB)(nil)
 	_ outbox.UnserializedWriter = (*DB)(nil)
 	_ outbox.Reporter           = (*DB)(nil)
+	_ outbox.ListeningStore     = (*DB)(nil)
 	_ outbox.RouteStore         = (*DB)(nil)
 	_ inbox.Grouper[pgx.Tx]     = (*DB)(nil)
 	_ inbox.Log                 = (*DB)(nil)
@@ -51,6 +54,18 @@ type Config struct {
 	// server ends its session; zero means 30 s. It must be longer than the
 	// relay's publish deadline and three heartbeats of its broker together.
 	IdleTimeout time.Duration
+	// Notify announces commits of units of work to relays of other processes
+	// (NOTIFY), and lets relays of this one hear of theirs (LISTEN). Each takes a
+	// connection besides the pool's. Commits do not wait for it, and relays poll
+	// as without it, because an announcement can be lost.
+	Notify bool
+	// Listen is a connection string for hearing announcements, needed where the
+	// pool's connections go through a pooler: it names the server itself. Relays
+	// listen when it is set, also without Notify. Empty means where the pool leads.
+	Listen string
+	// Log receives, once, that commits cannot be announced any more, and that they
+	// can again. Nil discards.
+	Log *slog.Logger
 }
 
 const (
@@ -77,6 +92,9 @@ type DB struct {
 	owned     bool        // Close closes the pool
 	due       atomic.Bool // delayed messages are, as a claim has seen
 	schema    string
+	self      string    // marks what this DB announces
+	notifier  *notifier // nil unless commits are announced
+	listener  *listener // nil unless relays listen
 
 	mu       sync.Mutex
 	found    *place // once the database has been looked at
@@ -100,7 +118,7 @@ type place struct {
 	// database, schema and prefix; waybill_dispatch computes the same.
 	namespace int32
 
-	outbox, inbox, queue, admin, rebucket sqlfile.Set
+	outbox, inbox, queue, admin, rebucket, wake sqlfile.Set
 }
 
 // Open connects to the database that connString names (see pgxpool.ParseConfig)
@@ -166,11 +184,39 @@ func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
 	if cfg.Retention < 0 || cfg.IdleTimeout < 0 {
 		return nil, fmt.Errorf("waypg: negative duration: Retention %v, IdleTimeout %v", cfg.Retention, cfg.IdleTimeout)
 	}
-	return &DB{
+	db := &DB{
 		pool: pool, prefix: prefix, schema: cfg.Schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*lane.Lane{},
-	}, nil
+	}
+	if err := db.setUpWaking(cfg); err != nil {
+		return nil, err
+	}
+	return db, nil
+}
+
+// setUpWaking prepares what cfg says of commits in other processes. It connects
+// to nothing.
+func (db *DB) setUpWaking(cfg Config) error {
+	db.self = uuid.Must(uuid.NewV4()).String()
+	if cfg.Notify {
+		log := cfg.Log
+		if log == nil {
+			log = slog.New(slog.DiscardHandler)
+		}
+		db.notifier = newNotifier(db, log)
+	}
+	if cfg.Notify || cfg.Listen != "" {
+		db.listener = &listener{db: db, heartbeat: listenHeartbeat}
+	}
+	if cfg.Listen != "" {
+		to, err := pgxpool.ParseConfig(cfg.Listen) // which knows the options of Open's, too
+		if err != nil {
+			return fmt.Errorf("waypg: Listen: %w", err) // pgx leaves the password out
+		}
+		db.listener.to = to.ConnConfig
+	}
+	return nil
 }
 
 // Pool returns the pool.
@@ -193,8 +239,10 @@ func (db *DB) SQL() *SQLDB {
 	return db.sqlDB
 }
 
-// Close closes what Open opened. Relays and workers must have ended.
+// Close announces what is still to be announced, for a second at most, and closes
+// what Open opened. Relays and workers must have ended.
 func (db *DB) Close() error {
+	db.notifier.close()
 	db.mu.Lock()
 	sqlDB := db.sqlDB
 	db.mu.Unlock()
@@ -244,7 +292,7 @@ func (db *DB) where(ctx context.Context) (*place, error) {
 		}
 	}
 	p.namespace = namespace(p.database, p.schema, db.prefix)
-	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "rebucket": &p.rebucket} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "rebucket": &p.rebucket, "wake": &p.wake} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
 		if err != nil {
 			return nil, err
@@ -322,12 +370,14 @@ func (db *DB) hint(name string) {
 	}
 }
 
+// hintRows hints at rows that were committed, in this process and to others.
 func (db *DB) hintRows(rows []outbox.Row) {
 	for _, row := range rows {
 		if row.Queue != "" {
 			db.hint("queue " + row.Queue)
 		} else {
 			db.hint(row.Transport)
+			db.notifier.hint(row.Transport)
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // Lead implements outbox.Store. Any number of processes may relay. A server or
-// role that would end a claim while it publishes is refused.
+// role that would end a claim while it publishes is refused. Until the release it
+// listens, if it is to.
 func (db *DB) Lead(ctx context.Context) (func(), error) {
 	p, err := db.ready(ctx)
 	if err != nil {
@@ -30,7 +31,7 @@ func (db *DB) Lead(ctx context.Context) (func(), error) {
 	if len(found) > 0 {
 		return nil, fmt.Errorf("waypg: the relay's sessions have %s = %s, want %s: set it for the role or database that the relay connects with", found[0].Name, found[0].Value, found[0].Want)
 	}
-	return func() {}, nil
+	return db.listener.hold(ctx, p), nil
 }
 
 // A hindrance is a setting with which nothing can be relayed.
@@ -39,8 +40,14 @@ type hindrance struct{ Name, Value, Want string }
 // BlocksRoutes implements outbox.RouteStore.
 func (db *DB) BlocksRoutes() {}
 
-// Wake implements outbox.Store.
-func (db *DB) Wake(transport string) <-chan struct{} { return db.wake(transport) }
+// Wake implements outbox.Store. With Config.Notify or Config.Listen it also hints
+// at commits in other processes, between Lead and its release. What a
+// transaction of the caller's own has dispatched is not hinted at: its commit is
+// not seen.
+func (db *DB) Wake(transport string) <-chan struct{} {
+	db.listener.add(transport)
+	return db.wake(transport)
+}
 
 // Left implements outbox.Store.
 func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err error) {
@@ -66,9 +73,16 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 	if err != nil {
 		host = "?"
 	}
-	_, err = db.pool.Exec(ctx, p.outbox.Query("report"), r.Relay.String(), r.Transport, host, os.Getpid(), clip(r.Problem, maxError))
+	problem := r.Problem
+	if problem == "" && r.Degraded != "" {
+		problem = degradedMark + r.Degraded
+	}
+	_, err = db.pool.Exec(ctx, p.outbox.Query("report"), r.Relay.String(), r.Transport, host, os.Getpid(), clip(problem, maxError))
 	return translate(err)
 }
+
+// degradedMark begins a problem that does not keep anything from going out.
+const degradedMark = "degraded: "
 
 // upkeep does what is due before a claim: it moves delayed messages, looks at
 // one bucket from its start, and ends sessions that are stuck with a bucket.

@@ -63,7 +63,12 @@ var bouncer struct {
 // mode.
 func pooled(t testing.TB) string {
 	t.Helper()
-	dsn := testserver.Postgres(t)
+	return bounced(t, testserver.Postgres(t))
+}
+
+// bounced is a database as it is reached through that PgBouncer.
+func bounced(t testing.TB, dsn string) string {
+	t.Helper()
 	bouncer.once.Do(func() {
 		u, err := url.Parse(testserver.StartPgBouncer(forPackage, dsn))
 		if err != nil {

@@ -24,6 +24,20 @@ const (
 // password.
 func ConnString(dsn config.DSN) (string, error) { return connString(dsn, usualConnections) }
 
+// listenString returns the DSN of the option listen as pgx reads it; empty
+// without one. It holds the password.
+func listenString(dsn config.DSN) (string, error) {
+	listen, ok := dsn.DSN("listen")
+	if !ok {
+		return "", nil
+	}
+	text, err := connString(listen, usualConnections)
+	if err != nil {
+		return "", fmt.Errorf("option listen: %w", err)
+	}
+	return text, nil
+}
+
 func connString(dsn config.DSN, connections int) (string, error) {
 	options := url.Values{
 		"sslmode":          {dsn.Enum("sslmode", "prefer")},

@@ -38,11 +38,17 @@ func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database
 	if err != nil {
 		return nil, err
 	}
+	listen, err := listenString(dsn)
+	if err != nil {
+		return nil, err
+	}
 	db, err := waypg.Open(ctx, to, waypg.Config{
 		Schema:      dsn.Text("schema", ""),
 		Prefix:      dsn.Text("prefix", ""),
 		Retention:   how.Retention,
 		IdleTimeout: how.IdleTimeout,
+		Notify:      dsn.Bool("notify", false),
+		Listen:      listen,
 	})
 	if err != nil {
 		return nil, explain(dsn, err)

@@ -311,7 +311,9 @@ FROM  (SELECT EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
 INSERT INTO public.waybill_workers AS w (id, kind, transport, host, pid, problem, since)
 VALUES ($1::uuid, 'relay', $2::text, $3::text, $4::int, $5::text, CASE WHEN $5::text = '' THEN NULL ELSE clock_timestamp() END)
 ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), problem = excluded.problem,
-    since = CASE WHEN excluded.problem = '' THEN NULL ELSE coalesce(w.since, excluded.since) END;
+    since = CASE WHEN excluded.problem = '' THEN NULL
+                 WHEN (excluded.problem LIKE 'degraded: %') <> (w.problem LIKE 'degraded: %') THEN excluded.since
+                 ELSE coalesce(w.since, excluded.since) END;
 
 -- name: forget_report
 DELETE FROM public.waybill_workers WHERE id = $1::uuid OR seen_at < now() - interval '1 hour';

@@ -1,0 +1,262 @@
+package waypg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// listenHeartbeat is how long a listener hears nothing before it asks whether
+// the server is still there, and how long it waits for the answer.
+const listenHeartbeat = 5 * time.Second
+
+// A listener hears of commits of other processes, on a connection of its own
+// that is always being read, and hands them on as hints. It runs while somebody
+// relays. While it is deaf it says why, and polling goes on as without it.
+type listener struct {
+	db        *DB
+	to        *pgx.ConnConfig // nil means where the pool leads
+	heartbeat time.Duration
+
+	turn    sync.Mutex // guards who holds it, and end
+	holders int
+	end     func()
+
+	mu         sync.Mutex // guards what follows
+	transports []string
+	interrupt  context.CancelFunc // ends the wait of run; nil before the first
+	deaf       string
+}
+
+// hold keeps the listener running until the returned function is called.
+func (l *listener) hold(ctx context.Context, p *place) (release func()) {
+	if l == nil {
+		return func() {}
+	}
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	if l.holders++; l.holders == 1 {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			l.run(ctx, p)
+		}()
+		l.end = func() { cancel(); <-done }
+	}
+	return sync.OnceFunc(func() {
+		l.turn.Lock()
+		defer l.turn.Unlock()
+		if l.holders--; l.holders == 0 {
+			l.end()
+		}
+	})
+}
+
+// add makes it listen for a transport, at once if it runs.
+func (l *listener) add(transport string) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.Contains(l.transports, transport) {
+		return
+	}
+	l.transports = append(l.transports, transport)
+	if l.interrupt != nil {
+		l.interrupt()
+	}
+}
+
+// Deaf implements outbox.ListeningStore.
+func (db *DB) Deaf() string {
+	if db.listener == nil {
+		return ""
+	}
+	db.listener.mu.Lock()
+	defer db.listener.mu.Unlock()
+	return db.listener.deaf
+}
+
+func (l *listener) setDeaf(why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deaf = why
+}
+
+// run listens until ctx ends, on one connection after another.
+func (l *listener) run(ctx context.Context, p *place) {
+	defer l.setDeaf("")
+	for failures := 1; ; failures++ {
+		began := time.Now()
+		err := l.hear(ctx, p)
+		if ctx.Err() != nil {
+			return
+		}
+		l.setDeaf(oneLine(err))
+		if time.Since(began) > 2*l.heartbeat {
+			failures = 1
+		}
+		select {
+		case <-time.After(reconnect.After(failures, nil)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hear listens until the connection is of no use any more, or ctx ends.
+func (l *listener) hear(ctx context.Context, p *place) error {
+	conn, err := l.connect(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer hangUp(conn)
+	transports := map[string]string{} // by channel
+	alive := time.Now()
+	for {
+		if err := l.subscribe(ctx, conn, p, transports); err != nil {
+			return err
+		}
+		wait, cancel := context.WithDeadline(ctx, alive.Add(l.heartbeat))
+		if !l.waits(len(transports), cancel) {
+			cancel()
+			continue // another one was added meanwhile
+		}
+		heard, err := conn.WaitForNotification(wait)
+		cancel()
+		switch {
+		case heard != nil:
+			alive = time.Now()
+			// What this DB has committed it has hinted at before it announced it.
+			if transport, ok := transports[heard.Channel]; ok && heard.Payload != l.db.self {
+				l.db.hint(transport)
+			}
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case conn.IsClosed():
+			return fmt.Errorf("listen: %w", err)
+		case time.Since(alive) >= l.heartbeat:
+			if err := l.beat(ctx, conn); err != nil {
+				return err
+			}
+			alive = time.Now()
+		}
+	}
+}
+
+// waits notes what ends the coming wait, unless there are more transports than
+// so many.
+func (l *listener) waits(transports int, interrupt context.CancelFunc) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.interrupt = interrupt
+	return len(l.transports) == transports
+}
+
+var errPooled = errors.New("the connection to listen on goes through a pooler: name the server itself (option listen, Config.Listen)")
+
+// connect makes sure that what is announced can be heard.
+func (l *listener) connect(ctx context.Context, p *place) (_ *pgx.Conn, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.heartbeat)
+	defer cancel()
+	conn, err := l.db.dial(ctx, l.to)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			hangUp(conn)
+		}
+	}()
+	if err := direct(ctx, conn); err != nil {
+		return nil, err
+	}
+	if l.to != nil {
+		if err := l.sameServer(ctx, conn, p); err != nil {
+			return nil, err
+		}
+	}
+	var set int
+	return conn, translate(conn.QueryRow(ctx, p.wake.Query("prepare_listener")).Scan(&set))
+}
+
+// sameServer refuses a connection to where nothing of the outbox is announced.
+func (l *listener) sameServer(ctx context.Context, conn *pgx.Conn, p *place) error {
+	outboxes, err := l.db.dial(ctx, nil) // the pool's may all be busy
+	if err != nil {
+		return err
+	}
+	defer hangUp(outboxes)
+	var database [2]string
+	var started [2]time.Time
+	for i, c := range []*pgx.Conn{conn, outboxes} {
+		if err := c.QueryRow(ctx, p.wake.Query("server")).Scan(&database[i], &started[i]); err != nil {
+			return translate(err)
+		}
+	}
+	switch {
+	case database[0] != database[1]:
+		return fmt.Errorf("the connection to listen on leads to the database %s, and the outbox is in %s", database[0], database[1])
+	case !started[0].Equal(started[1]):
+		return errors.New("the connection to listen on leads to another server than the outbox's")
+	}
+	return nil
+}
+
+// direct refuses a pooler's connection: what listens there is the pooler's, and
+// nobody reads what it hears.
+func direct(ctx context.Context, conn *pgx.Conn) error {
+	pooled, err := behindPooler(ctx, conn)
+	if err != nil {
+		return translate(err)
+	}
+	if pooled {
+		return errPooled
+	}
+	return nil
+}
+
+// beat asks whether the server is still there.
+func (l *listener) beat(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, l.heartbeat)
+	defer cancel()
+	if err := direct(ctx, conn); err != nil {
+		return fmt.Errorf("heartbeat of the listener: %w", err)
+	}
+	return nil
+}
+
+// subscribe listens for the transports that are new, and has them looked at:
+// what was committed before is not heard.
+func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *place, transports map[string]string) error {
+	ctx, cancel := context.WithTimeout(ctx, l.heartbeat)
+	defer cancel()
+	l.mu.Lock()
+	wanted := slices.Clone(l.transports)
+	l.mu.Unlock()
+	for _, transport := range wanted {
+		channel := channelOf(p, l.db.prefix, transport)
+		if _, ok := transports[channel]; ok {
+			continue
+		}
+		if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
+			return fmt.Errorf("listen: %w", translate(err))
+		}
+		transports[channel] = transport
+		l.db.hint(transport)
+	}
+	l.setDeaf("")
+	return nil
+}
+
+// oneLine is an error for a log or a report: the client's have a line for each
+// address and try.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,0 +1,255 @@
+package waypg_test
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/faultproxy"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// hardly is a relay that finds nothing by polling before a test is over.
+var hardly = outbox.RelayConfig{PollMin: time.Hour, PollMax: time.Hour}
+
+// comes dispatches in one process and waits for the message in a relay's sink.
+func comes(t testing.TB, from *waypg.DB, sink *recorder, within time.Duration) {
+	t.Helper()
+	n := len(sink.all())
+	put(t, from, outbox.Config{}, order{"k", n})
+	start := time.Now()
+	await(t, "the message comes", within, func() bool { return len(sink.all()) > n })
+	t.Logf("it came after %v", time.Since(start))
+}
+
+// listeners counts the sessions that listen in the database of db.
+func listeners(t testing.TB, db *waypg.DB) int {
+	t.Helper()
+	return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'")
+}
+
+func TestCommitInAnotherProcessWakesTheRelay(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	for name, at := range map[string]struct {
+		dsn    string
+		notify bool
+		listen string
+	}{
+		"direct":                            {dsn, true, ""},
+		"behind a pooler":                   {bounced(t, dsn), true, dsn},
+		"behind a pooler, and only listens": {bounced(t, dsn), false, dsn},
+	} {
+		here := openAt(t, at.dsn, waypg.Config{Notify: true})
+		there := connect(t, at.dsn, waypg.Config{Notify: at.notify, Listen: at.listen})
+		sink := &recorder{}
+		stop := relaying(t, there, sink, hardly)
+		await(t, name+": it listens", 10*time.Second, func() bool { return listeners(t, here) == 1 })
+		for range 3 {
+			comes(t, here, sink, 10*time.Second)
+		}
+		if why := there.Deaf(); why != "" {
+			t.Errorf("%s: deaf: %s", name, why)
+		}
+		stop()
+		await(t, name+": it listens no more", 10*time.Second, func() bool { return listeners(t, here) == 0 })
+	}
+}
+
+// hints counts the hints that come within a moment.
+func hints(wake <-chan struct{}) (n int) {
+	for {
+		select {
+		case <-wake:
+			n++
+		case <-time.After(200 * time.Millisecond):
+			return n
+		}
+	}
+}
+
+func TestOnlyRelaysOfTheTransportAreWoken(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	here := openAt(t, dsn, waypg.Config{Notify: true})
+	wakes := map[string]<-chan struct{}{}
+	for name, of := range map[string]struct {
+		cfg       waypg.Config
+		transport string
+	}{
+		"the same":          {waypg.Config{Notify: true}, "events"},
+		"another transport": {waypg.Config{Notify: true}, "mail"},
+		"another prefix":    {waypg.Config{Notify: true, Prefix: "w_"}, "events"},
+		"another schema":    {waypg.Config{Notify: true, Schema: "shop"}, "events"},
+	} {
+		db := openAt(t, dsn, of.cfg)
+		release, err := db.Lead(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		wakes[name] = db.Wake(of.transport)
+		if n := hints(wakes[name]); n != 1 {
+			t.Errorf("%s: %d hints when it begins to listen, want one: what was committed before is not heard", name, n)
+		}
+	}
+	put(t, here, outbox.Config{To: "events"}, order{"k", 0})
+	for name, want := range map[string]int{"the same": 1, "another transport": 0, "another prefix": 0, "another schema": 0} {
+		if n := hints(wakes[name]); n != want {
+			t.Errorf("%s: %d hints, want %d", name, n, want)
+		}
+	}
+	// Any program may announce its commits.
+	exec(t, here, "SELECT pg_notify('waybill_' || md5(current_database() || '/\"public\".waybill_/events'), '')")
+	if n := hints(wakes["the same"]); n != 1 {
+		t.Errorf("%d hints of a program's own NOTIFY, want 1", n)
+	}
+}
+
+// A process that relays what it dispatches looks once, not twice.
+func TestOwnAnnouncementsAreNotHeard(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{Notify: true})
+	release, err := db.Lead(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	wake := db.Wake("default")
+	hints(wake)
+	put(t, db, outbox.Config{}, order{"k", 0})
+	if n := hints(wake); n != 1 || db.NotifyStats().Sent != 1 {
+		t.Errorf("%d hints, %+v, want one hint and one announcement", n, db.NotifyStats())
+	}
+}
+
+// degraded waits until the one relay says that it is degraded, or that it is not.
+func degraded(t testing.TB, db *waypg.DB, want bool) (r admin.Relay) {
+	t.Helper()
+	await(t, "a report", 20*time.Second, func() bool {
+		all, err := db.Relays(t.Context())
+		if err != nil || len(all) != 1 {
+			return false
+		}
+		r = all[0]
+		return (r.Degraded != "") == want && (r.Since != nil) == want && r.Problem == ""
+	})
+	return r
+}
+
+func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
+	t.Parallel()
+	const heartbeat = time.Second
+	dsn := testserver.Postgres(t)
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := faultproxy.Start(u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	u.Host = proxy.Addr()
+	here := openAt(t, dsn, waypg.Config{Notify: true})
+	there := connect(t, dsn, waypg.Config{Listen: u.String()})
+	there.SetHeartbeat(heartbeat)
+	var log lockedBuffer
+	sink := &recorder{}
+	relaying(t, there, sink, outbox.RelayConfig{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	comes(t, here, sink, 10*time.Second)
+	await(t, "it listens", 10*time.Second, func() bool { return listeners(t, here) == 1 })
+	degraded(t, here, false)
+	for outage := 1; outage <= 2; outage++ {
+		proxy.BlackHole(true)
+		start := time.Now()
+		comes(t, here, sink, 2*time.Second) // polling: 250 ms, and a slow machine
+		await(t, "it is deaf", 10*time.Second, func() bool { return there.Deaf() != "" })
+		if took := time.Since(start); took > 2*heartbeat+heartbeat/2 {
+			t.Errorf("deafness was noticed after %v, want two heartbeats (%v) at most", took, 2*heartbeat)
+		}
+		degraded(t, here, true)
+		comes(t, here, sink, 2*time.Second)
+		proxy.BlackHole(false)
+		await(t, "it hears", 20*time.Second, func() bool { return there.Deaf() == "" })
+		degraded(t, here, false)
+		comes(t, here, sink, 2*time.Second)
+		for what, want := range map[string]int{"level=WARN": outage, "degraded": outage, "hears of commits of other processes again": outage} {
+			if n := strings.Count(log.String(), what); n != want {
+				t.Errorf("after outage %d %q was logged %d times:\n%s", outage, what, n, log.String())
+			}
+		}
+	}
+}
+
+// A relay that waits for its broker and is deaf says what matters more.
+func TestProblemIsToldBeforeDegraded(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	here := openAt(t, dsn, waypg.Config{})
+	relaying(t, connect(t, bounced(t, dsn), waypg.Config{Notify: true}), &recorder{refuse: func(*waybill.Record) error { return waybill.ErrUnavailable }}, outbox.RelayConfig{})
+	began := *degraded(t, here, true).Since
+	put(t, here, outbox.Config{}, order{"k", 0})
+	await(t, "the problem is told", 10*time.Second, func() bool {
+		all, err := here.Relays(t.Context())
+		return err == nil && len(all) == 1 && all[0].Problem != "" && all[0].Degraded == "" && all[0].Since.After(began)
+	})
+}
+
+// What cannot be listened on is named, and messages flow.
+func TestDeafnessIsExplained(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	here := openAt(t, dsn, waypg.Config{})
+	for name, at := range map[string]struct {
+		dsn  string
+		cfg  waypg.Config
+		want string
+	}{
+		"a pooler":           {bounced(t, dsn), waypg.Config{Notify: true}, "pooler"},
+		"listen is a pooler": {dsn, waypg.Config{Listen: bounced(t, dsn)}, "pooler"},
+		"another database":   {dsn, waypg.Config{Listen: testserver.Postgres(t)}, "leads to the database"},
+		"nobody there":       {dsn, waypg.Config{Listen: "postgres://waybill:c4nary@127.0.0.1:1/x"}, "refused"},
+	} {
+		sink := &recorder{}
+		var log lockedBuffer
+		stop := relaying(t, connect(t, at.dsn, at.cfg), sink, outbox.RelayConfig{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if got := degraded(t, here, true).Degraded; !strings.Contains(got, at.want) || strings.Contains(got+log.String(), "c4nary") {
+			t.Errorf("%s: degraded is %q, want %q in it", name, got, at.want)
+		}
+		comes(t, here, sink, 2*time.Second)
+		if n := listeners(t, here); n != 0 {
+			t.Errorf("%s: %d sessions listen", name, n)
+		}
+		stop()
+	}
+}
+
+func TestListenerOutlivesItsServer(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartPostgres(t, nil)
+	here := openAt(t, server.URL(), waypg.Config{Notify: true})
+	there := connect(t, server.URL(), waypg.Config{Notify: true})
+	sink := &recorder{}
+	relaying(t, there, sink, hardly)
+	comes(t, here, sink, 10*time.Second)
+	for range 2 {
+		await(t, "it listens", 10*time.Second, func() bool { return listeners(t, here) == 1 })
+		server.Kill()
+		await(t, "it is deaf", 10*time.Second, func() bool { return there.Deaf() != "" })
+		server.Start()
+		await(t, "it hears", 20*time.Second, func() bool { return there.Deaf() == "" })
+		await(t, "pools have noticed", 20*time.Second, func() bool {
+			_, err := here.Left(context.Background(), "default")
+			return err == nil
+		})
+		comes(t, here, sink, 10*time.Second)
+	}
+}
