@@ -37,8 +37,10 @@ left: with 0, or with 5 if keys are blocked. A broker that cannot be reached is
 waited for, with --drain too; "stats" shows it.
 
 On PostgreSQL any number of relays share the work; one that dies or freezes is
-replaced by the others. One process relays a SQLite file: a second one exits with
-4, or waits with --standby until it can take over.
+replaced by the others. With the options notify and listen of its DSN a relay
+hears of commits in other processes; without, and where it cannot, it looks for
+messages every 250 ms or more often. One process relays a SQLite file: a second
+one exits with 4, or waits with --standby until it can take over.
 
 With --json, at the end: {"reason": "stopped", "drained" or "failed",
 "published", "refused", "transports": [{"transport", "published", "refused", "pending",

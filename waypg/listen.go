@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // listenHeartbeat is how long a listener hears nothing before it asks whether
@@ -258,5 +260,12 @@ func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *place, tran
 }
 
 // oneLine is an error for a log or a report: the client's have a line for each
-// address and try.
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+// address and try, which often say the same thing twice.
+func oneLine(err error) string {
+	var connect *pgconn.ConnectError
+	var network *net.OpError
+	if errors.As(err, &connect) && errors.As(err, &network) {
+		err = translate(network)
+	}
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

@@ -63,6 +63,8 @@ func TestNothingPrintsAPasswordOrABody(t *testing.T) {
 		{"config", "check"}, {"config", "show"}, {"debug", "routes"},
 		{"inbox", "stats"}, {"inbox", "prune", "--yes"},
 		{"stats", "--config", "wrong.yaml"}, {"stats", "--config", "broken.yaml"},
+		{"relay", "--database", dsn + "?notify=true&listen=postgres:%2F%2Fapp:" + canary + "%40127.0.0.1:1%2Fshop"},
+		{"stats", "--database", dsn + "?listen=postgres:%2F%2Fapp:" + canary + "%40%40h"}, {"stats", "--database", dsn + "?listen=" + canary},
 		{"stats", "--database", dsn}, {"stats", "--database", dsn + "?sslmod=x"}, {"stats", "--database", "postgres://app:" + canary + "@"},
 		{"stats", "--database", mysql}, {"stats", "--database", mysql + "?tls_ca=nowhere.pem"}, {"stats", "--database", mysql + "?tls=verify-full&tls_ca=secrets_test.go"},
 		{"stats", "--database", "mysql://:" + canary + "@127.0.0.1:1/shop"}, {"schema", "print", "--database", mysql},
