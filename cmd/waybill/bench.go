@@ -53,7 +53,9 @@ same run. Rounds of both sides take turns; the ratio is the median of the rounds
   inbox     a worker with an inbox against loops by hand, with 1, 8 and 32 messages at once or --workers,
             one a transaction; in groups of 50; and groups against one a transaction
   latency   from a commit to a consumer, 50 messages a second, against a client that publishes after
-            its commit; the ratio is that of the 99th percentiles, and less is better
+            its commit; the ratio is that of the 99th percentiles, and less is better. On PostgreSQL
+            also with a relay that listens, and what a commit takes 64 writers when it is announced
+            (notify) against when it is not
   claim     what grows with the rows that wait or have passed, against the growth of a plain claim;
             less is better. --case growth (--rows waiting against a hundredth), snapshot (a fifth of
             --rows pass while an old snapshot is held; claims and empty polls), memory (of a process

@@ -43,34 +43,61 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeAway()) }()
-	var results []Result
-	for _, where := range []struct {
+	w, err := p.waking(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	cases := []struct {
 		name  string
 		store outbox.Store
-	}{{"relay in the dispatcher's process", p.store()}, {"relay of another process, polling", away}} {
-		l := latency{place: p, broker: broker, opt: opt, one: kinds[0]}
-		res := Result{Case: "latency, " + where.name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds}
-		var waybills, yardsticks []quantiles
-		for round := range opt.Rounds {
-			var of [2]quantiles
-			for turn := range 2 {
-				who := (round + turn) % 2
-				side := func(ctx context.Context) (quantiles, error) { return l.relayed(ctx, where.store) }
-				if who == 1 {
-					side = l.published
-				}
-				if of[who], err = side(ctx); err != nil {
-					return nil, fmt.Errorf("%s, round %d: %w", res.Case, round+1, err)
-				}
-			}
-			opt.say("%s, round %d: p50 %.2f, p99 %.2f ms against %.2f, %.2f ms", res.Case, round+1, of[0].P50, of[0].P99, of[1].P50, of[1].P99)
-			waybills, yardsticks = append(waybills, of[0]), append(yardsticks, of[1])
+		one   transaction
+	}{{"relay in the dispatcher's process", p.store(), kinds[0]}, {"relay of another process, polling", away, kinds[0]}}
+	if w.hears != nil {
+		cases = append(cases, cases[1])
+		cases[2].name, cases[2].store, cases[2].one = "relay of another process, LISTEN", w.hears, w.loud
+	}
+	var results []Result
+	for _, c := range cases {
+		l := latency{place: p, broker: broker, opt: opt, one: c.one}
+		res := Result{Case: "latency, " + c.name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds}
+		relayed := func(ctx context.Context) (quantiles, error) { return l.relayed(ctx, c.store) }
+		if res, err = compare(ctx, opt, res, relayed, l.published); err != nil {
+			return nil, err
 		}
-		res.Latency, res.YardstickLatency = medians(waybills), medians(yardsticks)
-		res.Ratio = res.Latency.P99 / res.YardstickLatency.P99
+		results = append(results, res)
+	}
+	if w.hears != nil {
+		res, err := commits(ctx, opt, p, w)
+		if err != nil {
+			return nil, err
+		}
 		results = append(results, res)
 	}
 	return results, nil
+}
+
+// compare lets two sides take turns. The ratio is that of the 99th percentiles.
+func compare(ctx context.Context, opt Options, res Result, waybill, yardstick func(ctx context.Context) (quantiles, error)) (_ Result, err error) {
+	var waybills, yardsticks []quantiles
+	for round := range opt.Rounds {
+		var of [2]quantiles
+		for turn := range 2 {
+			who := (round + turn) % 2
+			side := waybill
+			if who == 1 {
+				side = yardstick
+			}
+			if of[who], err = side(ctx); err != nil {
+				return res, fmt.Errorf("%s, round %d: %w", res.Case, round+1, err)
+			}
+		}
+		opt.say("%s, round %d: p50 %.2f, p99 %.2f ms against %.2f, %.2f ms", res.Case, round+1, of[0].P50, of[0].P99, of[1].P50, of[1].P99)
+		waybills, yardsticks = append(waybills, of[0]), append(yardsticks, of[1])
+	}
+	res.Latency, res.YardstickLatency = medians(waybills), medians(yardsticks)
+	res.Ratio = res.Latency.P99 / res.YardstickLatency.P99
+	return res, nil
 }
 
 // quantiles are in milliseconds.
@@ -191,6 +218,12 @@ func (l latency) measure(ctx context.Context, commit, publish func(m sold) error
 	for i := range took {
 		took[i] = max(arrived[i].Sub(committed[i]).Seconds()*1000, 0)
 	}
+	return quantilesOf(took), late
+}
+
+// quantilesOf sorts what took so many milliseconds.
+func quantilesOf(took []float64) quantiles {
 	slices.Sort(took)
-	return quantiles{took[n/2], took[n*99/100]}, late
+	n := len(took)
+	return quantiles{took[n/2], took[n*99/100]}
 }

@@ -74,6 +74,10 @@ func (p *mysql) elsewhere(ctx context.Context) (outbox.Store, func() error, erro
 	return db, db.Close, nil
 }
 
+func (p *mysql) waking(context.Context) (waking, error) {
+	return waking{close: func() error { return nil }}, nil
+}
+
 // sql puts the prefix into a statement.
 func (p *mysql) sql(text string) string { return strings.ReplaceAll(text, "{}", p.prefix) }
 

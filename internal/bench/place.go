@@ -21,6 +21,9 @@ type place interface {
 	store() outbox.Store
 	// elsewhere opens the same outbox as another process would.
 	elsewhere(ctx context.Context) (outbox.Store, func() error, error)
+	// waking opens the same outbox as processes that tell each other of commits;
+	// without a hears where the database cannot.
+	waking(ctx context.Context) (waking, error)
 	// load writes rows, for waybill or for the yardstick of relay, and tidy has
 	// the server clean up and count that table.
 	load(ctx context.Context, r rows, ideal bool) error
