@@ -5,6 +5,9 @@
 // qualified, so nothing depends on a search path. It works behind a pooler in
 // transaction mode: no session state, and no named statements there.
 //
+// Relays poll. With Config.Notify they also hear of commits in other processes,
+// on connections besides those of the pool.
+//
 // What makes the outbox keep its order:
 //
 //   - A key belongs to one of 64 buckets. A dispatcher takes the bucket's
