@@ -239,8 +239,8 @@ func (db *DB) SQL() *SQLDB {
 	return db.sqlDB
 }
 
-// Close announces what is still to be announced, for a second at most, and closes
-// what Open opened. Relays and workers must have ended.
+// Close announces what is still to be announced, for three seconds at most, and
+// closes what Open opened. Relays and workers must have ended.
 func (db *DB) Close() error {
 	db.notifier.close()
 	db.mu.Lock()

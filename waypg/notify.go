@@ -22,8 +22,8 @@ const (
 	notifyEvery = 10 * time.Millisecond
 	// notifyTimeout bounds one announcement, with the connecting before it.
 	notifyTimeout = 2 * time.Second
-	// notifyGrace is how long Close waits for what is still to be announced.
-	notifyGrace = time.Second
+	// hangUpTimeout bounds the end of a connection that may be dead.
+	hangUpTimeout = time.Second
 )
 
 // reconnect says when a notifier or listener that has lost its connection tries
@@ -60,7 +60,6 @@ type notifier struct {
 	mu      sync.Mutex
 	pending map[string]bool // transports
 	done    chan struct{}   // nil before the first hint; closed when run has ended
-	cut     context.CancelFunc
 	closed  bool
 
 	conn     *pgx.Conn // touched by run alone, as what follows
@@ -83,9 +82,8 @@ func (n *notifier) hint(transport string) {
 	}
 	n.pending[transport] = true
 	if n.done == nil {
-		ctx, cut := context.WithCancel(context.Background())
-		n.done, n.cut = make(chan struct{}), cut
-		go n.run(ctx)
+		n.done = make(chan struct{})
+		go n.run(context.Background()) // each announcement has its own end
 	}
 	select {
 	case n.more <- struct{}{}:
@@ -93,23 +91,20 @@ func (n *notifier) hint(transport string) {
 	}
 }
 
-// close announces what is pending, within notifyGrace, and ends.
+// close announces what is pending, within notifyTimeout, and ends.
 func (n *notifier) close() {
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
-	done, cut, again := n.done, n.cut, n.closed
+	done, again := n.done, n.closed
 	n.closed = true
 	n.mu.Unlock()
 	if again || done == nil {
 		return
 	}
 	close(n.stop)
-	late := time.AfterFunc(notifyGrace, cut)
-	defer late.Stop()
 	<-done
-	cut()
 }
 
 func (n *notifier) run(ctx context.Context) {
@@ -224,7 +219,7 @@ func (db *DB) dial(ctx context.Context, to *pgx.ConnConfig) (*pgx.Conn, error) {
 
 // hangUp closes a connection that may be dead.
 func hangUp(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), notifyGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
 	defer cancel()
 	_ = conn.Close(ctx)
 }
