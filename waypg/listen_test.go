@@ -32,7 +32,7 @@ func comes(t testing.TB, from *waypg.DB, sink *recorder, within time.Duration) {
 // listeners counts the sessions that listen in the database of db.
 func listeners(t testing.TB, db *waypg.DB) int {
 	t.Helper()
-	return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'")
+	return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'waybill listener'")
 }
 
 func TestCommitInAnotherProcessWakesTheRelay(t *testing.T) {

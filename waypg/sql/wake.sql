@@ -13,7 +13,7 @@ SELECT current_database(), pg_postmaster_start_time();
 
 -- name: prepare_listener
 -- Settings of a session that listens, as far as the server has them: it is not
--- ended for its silence, and a peer that no longer takes what it is sent does not
+-- ended for its silence, it is known by its name, and a peer that no longer takes what it is sent does not
 -- fill the server's queue of notifications.
-SELECT count(set_config(name, CASE name WHEN 'tcp_user_timeout' THEN '30s' ELSE '0' END, false))
-FROM   pg_settings WHERE name IN ('tcp_user_timeout', 'idle_session_timeout');
+SELECT count(set_config(name, CASE name WHEN 'tcp_user_timeout' THEN '30s' WHEN 'application_name' THEN 'waybill listener' ELSE '0' END, false))
+FROM   pg_settings WHERE name IN ('tcp_user_timeout', 'idle_session_timeout', 'application_name');
