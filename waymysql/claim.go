@@ -265,10 +265,22 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, m
 	if err := c.flush(ctx, len(c.Batch.Rows)+len(found)); err != nil {
 		return false, err
 	}
+	c.leaves(parts, found, perBucket)
 	again = c.Take(found)
 	nothing := c.Idle(locked)
 	*idle = append(*idle, nothing...)
 	return again || len(nothing) > 0, nil
+}
+
+// leaves notes of which buckets there may be more than what was found.
+func (c *claim) leaves(parts []part, found []lane.Row, limit int) {
+	rows := map[int16]int{}
+	for _, r := range found {
+		rows[r.Bucket]++
+	}
+	for _, p := range parts {
+		c.served.backlog.note(p.bucket, rows[p.bucket] >= limit)
+	}
 }
 
 // A part is what to read of a bucket: so many rows behind an id.

@@ -12,12 +12,14 @@ import (
 type served struct {
 	*lane.Lane
 	horizon horizon
+	backlog backlog
 }
 
 // Forget drops what is remembered of the lane.
 func (l *served) Forget() {
 	l.Lane.Forget()
 	l.horizon.forget()
+	l.backlog.forget()
 }
 
 // A horizon is up to which id the rows of a lane are gone, so that a claim need
@@ -30,22 +32,26 @@ type horizon struct{ sight atomic.Pointer[sight] }
 // Buckets share their ids, and a transaction that commits late has a low one. So
 // the horizon moves up to ids for which every bucket's gate was seen free after
 // they were given: by then each is committed or was rolled back. Rows without a
-// key, and unserialized ones, pass no gate. They are looked for beyond the horizon alone most of the
-// time, and from their start with every survey.
+// key, and unserialized ones, pass no gate. They are looked for beyond the horizon alone
+// most of the time, and from their start once a second.
 type sight struct {
 	at       int64          // rows at or below it are gone, but for those of open buckets
 	open     map[int16]bool // buckets to look at one by one
 	next     int64          // the table's next id in the last survey
 	until    int64          // the same in the survey before the first that asked for the gates that are busy
 	busy     map[int16]bool // buckets whose gate has not been seen free since
+	behind   bool           // so many ids were given beyond at that looks cost something
 	surveyed time.Time
-	turn     int16 // the bucket that the next survey looks at from its start
+	started  time.Time // when a survey last looked at starts
+	turn     int16     // the bucket that the next survey looks at from its start
 }
 
 const (
 	// surveyEvery bounds how long a row that needs no gate waits, without a key or
 	// unserialized, that was committed after one with a higher id.
 	surveyEvery = time.Second
+	// surveyBehind is how often the horizon is moved while there is much beyond it.
+	surveyBehind = surveyEvery / 10
 	// maxNews is how many rows beyond the horizon are read.
 	maxNews = 1000
 	// maxLag is how many ids the horizon stays behind for the sake of rows that
@@ -63,6 +69,7 @@ type place struct {
 type found struct {
 	at      time.Time
 	survey  bool
+	starts  bool            // surveys: also from the start of buckets
 	free    []int16         // surveys: buckets whose gates were free, before the look
 	start   int64           // surveys: the first id of the bucket whose turn it is
 	server  string          // who answers
@@ -107,10 +114,16 @@ func (h *horizon) reopen(bucket int16, first int64) {
 	}
 }
 
-// due reports whether it is time for a survey. The first two follow each other
-// at once.
-func (s *sight) due(now time.Time) bool {
-	return s.until == 0 && len(s.busy) == 0 || now.Sub(s.surveyed) >= surveyEvery
+// due reports whether it is time for a survey, and whether for one that also
+// looks at the start of buckets, where it may have to read what is not purged.
+// The first two follow each other at once.
+func (s *sight) due(now time.Time) (survey, starts bool) {
+	every := surveyEvery
+	if s.behind {
+		every = surveyBehind
+	}
+	survey = s.until == 0 && len(s.busy) == 0 || now.Sub(s.surveyed) >= every
+	return survey, survey && now.Sub(s.started) >= surveyEvery
 }
 
 // with returns s and what a look from it has found.
@@ -130,7 +143,10 @@ func (s *sight) with(f found, buckets int) *sight {
 		for _, b := range f.free {
 			delete(n.busy, b)
 		}
-		n.surveyed, n.next, n.turn = f.at, f.next, (s.turn+1)%int16(buckets)
+		n.surveyed, n.next = f.at, f.next
+	}
+	if f.starts {
+		n.started, n.turn = f.at, (s.turn+1)%int16(buckets)
 	}
 	for b := range s.open {
 		if f.first[b] == 0 && !n.busy[b] {
@@ -154,6 +170,7 @@ func (s *sight) with(f found, buckets int) *sight {
 			n.open[row.bucket] = true
 		}
 	}
+	n.behind = f.next-n.at > maxNews
 	if !n.settled() {
 		return &n
 	}

@@ -75,7 +75,7 @@ func (w *world) step() {
 func (w *world) look(i int, survey bool) {
 	switch me := &w.workers[i]; {
 	case me.known == nil:
-		me.known, me.f = w.horizon.load(), found{survey: survey, at: time.Unix(0, w.rand.Int64())}
+		me.known, me.f = w.horizon.load(), found{survey: survey, starts: survey && w.rand.IntN(2) == 0, at: time.Unix(0, w.rand.Int64())}
 		for b := range int16(worldBuckets) {
 			if survey && !w.busy(b) {
 				me.f.free = append(me.f.free, b)
@@ -90,7 +90,7 @@ func (w *world) look(i int, survey bool) {
 			if me.known.open[row.bucket] && me.f.first[row.bucket] == 0 {
 				me.f.first[row.bucket] = row.id
 			}
-			if me.f.survey && row.bucket == me.known.turn && me.f.start == 0 {
+			if me.f.starts && row.bucket == me.known.turn && me.f.start == 0 {
 				me.f.start = row.id
 			}
 		}
@@ -180,7 +180,7 @@ func TestHorizonComesBackToEveryBucket(t *testing.T) {
 		w.look(0, true)
 	}
 	w.live = []place{{4, 5}}
-	for range 3 * worldBuckets {
+	for range 12 * worldBuckets {
 		w.look(0, true)
 	}
 	if s := w.horizon.load(); s.at < 5 || !s.open[4] {
@@ -266,5 +266,37 @@ func TestHorizonComesBackToUnserializedRows(t *testing.T) {
 	look(found{survey: true, first: map[int16]int64{bucket: 12}})
 	if s.open[bucket] {
 		t.Errorf("open are %v for a row beyond the horizon", s.open)
+	}
+}
+
+// While many ids lie beyond the horizon each look reads many rows: then it is
+// moved soon. What may have to read all that is not purged stays rare.
+func TestHorizonFollowsABacklogSoon(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var free []int16
+	for b := range int16(64) {
+		free = append(free, b)
+	}
+	s := &sight{}
+	starts, surveys := 0, 0
+	for i := range int64(200) { // 10 ms and 100 ids apart
+		now = now.Add(10 * time.Millisecond)
+		f := found{at: now, next: 100_000 + 100*i, first: map[int16]int64{}, read: maxNews, last: s.at + maxNews}
+		if f.survey, f.starts = s.due(now); f.survey {
+			f.free, surveys = free, surveys+1
+		}
+		if f.starts {
+			starts++
+		}
+		if s.at > 99_000 {
+			f.read, f.last = 0, 0 // all of them are of open buckets
+		}
+		s = s.with(f, 64)
+		if i > 150 && f.next-s.at > 2500 {
+			t.Fatalf("look %d: the horizon is at %d, and the next id %d", i, s.at, f.next)
+		}
+	}
+	if starts > 3 || surveys < 15 {
+		t.Errorf("%d surveys in 2 s, %d of them of starts, want 20 and 2", surveys, starts)
 	}
 }

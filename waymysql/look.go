@@ -36,7 +36,7 @@ func (c *claim) discover(ctx context.Context, idle []int16) (full []int16, again
 	}
 	known := c.served.horizon.load()
 	f := found{at: time.Now(), first: map[int16]int64{}}
-	if f.survey = known.due(f.at); f.survey {
+	if f.survey, f.starts = known.due(f.at); f.survey {
 		if f.free, err = c.freeGates(ctx); err != nil {
 			return nil, false, err
 		}
@@ -128,20 +128,22 @@ func (c *claim) look(ctx context.Context, known *sight, marks, after []int64, f 
 		case bucket == lane.Unkeyed:
 		case lane.Unserialized(bucket):
 			of("open", bucket, " ORDER BY id")
+		case after[bucket] == marks[bucket] && c.served.backlog.has(bucket):
+			f.first[bucket] = marks[bucket] + 1
 		case after[bucket] == marks[bucket]:
 			of("open", bucket, fmt.Sprintf(" AND id > %d ORDER BY id", marks[bucket]))
 		default: // to its last row, because what waits is there and may be all
 			of("open", bucket, fmt.Sprintf(" AND id > %d ORDER BY id DESC", marks[bucket]))
 		}
 	}
-	if f.survey {
+	if f.starts {
 		of("start", known.turn, " ORDER BY id")
 	}
-	if f.survey && c.free {
+	if f.starts && c.free {
 		fmt.Fprintf(&b, " UNION ALL (SELECT 'open', b.bucket + %[1]d, (SELECT id FROM %[2]soutbox FORCE INDEX (PRIMARY) WHERE lane = %[3]d AND bucket = b.bucket + %[1]d ORDER BY id LIMIT 1), NULL FROM %[2]soutbox_bucket AS b WHERE b.lane = %[3]d)",
 			outbox.Unserialized, tables, c.Lane.ID)
 	}
-	if f.survey || known.open[lane.Unkeyed] {
+	if f.starts || known.open[lane.Unkeyed] {
 		of("open", lane.Unkeyed, " ORDER BY id")
 	}
 	return c.query(ctx, b.String(), func(rows *sql.Rows) error {
