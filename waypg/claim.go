@@ -37,8 +37,10 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 	if err != nil || id == 0 {
 		return &claim{Batch: &lane.Batch{}}, err
 	}
-	if err := db.upkeep(ctx, p, db.lane(id)); err != nil {
-		return nil, err
+	if l := db.lane(id); db.due.Load() || l.Neglected(time.Now(), 2*stuckEvery) {
+		if err := db.upkeep(ctx, p, l); err != nil {
+			return nil, err
+		}
 	}
 	idle := []int16{} // see lane.Batch.Idle
 	for moved := false; ; {
@@ -55,6 +57,8 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 			if err := db.moveDelayed(ctx, p); err != nil {
 				return nil, err
 			}
+		case len(c.Batch.Rows) == 0:
+			return c, db.upkeep(ctx, p, l) // now, because nobody waits for it
 		default:
 			if c.due {
 				db.due.Store(true) // they must not wait for the end of a backlog

@@ -84,9 +84,11 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 // degradedMark begins a problem that does not keep anything from going out.
 const degradedMark = "degraded: "
 
-// upkeep does what is due before a claim: it moves delayed messages, looks at
-// one bucket from its start, and ends sessions that are stuck with a bucket.
+// upkeep does what is due: it moves delayed messages, looks at one bucket from
+// its start, and ends sessions that are stuck with a bucket. Claims do it when
+// they have found nothing, and no less often than twice stuckEvery.
 func (db *DB) upkeep(ctx context.Context, p *place, l *lane.Lane) error {
+	l.Keep(time.Now())
 	if db.due.Swap(false) {
 		if err := db.moveDelayed(ctx, p); err != nil {
 			return err

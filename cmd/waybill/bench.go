@@ -46,12 +46,13 @@ same run. Rounds of both sides take turns; the ratio is the median of the rounds
   relay     a relay against one that keeps no order: rows are loaded before each round, and count
             and order are checked at the queue after it. --case strict (1000 keys), zipf (1000, some
             with many rows), unique (each row its own), ten-keys, one-key (against a client that
-            waits for each confirmation); or --keys N, for one case of so many keys
+            waits for each confirmation), pipelined (1000), pipelined-one-key; or --keys N, for one
+            case of so many keys
   dispatch  a transaction with a business row and one, two or five messages, against the same with a
             plain insert; more --buckets are more dispatch locks, and fewer transactions that wait.
             --case one, two, five, beside-relay (8 writers while a relay drains)
-  inbox     a worker with an inbox against loops by hand, with 1, 8 and 32 messages at once or --workers,
-            one a transaction; in groups of 50; and groups against one a transaction
+  inbox     a worker with an inbox against loops by hand, with 1, 8 and 32 messages at once or
+            --workers, one a transaction; in groups of 50; and groups against one a transaction
   latency   from a commit to a consumer, 50 messages a second, against a client that publishes after
             its commit; the ratio is that of the 99th percentiles, and less is better. On PostgreSQL
             also with a relay that listens, and what a commit takes 64 writers when it is announced
@@ -65,11 +66,11 @@ same run. Rounds of both sides take turns; the ratio is the median of the rounds
 measured; the yardstick keeps its batches of 500.
 
 With --json: {"results": [{"case", "database", "keys", "workers", "ordering", "rate",
-"yardstick_rate", "ratio", "min", "max", "rounds", "target", "buckets", "batch", "window", "rows"}]};
-dispatch beside a relay has "relayed_rate" and "yardstick_relayed_rate" too; latency has "latency" and
-"yardstick_latency" in place of rates, each with "p50_ms" and "p99_ms"; claim has "growth" and
-"yardstick_growth", each with "unit", "from", "to", "factor", and "max_to" or "max_factor" where
-something is wanted.`,
+"yardstick_rate", "ratio", "min", "max", "rounds", "target", "buckets", "batch", "window",
+"rows"}]}; dispatch beside a relay has "relayed_rate" and "yardstick_relayed_rate" too; latency
+has "latency" and "yardstick_latency" in place of rates, each with "p50_ms" and "p99_ms"; claim
+has "growth" and "yardstick_growth", each with "unit", "from", "to", "factor", and "max_to" or
+"max_factor" where something is wanted.`,
 		Example: `  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
   waybill bench relay --case strict --batch 1000 --window 512 --database ... --broker ...`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),

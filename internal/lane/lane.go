@@ -28,6 +28,7 @@ type Lane struct {
 	ticked  time.Time // when the last bucket was looked at from its start
 	tick    int       // the bucket that is next
 	freed   time.Time // when stuck sessions were last looked for
+	kept    time.Time // when upkeep was last done
 }
 
 // New returns a lane of which nothing is known.
@@ -202,6 +203,20 @@ func (l *Lane) Lower(bucket int16, first int64) {
 		l.marks[bucket] = first - 1
 		l.epoch++
 	}
+}
+
+// Keep notes that upkeep is done now.
+func (l *Lane) Keep(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kept = now
+}
+
+// Neglected reports whether upkeep was not done for so long.
+func (l *Lane) Neglected(now time.Time, by time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Sub(l.kept) >= by
 }
 
 // Free reports, once in every so often, that it is time to end sessions that

@@ -30,7 +30,7 @@ var postgresKind = kind{
 	id:      func(id waybill.MessageID) any { return id.String() },
 	text:    func(address string) string { return option(address, "default_query_exec_mode", "exec") },
 	locks:   "FOR    UPDATE OF b SKIP LOCKED",
-	reads:   "AS route_failures",
+	reads:   "OVER (ORDER BY k.n",
 	deletes: "DELETE FROM",
 	commits: "DELETE FROM", // both go out at once
 	now:     "SELECT now()::text",
