@@ -272,3 +272,22 @@ func uuids(rows [][]any, ids []waybill.MessageID) [][]any {
 	}
 	return rows
 }
+
+// Rows are deleted where they were read. One that somebody has moved meanwhile,
+// by an UPDATE, must not be taken for gone, and nothing else for it.
+func TestRowUpdatedByHandWhileItIsPublishedComesAgain(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"a", 0}, order{"a", 1}, order{"b", 0})
+	c := claim(t, db, "default", manyRows)
+	if _, err := db.Pool().Exec(t.Context(), "UPDATE waybill_outbox SET headers = '{\"mended\": \"yes\"}' WHERE partition_key = 'a' AND id = (SELECT min(id) FROM waybill_outbox WHERE partition_key = 'a')"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, db, outbox.Config{}, order{"a", 2})
+	settle(t, c, c.Rows())
+	await(t, "the updated row is claimed again", 20*time.Second, func() bool {
+		again := claim(t, db, "default", manyRows)
+		defer settle(t, again, nil)
+		return namesOf(again.Rows()) == "a0 a2"
+	})
+}

@@ -33,9 +33,14 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	}
 	batch.QueuedQueries = append(batch.QueuedQueries, settling.QueuedQueries...)
 	batch.Queue("COMMIT")
-	if err := c.send(ctx, batch); err != nil {
+	gone, err := c.send(ctx, batch)
+	if err != nil {
 		c.Lane.Forget()
 		return translate(err)
+	}
+	if gone != len(published) { // a row is not where it was read: nothing is known of its bucket
+		c.Lane.Forget()
+		return nil
 	}
 	c.Settled(left)
 	return nil
@@ -91,20 +96,24 @@ func (c *claim) queueBlock(batch *pgx.Batch, f outbox.Failure, left map[int64]in
 	return true
 }
 
-// send sends batch and returns its first error.
-func (c *claim) send(ctx context.Context, batch *pgx.Batch) error {
+// send sends batch and returns how many rows of the outbox it has deleted, or its
+// first error.
+func (c *claim) send(ctx context.Context, batch *pgx.Batch) (gone int, err error) {
 	results := c.conn.SendBatch(ctx, batch)
 	for i := range batch.Len() {
 		tag, err := results.Exec()
+		if batch.QueuedQueries[i].SQL == c.at.outbox.Query("delete_outbox") {
+			gone = int(tag.RowsAffected())
+		}
 		if err == nil && i == batch.Len()-1 && tag.String() == "ROLLBACK" {
 			err = pgx.ErrTxCommitRollback
 		}
 		if err != nil {
 			_ = results.Close() // it says the same
-			return err
+			return 0, err
 		}
 	}
-	return results.Close()
+	return gone, results.Close()
 }
 
 const maxError = 2000
