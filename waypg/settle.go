@@ -71,7 +71,7 @@ func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, lef
 			unblocked = true
 		}
 	}
-	batch.Queue(c.at.outbox.Query("delete_outbox"), c.Lane.ID, at, ids)
+	batch.Queue(c.at.outbox.Query("delete_outbox"), at, ids)
 	if len(keys) > 0 {
 		batch.Queue(c.at.outbox.Query("unblock"), c.Lane.ID, keys, rows)
 	}
