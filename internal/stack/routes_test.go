@@ -86,9 +86,9 @@ func TestNoUnroutableMessageCountsAsDelivered(t *testing.T) {
 			}))
 		}
 		events := &tally{}
-		db := s.openWith(s.database, 0) // for batches that take their time
+		db := s.openWith(s.database, 2*time.Minute) // for batches that take their time
 		r := s.relay(db, s.publisher(wayamqp.Config{}), outbox.RelayConfig{
-			Transport: transport, Batch: 2000, Window: 2000, Observer: events,
+			Transport: transport, Batch: 2000, Window: 2000, PublishDeadline: time.Minute, Observer: events,
 			Retry: waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour}, Log: slog.New(slog.DiscardHandler),
 		})
 		s.eventually(180*time.Second, "every message was refused", func() bool { return events.refused.Load()+events.published.Load() >= n })
