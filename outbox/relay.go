@@ -153,6 +153,7 @@ func (r *Relay) work(ctx context.Context) error {
 	// pause is the wait before the next look while there is nothing to do, outage
 	// the one while something is out of reach. Both double to their bounds.
 	pause, outage := r.cfg.PollMin, outageMin
+	woken := false // by a hint, and nothing was found since
 	var err error
 	for ctx.Err() == nil {
 		n := 0
@@ -176,12 +177,15 @@ func (r *Relay) work(ctx context.Context) error {
 			sleep(ctx, outage, nil) // hints do not shorten an outage
 			outage = min(2*outage, outageMax)
 		case n > 0:
-			pause = r.cfg.PollMin
+			pause, woken = r.cfg.PollMin, false
 		default:
 			if r.cfg.Drain && r.drained(ctx) {
 				return nil
 			}
-			if sleep(ctx, pause, wake) {
+			if woken { // another worker, which has just looked, may have kept it from us
+				pause = min(recheck, r.cfg.PollMin)
+			}
+			if woken = sleep(ctx, pause, wake); woken {
 				pause = r.cfg.PollMin
 			} else {
 				pause = min(2*pause, r.cfg.PollMax)
@@ -190,6 +194,9 @@ func (r *Relay) work(ctx context.Context) error {
 	}
 	return nil
 }
+
+// recheck is the first pause after a hint that led to nothing.
+const recheck = 500 * time.Microsecond
 
 // outageMin and outageMax bound the pause after a pass that found the database
 // or the broker out of reach.

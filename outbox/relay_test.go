@@ -339,6 +339,40 @@ func TestCommitEndsThePause(t *testing.T) {
 	})
 }
 
+// A hint may reach a worker while another one, which looked a moment too early,
+// holds the lock of the bucket.
+func TestHintThatLedToNothingIsFollowedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.PollMin, y.cfg.PollMax = time.Hour, 2*time.Hour
+		store := &keeping{scripted: &scripted{Store: y.db}}
+		stop := y.start(store)
+		synctest.Wait()
+		before := time.Now()
+		y.dispatch(step{"a", 1})
+		time.Sleep(10 * time.Millisecond)
+		y.wantConfirmed("a1")
+		want := []time.Duration{before.Sub(y.broker.start) + 500*time.Microsecond}
+		if diff := cmp.Diff(want, y.broker.times["a1"]); diff != "" {
+			t.Errorf("published at (-want +got)\n%s", diff)
+		}
+		stop()
+	})
+}
+
+// keeping is a store whose second claim finds nothing.
+type keeping struct {
+	*scripted
+	claims int
+}
+
+func (k *keeping) Claim(ctx context.Context, transport string, most outbox.Max) (outbox.Claim, error) {
+	if k.claims++; k.claims == 2 {
+		most.Rows = 0
+	}
+	return k.scripted.Claim(ctx, transport, most)
+}
+
 func TestStopSettlesTheBatchInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)

@@ -73,14 +73,14 @@ func Inbox(ctx context.Context, opt Options) (_ []Result, err error) {
 		}
 	}
 	group := inbox.Group(groupSize)
-	for _, groups := range []int{1, 2} {
+	for _, groups := range []int{1, 2, 4} {
 		n := groups * groupSize
 		if err := measure(fmt.Sprintf("inbox, Group(%d)", groupSize), n, 0.9, c.worker(n, group), c.loops(groups, c.grouped)); err != nil {
 			return nil, err
 		}
 	}
 	last := workers[len(workers)-1]
-	err = measure(fmt.Sprintf("inbox, Group(%d) against %d at once, one a transaction", groupSize, last), groupSize, 2, c.worker(groupSize, group), c.worker(last))
+	err = measure(fmt.Sprintf("inbox, Group(%d) against %d at once, one a transaction", groupSize, last), 4*groupSize, 2, c.worker(4*groupSize, group), c.worker(last))
 	return results, err
 }
 
