@@ -291,9 +291,9 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 			_ = claim.Settle(ctx, nil, nil)
 		}
 	}()
-	chains := r.publish(ctx, rows)
-	r.trouble.learn(chains)
-	done, failed := chains.finished()
+	b := r.publish(ctx, rows)
+	r.trouble.learn(b)
+	done, failed := b.finished()
 	if _, ok := r.store.(RouteStore); ok {
 		failed = r.trouble.routes(done, failed)
 	}
@@ -307,8 +307,8 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("settle: %w", err)
 	}
 	r.report(ctx, done, failed)
-	r.status.now(ctx, chains.outage())
-	if err := chains.outage(); err != nil {
+	r.status.now(ctx, b.Outage())
+	if err := b.Outage(); err != nil {
 		return 0, fmt.Errorf("publish: %w", err)
 	}
 	return len(rows), nil
@@ -331,38 +331,39 @@ func (f Failure) failures() int {
 
 // publish sends rows until each is confirmed, refused or held back behind one
 // that was, or the broker is out of reach.
-func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *chains {
+func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *batch {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
 	defer cancel()
 	alone := r.trouble.alone(rows)
 	giveBack := r.turns.take(ctx, slices.Max(append(alone, 0)) > 0)
 	if giveBack == nil {
-		return newChains(rows, false, nil) // nothing was begun: all rows stay
+		return newBatch(rows, false, nil) // nothing was begun: all rows stay
 	}
 	defer giveBack()
 	window := r.cfg.Window
 	if _, atomic := r.to.(AtomicPublisher); atomic {
-		c := newChains(rows, true, nil)
-		r.exchange(ctx, c, len(rows))
-		done, failed := c.finished()
-		if len(done) > 0 || len(failed) < 2 || c.outage() != nil {
-			return c
+		b := newBatch(rows, true, nil)
+		r.exchange(ctx, b, len(rows))
+		done, failed := b.finished()
+		if len(done) > 0 || len(failed) < 2 || b.Outage() != nil {
+			return b
 		}
 		// All were refused for the sake of one: find out which, by a call for each,
 		// because two in one call would share their fate again.
 		window = 1
 	}
-	c := newChains(rows, false, alone)
+	b := newBatch(rows, false, alone)
 	if ordered, ok := r.to.(OrderedPublisher); ok && r.cfg.Pipelined {
-		c.stream, window = ordered.Stream, len(rows)
+		b.Pipeline(ordered.Stream)
+		window = len(rows)
 	}
-	r.exchange(ctx, c, window)
-	return c
+	r.exchange(ctx, b, window)
+	return b
 }
 
-// exchange publishes what c has ready and feeds the results back, with at most
+// exchange publishes what b has ready and feeds the results back, with at most
 // window records unconfirmed.
-func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
+func (r *Relay) exchange(ctx context.Context, b *batch, window int) {
 	results := make(chan Result, window)
 	items := make([]Item, 0, window)
 	// What is published near the deadline could be taken for an outage: the
@@ -372,24 +373,26 @@ func (r *Relay) exchange(ctx context.Context, c *chains, window int) {
 	late := time.NewTimer(time.Until(end) + grace)
 	defer late.Stop()
 	for {
-		c.out = c.out || time.Now().After(enough)
-		if items = c.take(window-c.open, items[:0]); len(items) > 0 {
+		if time.Now().After(enough) {
+			b.Stop()
+		}
+		if items = b.take(window-b.Open(), items[:0]); len(items) > 0 {
 			r.to.Publish(ctx, items, results)
 		}
-		if c.open == 0 {
+		if b.Open() == 0 {
 			return
 		}
 		select {
 		case result := <-results:
-			c.done(result)
+			b.Done(result.Seq, result.Err)
 		case <-late.C:
-			c.abandon(errNoAnswer)
+			b.Abandon(errNoAnswer)
 			return
 		}
 		for more := true; more; { // what else is in, so that the next call carries more
 			select {
 			case result := <-results:
-				c.done(result)
+				b.Done(result.Seq, result.Err)
 			default:
 				more = false
 			}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/waybill-go/waybill/internal/chain"
 )
 
 // trouble is what a relay remembers of rows and routes that may be at fault. It
@@ -54,31 +56,31 @@ func (t *trouble) alone(rows []ClaimedRow) []int {
 // learn takes in how a batch went, and turns those that are found to be the
 // cause of lost connections into refused ones. Where nothing gets through, the
 // broker is down and no row is to blame.
-func (t *trouble) learn(c *chains) {
+func (t *trouble) learn(b *batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.cuts) > rememberCuts {
 		clear(t.cuts)
 	}
-	for i, row := range c.rows {
-		if c.state[i] == published {
+	for i, row := range b.rows {
+		if state, _ := b.Outcome(i); state == chain.Published {
 			t.published++
 			delete(t.cuts, row.ID)
 		}
 	}
-	for i, row := range c.rows {
+	for i, row := range b.rows {
 		var cut *CutError
-		if c.state[i] != unknown || !errors.As(c.errs[i], &cut) {
+		if state, err := b.Outcome(i); state != chain.Unknown || !errors.As(err, &cut) {
 			continue
 		}
 		before := t.cuts[row.ID]
-		now := cuts{before.n + 1, t.published, before.shown || c.goesAlone(i) && t.published > before.at}
+		now := cuts{before.n + 1, t.published, before.shown || b.GoesAlone(i) && t.published > before.at}
 		if cut.Blamed {
 			now.n = max(now.n, suspectAfter)
 		}
 		t.cuts[row.ID] = now
-		if c.goesAlone(i) && (cut.Blamed || now.n >= convictAfter && now.shown) {
-			c.convict(i, fmt.Errorf("the connection ended %d times with this message in flight, at last with it alone: %w", now.n, cut.Err))
+		if b.GoesAlone(i) && (cut.Blamed || now.n >= convictAfter && now.shown) {
+			b.Convict(i, fmt.Errorf("the connection ended %d times with this message in flight, at last with it alone: %w", now.n, cut.Err))
 		}
 	}
 }

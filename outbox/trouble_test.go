@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-var errReset = errors.New("connection reset by peer")
+var errReset, errRefused = errors.New("connection reset by peer"), errors.New("refused")
 
 // play publishes rows as a relay with that window does, through a broker that
 // cuts the connection for everything in flight when a culprit is, and returns
@@ -22,7 +22,7 @@ func play(t *trouble, rows []ClaimedRow, traffic bool, window, passes int, cuts 
 		if traffic {
 			rows = append(slices.Clone(rows), ClaimedRow{ID: int64(1000 + pass), Record: &waybill.Record{Key: fmt.Sprint("new", pass)}})
 		}
-		c := newChains(rows, false, t.alone(rows))
+		c := newBatch(rows, false, t.alone(rows))
 		for {
 			items := c.take(window, nil)
 			if len(items) == 0 {
@@ -33,7 +33,7 @@ func play(t *trouble, rows []ClaimedRow, traffic bool, window, passes int, cuts 
 				err = &CutError{Err: errReset}
 			}
 			for _, item := range items {
-				c.done(Result{item.Seq, err})
+				c.Done(item.Seq, err)
 			}
 		}
 		t.learn(c)
@@ -92,11 +92,11 @@ func TestOutageBlamesNobody(t *testing.T) {
 // was alone.
 func TestRowThatTheBrokerBlamesIsConvictedAtOnce(t *testing.T) {
 	memory := newTrouble()
-	rows := rowsOf("a")
+	rows := []ClaimedRow{{Record: &waybill.Record{Key: "a"}}}
 	for pass, want := range []int{0, 1} {
-		c := newChains(rows, false, memory.alone(rows))
+		c := newBatch(rows, false, memory.alone(rows))
 		for _, item := range c.take(9, nil) {
-			c.done(Result{item.Seq, &CutError{Err: errReset, Blamed: true}})
+			c.Done(item.Seq, &CutError{Err: errReset, Blamed: true})
 		}
 		memory.learn(c)
 		if _, failed := c.finished(); len(failed) != want {

@@ -1,0 +1,226 @@
+package chain
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill"
+)
+
+var (
+	errRefused = errors.New("refused")
+	errOutage  = fmt.Errorf("broken pipe: %w", waybill.ErrUnavailable)
+)
+
+var anyRecord = rapid.Custom(func(t *rapid.T) *waybill.Record {
+	rec := &waybill.Record{Key: rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "key")}
+	if rapid.IntRange(0, 9).Draw(t, "unreadable") == 0 {
+		rec.Problem = errRefused
+	}
+	return rec
+})
+
+// Whatever the broker answers and in whatever order: one unconfirmed record a
+// key, keys in row order, nothing after a failure of its key, nothing at all
+// after an outage; and the outcome says exactly what was answered.
+func TestChainsKeepKeysInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		records := rapid.SliceOfN(anyRecord, 0, 30).Draw(t, "records")
+		window := rapid.IntRange(1, 12).Draw(t, "window")
+		c := New(records, false, nil)
+		var open []int
+		published, failed := map[int]bool{}, map[int]bool{}
+		keyFailed, last, outage := map[string]bool{}, map[string]int{}, false
+		for i, rec := range records { // records that cannot be read fail by themselves
+			failed[i] = rec.Problem != nil
+		}
+		for {
+			least := 0
+			if len(open) == 0 {
+				least = 1
+			}
+			items := c.Take(rapid.IntRange(least, window-len(open)).Draw(t, "take"), nil)
+			if len(open)+len(items) == 0 {
+				break
+			}
+			for _, item := range items {
+				key := records[item].Key
+				switch {
+				case outage:
+					t.Fatalf("record %d was handed out after an outage", item)
+				case published[item] || failed[item] || slices.Contains(open, item):
+					t.Fatalf("record %d was handed out again, or cannot be read", item)
+				}
+				if key != "" {
+					if keyFailed[key] {
+						t.Fatalf("record %d was handed out after a failure of its key %s", item, key)
+					}
+					if before, ok := last[key]; ok && before > item {
+						t.Fatalf("record %d of key %s was handed out after record %d", item, key, before)
+					}
+					for _, i := range open {
+						if records[i].Key == key {
+							t.Fatalf("records %d and %d of key %s are unconfirmed at once", i, item, key)
+						}
+					}
+					for i := range item {
+						if records[i].Key == key && !published[i] {
+							t.Fatalf("record %d of key %s was handed out, and record %d is not published", item, key, i)
+						}
+					}
+					last[key] = item
+				}
+				open = append(open, item)
+			}
+			if c.Open() != len(open) {
+				t.Fatalf("%d are open, the chains say %d", len(open), c.Open())
+			}
+			i := rapid.IntRange(0, len(open)-1).Draw(t, "answered")
+			seq := open[i]
+			open = slices.Delete(open, i, i+1)
+			err := rapid.SampledFrom([]error{nil, nil, nil, nil, errRefused, errOutage}).Draw(t, "answer")
+			c.Done(seq, err)
+			switch {
+			case err == nil:
+				published[seq] = true
+			case errors.Is(err, waybill.ErrUnavailable):
+				outage = true
+			default:
+				failed[seq] = true
+				keyFailed[records[seq].Key] = true
+			}
+		}
+		for i, rec := range records {
+			state, err := c.Outcome(i)
+			switch {
+			case (state == Published) != published[i]:
+				t.Fatalf("record %d is published = %t, want %t", i, state == Published, published[i])
+			case state == Refused && (!failed[i] || !errors.Is(err, errRefused)):
+				t.Fatalf("record %d counts as refused with %v and was not", i, err)
+			case state != Refused && failed[i] && (rec.Key == "" || rec.Problem == nil):
+				t.Fatalf("refused record %d is missing", i)
+			}
+		}
+		if got := c.Outage() != nil; got != outage {
+			t.Fatalf("outage = %t, want %t", got, outage)
+		}
+		if !outage {
+			for i, rec := range records { // what is left waits behind a failure
+				if s, _ := c.Outcome(i); s == Waiting && (rec.Key == "" || !refusedBefore(c, records, i)) {
+					t.Fatalf("record %d of key %q was not handed out, and nothing of its key failed", i, rec.Key)
+				}
+			}
+		}
+	})
+}
+
+// refusedBefore reports whether a record of i's key was refused before it.
+func refusedBefore(c *Chains, records []*waybill.Record, i int) bool {
+	for j := range i {
+		if state, _ := c.Outcome(j); state == Refused && records[j].Key == records[i].Key {
+			return true
+		}
+	}
+	return false
+}
+
+func recordsOf(keys ...string) []*waybill.Record {
+	var all []*waybill.Record
+	for _, key := range keys {
+		all = append(all, &waybill.Record{Key: key})
+	}
+	return all
+}
+
+func TestRecordsWithoutKeyGoAllAtOnce(t *testing.T) {
+	if got := New(recordsOf("", "", ""), false, nil).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
+		t.Errorf("ready %v, want all", got)
+	}
+	if got := New(recordsOf("a", "b", "", "a", "b"), false, nil).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
+		t.Errorf("ready %v, want the heads and what has no key", got)
+	}
+}
+
+func TestAtomicBatchGoesAllAtOnce(t *testing.T) {
+	if got := New(recordsOf("a", "a", "", "b", "a"), true, nil).Take(9, nil); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
+		t.Errorf("ready %v, want all in order", got)
+	}
+}
+
+// With Pipelined, whatever the broker answers: a row of a key goes with the one
+// before it, in the same call and the same stream, or after its confirmation.
+func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		records := rapid.SliceOfN(anyRecord, 0, 30).Draw(t, "records")
+		for i := range records {
+			records[i].Name = rapid.SampledFrom([]string{"s", "t"}).Draw(t, "stream")
+		}
+		c := New(records, false, nil)
+		c.Pipeline(func(rec *waybill.Record) string { return rec.Name })
+		published, open, calls := map[int]bool{}, []int{}, map[int]int{}
+		together, refused := 0, map[string]bool{}
+		for call := 1; ; call++ {
+			items := c.Take(rapid.IntRange(1, 40).Draw(t, "take"), nil)
+			if len(items)+len(open) == 0 {
+				break
+			}
+			for _, item := range items {
+				key := records[item].Key
+				if calls[item] > 0 || records[item].Problem != nil {
+					t.Fatalf("record %d was handed out again, or cannot be read", item)
+				}
+				calls[item], open = call, append(open, item)
+				if key == "" {
+					continue
+				}
+				if refused[key] {
+					t.Fatalf("record %d was handed out after a failure of its key", item)
+				}
+				before := item - 1
+				for before >= 0 && records[before].Key != key {
+					before--
+				}
+				switch {
+				case before < 0 || published[before]:
+				case calls[before] == call && records[before].Name == records[item].Name:
+					together++
+				default:
+					t.Fatalf("record %d of key %s was handed out in call %d, and record %d was in call %d and is not published", item, key, call, before, calls[before])
+				}
+			}
+			n := rapid.IntRange(0, len(open)-1).Draw(t, "answered")
+			i := open[n]
+			open = slices.Delete(open, n, n+1)
+			if rapid.IntRange(0, 9).Draw(t, "answer") == 0 {
+				c.Done(i, errRefused)
+				refused[records[i].Key] = records[i].Key != ""
+			} else {
+				c.Done(i, nil)
+				published[i] = true
+			}
+		}
+		for i := range records {
+			if state, _ := c.Outcome(i); (state == Published) != published[i] {
+				t.Fatalf("record %d is published = %t, want %t", i, state == Published, published[i])
+			}
+		}
+	})
+}
+
+// What may go together does.
+func TestPipelinedChainsHandOutAKeyAtOnce(t *testing.T) {
+	records := make([]*waybill.Record, 5)
+	for i := range records {
+		records[i] = &waybill.Record{Key: "k", Name: "s"}
+	}
+	records[3].Name = "t"
+	c := New(records, false, nil)
+	c.Pipeline(func(rec *waybill.Record) string { return rec.Name })
+	if got := len(c.Take(10, nil)); got != 3 {
+		t.Errorf("%d records were handed out at once, want the 3 in front of another stream", got)
+	}
+}

@@ -1,0 +1,44 @@
+package outbox
+
+import (
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/chain"
+)
+
+// A batch is the rows of a claim, and what has become of them.
+type batch struct {
+	*chain.Chains
+	rows []ClaimedRow
+	took []int
+}
+
+// newBatch plans rows: see chain.New.
+func newBatch(rows []ClaimedRow, atomic bool, alone []int) *batch {
+	records := make([]*waybill.Record, len(rows))
+	for i, row := range rows {
+		records[i] = row.Record
+	}
+	return &batch{chain.New(records, atomic, alone), rows, nil}
+}
+
+// take appends up to max items to publish now. Seq is the index of the row.
+func (b *batch) take(max int, into []Item) []Item {
+	b.took = b.Take(max, b.took[:0])
+	for _, i := range b.took {
+		into = append(into, Item{i, b.rows[i].Record})
+	}
+	return into
+}
+
+// finished returns the published and the refused rows.
+func (b *batch) finished() (done []ClaimedRow, failed []Failure) {
+	for i, row := range b.rows {
+		switch state, err := b.Outcome(i); state {
+		case chain.Published:
+			done = append(done, row)
+		case chain.Refused:
+			failed = append(failed, Failure{Row: row, Err: err})
+		}
+	}
+	return done, failed
+}
