@@ -17,18 +17,18 @@ func (r *running) finish(o outcome) {
 	d := o.d
 	switch {
 	case o.err == nil:
-		r.hand.succeeded(d)
+		r.hand.Succeeded(d)
 		r.acks <- d
 	case errors.Is(o.cause, waybill.ErrLeaseLost):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
 		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
 		// What waits behind it must not run before whoever has it now is done.
-		behind := r.hand.failed(d)
+		behind := r.hand.Failed(d)
 		r.drop(d)
-		r.release(append(behind, r.hand.forget(d)...))
+		r.release(append(behind, r.hand.Forget(d)...))
 	case errors.Is(o.cause, ErrDrained):
-		r.release(append([]*waybill.Delivery{d}, r.hand.failed(d)...))
-		r.hand.forget(d)
+		r.release(append([]*waybill.Delivery{d}, r.hand.Failed(d)...))
+		r.hand.Forget(d)
 	default:
 		r.retry(d, o.err)
 	}
@@ -52,13 +52,13 @@ func (r *running) retry(d *waybill.Delivery, err error) {
 
 	ctx, cancel := r.settling()
 	defer cancel()
-	behind := r.hand.failed(d)
+	behind := r.hand.Failed(d)
 	if err := r.from.Retry(ctx, d, delay); err != nil {
 		// Its lease ends by itself; what is behind it must not run before it.
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "retry not stored, the message comes again when its lease ends", r.attrs(d, err)...)
 	}
 	r.drop(d)
-	r.release(append(behind, r.hand.forget(d)...))
+	r.release(append(behind, r.hand.Forget(d)...))
 }
 
 // release gives ds back unhandled.
@@ -76,7 +76,7 @@ func (r *running) release(ds []*waybill.Delivery) {
 
 // drop takes ds out of the hand without an acknowledgement.
 func (r *running) drop(ds ...*waybill.Delivery) {
-	r.hand.settled(len(ds))
+	r.hand.Settled(len(ds))
 	r.forget(ds)
 }
 

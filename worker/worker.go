@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/hand"
 )
 
 // Config tunes a Worker. The zero value is fit for production.
@@ -106,13 +107,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abort(nil)
 	r := &running{
-		Worker: w, stop: stop, work: work, abort: abort, hand: newHand(),
+		Worker: w, stop: stop, work: work, abort: abort,
+		// With an equal share of the prefetch a full hand has work for every handler.
+		hand:     hand.New(w.cfg.Prefetch / w.cfg.Concurrency),
 		received: make(chan []*waybill.Delivery), room: make(chan int), done: make(chan outcome, w.cfg.Concurrency),
 		acks: make(chan *waybill.Delivery, w.cfg.Prefetch+w.cfg.Concurrency), settled: make(chan int, w.cfg.Prefetch+w.cfg.Concurrency),
 		cancels: map[*waybill.Delivery]context.CancelCauseFunc{}, lost: map[*waybill.Delivery]bool{},
 	}
-	// With an equal share of the prefetch a full hand has work for every handler.
-	r.hand.share = w.cfg.Prefetch / w.cfg.Concurrency
 	return r.run(ctx)
 }
 
@@ -123,7 +124,7 @@ type running struct {
 	stop  context.CancelFunc
 	work  context.Context
 	abort context.CancelCauseFunc
-	hand  *hand
+	hand  *hand.Hand
 
 	received chan []*waybill.Delivery
 	room     chan int // how many more may be received
@@ -176,7 +177,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		}
 		// Room is offered when it is worth a call: half of the prefetch, or
 		// anything when a handler would have nothing to do.
-		free := r.cfg.Prefetch - r.hand.count
+		free := r.cfg.Prefetch - r.hand.Count()
 		var room chan<- int // nil, and so never chosen, when there is none
 		if stopping != nil && free > 0 && (2*free >= r.cfg.Prefetch || r.busy < r.cfg.Concurrency) {
 			room = r.room
@@ -192,13 +193,13 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 				r.stop()
 			}
 		case n := <-r.settled:
-			r.hand.settled(n)
+			r.hand.Settled(n)
 		case err := <-receiving:
 			receiving, failure = nil, err
 			r.stop()
 		case <-stopping:
 			stopping = nil
-			r.release(r.hand.rest())
+			r.release(r.hand.Rest())
 			drained = time.After(r.cfg.Drain)
 		case <-drained:
 			r.abort(ErrDrained)
@@ -215,7 +216,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 // start runs what may run.
 func (r *running) start() {
 	for r.busy < r.cfg.Concurrency && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
-		d := r.hand.take()
+		d := r.hand.Take()
 		if d == nil {
 			return
 		}
@@ -258,12 +259,12 @@ func (r *running) takeIn(ds []*waybill.Delivery, stopping bool) {
 	r.mu.Unlock()
 	var over []*waybill.Delivery
 	for _, d := range ds {
-		if !r.hand.add(d) {
+		if !r.hand.Add(d) {
 			over = append(over, d)
 		}
 	}
 	if stopping {
-		over = append(r.hand.rest(), over...)
+		over = append(r.hand.Rest(), over...)
 	}
 	r.release(over)
 }

@@ -81,6 +81,7 @@ var rules = []rule{
 	{packages: "internal/chain", reaches: []string{"."}, modules: ids},
 	{packages: "internal/demo", reaches: with(core, "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "internal/droptables"},
+	{packages: "internal/hand", reaches: []string{"."}, modules: ids},
 	{packages: "internal/headers", reaches: []string{".", "internal/..."}},
 	{packages: "internal/lane", reaches: []string{".", "outbox", "internal/..."}, modules: ids},
 	{packages: "internal/mutant"},

@@ -1,4 +1,4 @@
-package worker
+package hand
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 // A world is a hand and the transport around it: what is not in hand waits in
 // the transport, in order.
 type world struct {
-	hand    *hand
+	hand    *Hand
 	waiting []*waybill.Delivery // in the transport
 	running []*waybill.Delivery
 	handled map[string][]int // sequence numbers by key
@@ -22,7 +22,7 @@ type world struct {
 func seq(d *waybill.Delivery) int { return d.Tag.(int) }
 
 func (w *world) back(ds ...*waybill.Delivery) {
-	w.hand.settled(len(ds))
+	w.hand.Settled(len(ds))
 	w.waiting = append(w.waiting, ds...)
 	slices.SortFunc(w.waiting, func(a, b *waybill.Delivery) int { return seq(a) - seq(b) })
 }
@@ -31,7 +31,7 @@ func (w *world) back(ds ...*waybill.Delivery) {
 // what has no key, and the head of every other key, can run at once.
 func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{hand: newHand(), handled: map[string][]int{}}
+		w := &world{hand: New(0), handled: map[string][]int{}}
 		total := rapid.IntRange(1, 40).Draw(t, "messages")
 		for i := range total {
 			key := rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "key")
@@ -42,7 +42,7 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 			case "receive":
 				n := rapid.IntRange(0, len(w.waiting)).Draw(t, "n")
 				for _, d := range w.waiting[:n] {
-					w.hand.add(d)
+					w.hand.Add(d)
 				}
 				w.waiting = slices.Clone(w.waiting[n:])
 			case "run":
@@ -56,27 +56,27 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 				w.running = slices.Delete(w.running, i, i+1)
 				if do == "succeed" {
 					w.handled[d.Record.Key] = append(w.handled[d.Record.Key], seq(d))
-					w.hand.succeeded(d)
-					w.hand.settled(1)
+					w.hand.Succeeded(d)
+					w.hand.Settled(1)
 					return
 				}
-				behind := w.hand.failed(d)
-				w.back(append(append(behind, d), w.hand.forget(d)...)...)
+				behind := w.hand.Failed(d)
+				w.back(append(append(behind, d), w.hand.Forget(d)...)...)
 			case "rest":
-				w.back(w.hand.rest()...)
+				w.back(w.hand.Rest()...)
 				for _, d := range w.running {
 					if d.Record.Key != "" {
-						w.hand.succeeded(d) // nothing starts after rest: let go of the keys
+						w.hand.Succeeded(d) // nothing starts after rest: let go of the keys
 						w.handled[d.Record.Key] = append(w.handled[d.Record.Key], seq(d))
 					} else {
 						w.handled[""] = append(w.handled[""], seq(d))
 					}
 				}
-				w.hand.settled(len(w.running))
+				w.hand.Settled(len(w.running))
 				if w.hand.count != 0 {
 					t.Fatalf("%d in hand after the rest went back and the running were settled, want 0", w.hand.count)
 				}
-				w.hand, w.running = newHand(), nil
+				w.hand, w.running = New(0), nil
 			}
 		}
 		for range rapid.IntRange(0, 120).Draw(t, "steps") {
@@ -84,7 +84,7 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 		}
 		for len(w.waiting)+len(w.running)+w.hand.count > 0 { // all of it ends well
 			for _, d := range w.waiting {
-				w.hand.add(d)
+				w.hand.Add(d)
 			}
 			w.waiting = nil
 			w.run(t)
@@ -93,8 +93,8 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 			}
 			for _, d := range w.running {
 				w.handled[d.Record.Key] = append(w.handled[d.Record.Key], seq(d))
-				w.hand.succeeded(d)
-				w.hand.settled(1)
+				w.hand.Succeeded(d)
+				w.hand.Settled(1)
 			}
 			w.running = nil
 		}
@@ -116,7 +116,7 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 
 // run takes all that can run.
 func (w *world) run(t *rapid.T) {
-	for d := w.hand.take(); d != nil; d = w.hand.take() {
+	for d := w.hand.Take(); d != nil; d = w.hand.Take() {
 		for _, other := range w.running {
 			if d.Record.Key != "" && other.Record.Key == d.Record.Key {
 				t.Fatalf("messages %d and %d of key %s run at once", seq(other), seq(d), d.Record.Key)
@@ -136,24 +136,24 @@ func (w *world) run(t *rapid.T) {
 }
 
 func TestFailedHeadTakesItsFollowersWithIt(t *testing.T) {
-	h := newHand()
+	h := New(0)
 	ds := make([]*waybill.Delivery, 5)
 	for i, key := range []string{"a", "a", "b", "a", ""} {
 		ds[i] = &waybill.Delivery{Record: &waybill.Record{Key: key}, Tag: i}
-		h.add(ds[i])
+		h.Add(ds[i])
 	}
-	if d := h.take(); d != ds[0] {
+	if d := h.Take(); d != ds[0] {
 		t.Fatalf("took %v, want the oldest", d)
 	}
-	if got, want := fmt.Sprint(h.failed(ds[0])), fmt.Sprint([]*waybill.Delivery{ds[1], ds[3]}); got != want {
+	if got, want := fmt.Sprint(h.Failed(ds[0])), fmt.Sprint([]*waybill.Delivery{ds[1], ds[3]}); got != want {
 		t.Errorf("behind the failed one: %s, want %s", got, want)
 	}
 	late := &waybill.Delivery{Record: &waybill.Record{Key: "a"}, Tag: 9}
-	h.add(late)
-	if got := h.forget(ds[0]); len(got) != 1 || got[0] != late {
+	h.Add(late)
+	if got := h.Forget(ds[0]); len(got) != 1 || got[0] != late {
 		t.Errorf("arrived meanwhile: %v, want %v", got, late)
 	}
-	if h.take() != ds[2] || h.take() != ds[4] || h.take() != nil {
+	if h.Take() != ds[2] || h.Take() != ds[4] || h.Take() != nil {
 		t.Error("want b and the one without key to run, and nothing else")
 	}
 }
