@@ -180,7 +180,7 @@ func (c *claim) takeUnkeyed(ctx context.Context, maxRows, maxBytes int) error {
 	bytes := 0
 	return c.query(ctx, "SELECT "+fmt.Sprintf(columns, "e.body")+", "+row.get("i.failures", "0")+", "+row.get("TRUE", "FALSE")+", "+route.get("i.failures", "0")+", FALSE"+
 		" FROM "+tables+"outbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = "+fmt.Sprint(c.Lane.ID)+" AND e.bucket = -1 AND "+c.news[lane.Unkeyed].where()+
-		" AND "+row.get(isDue, "TRUE")+" AND "+route.get(isDue, "TRUE")+
+		" AND "+row.get(dueNow, "TRUE")+" AND "+route.get(dueNow, "TRUE")+
 		fmt.Sprintf(" ORDER BY e.id LIMIT %d FOR UPDATE SKIP LOCKED", min(maxRows, c.sizes(maxBytes))), func(rows *sql.Rows) error {
 		r, err := scanRow(rows)
 		if err != nil {
@@ -202,8 +202,13 @@ type entry struct{ tables, where string }
 const (
 	ofKey   = "i.route = '' AND i.partition_key = e.partition_key AND i.row_id = 0"
 	ofRoute = "i.route = e.message_name AND i.partition_key = '' AND i.row_id = 0"
-	isDue   = "i.next_attempt_at <= UTC_TIMESTAMP(6)"
+	dueNow  = "i.next_attempt_at <= UTC_TIMESTAMP(6)"
 )
+
+// due is the condition for an entry that waits no more. It goes by the time at
+// which the claim read what waits, as its cursors do: a key that became due only
+// since then would be read from behind its head.
+func (c *claim) due() string { return "i.next_attempt_at <= TIMESTAMP'" + stamp(c.State.Now) + "'" }
 
 // get returns an expression for what the entry has, or none where there is no
 // entry.
@@ -315,14 +320,14 @@ func (c *claim) rowsOf(parts []part, entries bool) string {
 			}
 			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, %s, FALSE%s AND %s ORDER BY e.id LIMIT %d)", "e.body",
 				key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"),
-				where, key.get(isDue, "TRUE"), p.rows)
+				where, key.get(c.due(), "TRUE"), p.rows)
 			continue
 		}
 		fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", p.bucket, where)
 		fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, %s, NOT %s%s AND %s ORDER BY e.id LIMIT %d)",
-			"CASE WHEN "+route.get(isDue, "TRUE")+" THEN e.body END",
-			key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"), route.get(isDue, "TRUE"),
-			where, key.get(isDue, "TRUE"), p.rows)
+			"CASE WHEN "+route.get(c.due(), "TRUE")+" THEN e.body END",
+			key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"), route.get(c.due(), "TRUE"),
+			where, key.get(c.due(), "TRUE"), p.rows)
 	}
 	return b.String()
 }

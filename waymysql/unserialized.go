@@ -73,5 +73,5 @@ func (db *DB) anyUnserialized() bool {
 func (c *claim) notBehind(bucket int16, from string, route entry) string {
 	return fmt.Sprintf(" FROM (SELECT h.id, MAX(h.held) OVER (PARTITION BY h.partition_key ORDER BY h.id) AS waits FROM (SELECT e.id, e.partition_key, NOT %s AS held%s) AS h) AS w"+
 		" STRAIGHT_JOIN %soutbox AS e FORCE INDEX (PRIMARY) ON e.lane = %d AND e.bucket = %d AND e.id = w.id WHERE NOT w.waits",
-		route.get(isDue, "TRUE"), from, qualified(c.db.schema, c.db.prefix), c.Lane.ID, bucket)
+		route.get(c.due(), "TRUE"), from, qualified(c.db.schema, c.db.prefix), c.Lane.ID, bucket)
 }
