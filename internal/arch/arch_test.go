@@ -87,6 +87,7 @@ var rules = []rule{
 	{packages: "internal/mutant"},
 	{packages: "internal/nearest"},
 	{packages: "internal/recovery"},
+	{packages: "internal/sim", reaches: core, modules: ids},
 	{packages: "internal/sqlfile"},
 	{packages: "internal/stack"},
 }

@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// A Verdict is what came of one seed.
+type Verdict struct {
+	Broken     string         // the law that was broken first, and how; empty when none was
+	Committed  int            // messages
+	Duplicates int            // messages that the broker stored more than once
+	Faults     int            // kills, freezes, cuts and restarts
+	Hits       map[string]int // how often a process was killed before each step
+	Took       time.Duration  // of virtual time
+}
+
+const (
+	troubled = 60 * time.Second // how long there are faults
+	limit    = 60 * time.Minute // what is not delivered by then is lost
+)
+
+// Run runs one seed, with a bug planted if mutant names one. Every fifth seed has
+// no faults but refusals. Trace, if it is not nil, hears what happens.
+func Run(seed uint64, mutant string, trace func(line string)) Verdict {
+	w := &world{rng: rand.New(rand.NewPCG(seed, 0)), mutant: mutant, hits: map[string]int{}, trace: func(string, ...any) {}}
+	if trace != nil {
+		w.trace = func(format string, args ...any) { trace(fmt.Sprintf("%12v  ", w.now) + fmt.Sprintf(format, args...)) }
+	}
+	w.laws = laws{store: map[*message]int{}, done: map[*message]int{}, dispatchers: 3}
+	w.db = &database{world: w, blocked: map[int]*blocked{}, inbox: map[int]*entry{}}
+	w.broker = &broker{world: w, refusing: map[int]time.Duration{}}
+	for i := range w.laws.dispatchers {
+		w.dispatcher(fmt.Sprint("dispatcher ", i), 8)
+	}
+	for i := range 2 {
+		w.relay(fmt.Sprint("relay ", i))
+		w.worker(fmt.Sprint("worker ", i))
+	}
+	w.healing = seed%5 == 0
+	w.trouble()
+	w.after(troubled, func() { w.healing = true })
+	defer func() {
+		for _, p := range w.processes {
+			p.stop()
+		}
+	}()
+	w.run(limit, func() bool {
+		return w.laws.broken != "" || w.laws.dispatchers == 0 && w.now > troubled && w.laws.pending() == 0 && len(w.broker.queue) == 0
+	})
+	if n := w.laws.pending(); n > 0 {
+		w.laws.breaks("lost: %d of %d committed messages have had no effect after %v", n, len(w.laws.commits), w.now)
+	}
+	if w.laws.duplicates > w.faults*batch {
+		w.laws.breaks("duplicates: %d with %d faults", w.laws.duplicates, w.faults)
+	}
+	return Verdict{w.laws.broken, len(w.laws.commits), w.laws.duplicates, w.faults, w.hits, w.now}
+}
+
+// trouble plans what happens to servers and connections.
+func (w *world) trouble() {
+	for range 4 { // the broker refuses some of a key for a while
+		w.after(w.between(0, troubled), func() { w.broker.refusing[w.rng.IntN(keys)] = w.now + w.between(0, 10*time.Second) })
+	}
+	w.after(w.between(0, troubled), func() { w.broker.unbound = w.now + w.between(0, 3*time.Second) })
+	if w.healing {
+		return
+	}
+	for range 3 {
+		w.after(w.between(0, troubled), func() {
+			w.faults++
+			if links := w.broker.links; len(links) > 0 {
+				w.trace("a connection is cut")
+				links[w.rng.IntN(len(links))].cut()
+			}
+		})
+	}
+	w.after(w.between(0, 2*troubled), func() { w.faults++; w.broker.restart() })
+	w.after(w.between(0, 2*troubled), func() { w.faults++; w.db.restart() })
+}
