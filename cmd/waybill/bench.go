@@ -212,7 +212,7 @@ func (f *benchFlags) servers(name, database string) error {
 // benchDSN returns the DSN of a flag, which must be there.
 func benchDSN(flag, text string, schemes ...string) (config.DSN, error) {
 	if text == "" {
-		return config.DSN{}, &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s is missing", flag), Hint: "bench measures on servers: give a DSN that begins with " + strings.Join(schemes, ":// or ") + ":// (--case chooses what is measured)"}
+		return config.DSN{}, &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s is missing", flag), Hint: "bench measures on servers: give a DSN that begins with " + strings.Join(schemes, ":// or ") + "://; --case chooses what is measured"}
 	}
 	return demoDSN(flag, text, schemes...)
 }

@@ -75,7 +75,7 @@ func TestEveryMutantIsNoticed(t *testing.T) {
 			}
 			slices.Sort(took)
 			t.Logf("noticed after %v seeds", took)
-			if median := took[len(took)/2]; median > 200 {
+			if median := took[len(took)/2]; median > 200 && slow == 1 {
 				t.Errorf("noticed after a median of %d seeds, want 200", median)
 			}
 		})
