@@ -22,6 +22,9 @@ func TestNoLawIsBroken(t *testing.T) {
 	if *seed > 0 {
 		v := Run(*seed, *bug, func(line string) { fmt.Println(line) })
 		t.Logf("%+v", v)
+		if v.Broken != "" {
+			t.Errorf("seed %d: %s", *seed, v.Broken)
+		}
 		return
 	}
 	hits, committed, duplicates, faults := map[string]int{}, 0, 0, 0
