@@ -102,8 +102,7 @@ func (r *relaying) claim(t *tx, b *lane.Batch) bool {
 			rows = snapshot
 		}
 		if b.State.Version != r.db.version {
-			found = nil // what waits has changed: another claim
-			locked = nil
+			locked = nil // what waits has changed: another claim
 			return
 		}
 		at := b.State.Now.Sub(epoch)
@@ -196,8 +195,10 @@ func (r *relaying) publish(b *lane.Batch) *chain.Chains {
 		if c.Open() == 0 {
 			return c
 		}
-		p.waits = true
-		r.wait()
+		if len(p.answers) == 0 { // none came while something was sent
+			p.waits = true
+			r.wait()
+		}
 		for _, answer := range p.answers {
 			c.Done(answer.i, answer.err)
 		}

@@ -13,14 +13,13 @@ import (
 // worker begins a process with an inbox, which handles three messages at once.
 func (w *world) worker(name string) {
 	w.begin(name, func(p *process) {
-		c := &consuming{process: p}
-		c.link = p.broker.link(p)
+		c := &consuming{process: p, link: p.broker.link(p)}
+		c.forget()
 		c.link.deliver, c.link.lost = c.arrived, c.forget
 		p.thread(func(th *thread) {
 			for {
 				if !c.link.alive {
 					c.link.connect(th)
-					c.forget()
 					c.link.consume()
 				}
 				th.sleep(time.Second)
@@ -42,7 +41,6 @@ func (w *world) worker(name string) {
 type consuming struct {
 	*process
 	link  *link
-	life  int // of the connection
 	hand  *hand.Hand
 	idle  []*thread
 	aside map[string][]*waybill.Delivery // of keys whose head is to be retried, in order
@@ -51,18 +49,17 @@ type consuming struct {
 // A tag says which delivery a parcel is.
 type tag struct {
 	parcel *parcel
-	life   int
+	life   int // of the link then
 }
 
 // forget drops what a connection that has ended had brought. What runs goes on.
 func (c *consuming) forget() {
-	c.life++
 	c.hand, c.aside = hand.New(0), map[string][]*waybill.Delivery{}
 }
 
 // arrived takes a delivery in.
 func (c *consuming) arrived(p *parcel) {
-	d := &waybill.Delivery{Record: &waybill.Record{Key: "k" + strconv.Itoa(p.message.key)}, Tag: tag{p, c.life}}
+	d := &waybill.Delivery{Record: &waybill.Record{Key: "k" + strconv.Itoa(p.message.key)}, Tag: tag{p, c.link.life}}
 	c.add(d)
 }
 
@@ -85,10 +82,8 @@ func (c *consuming) call() {
 }
 
 func (c *consuming) take(th *thread) *waybill.Delivery {
-	if c.hand != nil {
-		if d := c.hand.Take(); d != nil {
-			return d
-		}
+	if d := c.hand.Take(); d != nil {
+		return d
 	}
 	c.idle = append(c.idle, th)
 	th.wait()
@@ -138,7 +133,7 @@ func (c *consuming) handle(th *thread, d *waybill.Delivery) {
 	}
 	th.step("settle delivery")
 	switch {
-	case of.life != c.life: // the connection has ended: the broker delivers it again
+	case of.life != c.link.life: // the connection has ended: the broker delivers it again
 	case failed:
 		c.retry(th, d)
 	default:
@@ -153,7 +148,7 @@ func (c *consuming) handle(th *thread, d *waybill.Delivery) {
 
 // retry sets a delivery and what is behind it in its key aside for a while.
 func (c *consuming) retry(th *thread, d *waybill.Delivery) {
-	key, life := d.Record.Key, c.life
+	key, life := d.Record.Key, c.link.life
 	back := append([]*waybill.Delivery{d}, c.hand.Failed(d)...)
 	back = append(back, c.hand.Forget(d)...)
 	c.hand.Settled(len(back))
@@ -162,7 +157,7 @@ func (c *consuming) retry(th *thread, d *waybill.Delivery) {
 	}
 	c.aside[key] = back
 	th.after(th.between(100*time.Millisecond, 2*time.Second), func() {
-		if c.life != life || !c.up {
+		if c.link.life != life || !c.up {
 			return
 		}
 		again := c.aside[key]

@@ -105,11 +105,9 @@ func (p *process) boot() {
 	p.start(p)
 }
 
-// kill ends the process as kill -9 does, and starts it again some time later.
+// kill ends the process as kill -9 does, and starts it again some time later. It
+// is called by a thread of the process, and does not return.
 func (p *process) kill(step string) {
-	if !p.up {
-		return
-	}
 	p.trace("%s is killed before %s", p.name, step)
 	p.hits[step]++
 	p.faults++
@@ -120,9 +118,7 @@ func (p *process) kill(step string) {
 	p.db.gone(p)
 	p.stop()
 	p.after(p.between(50*time.Millisecond, 3*time.Second), p.boot)
-	if p.running != nil && p.running.process == p {
-		panic(killed{})
-	}
+	panic(killed{})
 }
 
 // stop ends all threads but the one that runs.
