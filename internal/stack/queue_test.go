@@ -30,17 +30,29 @@ type watch struct {
 // watch consumes a queue from now on, on a connection of its own.
 func (s *stack) watch(queue string) *watch {
 	s.Helper()
+	return s.watchSlowly(queue, 0, 0)
+}
+
+// watchSlowly is watch with so many messages at once, which takes a while over
+// each. Zero means as many as there are.
+func (s *stack) watchSlowly(queue string, prefetch int, each time.Duration) *watch {
+	s.Helper()
 	conn, err := amqp.Dial(s.broker)
 	s.must(err)
 	ch, err := conn.Channel()
 	s.must(err)
-	deliveries, err := ch.Consume(queue, "", true, false, false, false, nil)
+	s.must(ch.Qos(prefetch, 0, false))
+	deliveries, err := ch.Consume(queue, "", prefetch == 0, false, false, false, nil)
 	s.must(err)
 	w := &watch{s: s, ids: map[string]int{}, next: make(chan struct{})}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for d := range deliveries {
 			w.take(d)
+			if prefetch > 0 {
+				time.Sleep(each)
+				_ = d.Ack(false) // or the connection has ended
+			}
 		}
 	})
 	s.Cleanup(func() {
