@@ -24,6 +24,7 @@ func relayCases[TX any]() []testCase[TX] {
 		{"SettleIsExact", settleIsExact[TX]},
 		{"SettleWhoseContextEndedTearsNothingApart", settleWhoseContextEndedTearsNothingApart[TX]},
 		{"PoisonedKeyWaitsAlone", poisonedKeyWaitsAlone[TX]},
+		{"MessageRefusedOnceHoldsUpItsKeyAlone", messageRefusedOnceHoldsUpItsKeyAlone[TX]},
 		{"WhatIsBlockedIsTriedAgainByItself", whatIsBlockedIsTriedAgainByItself[TX]},
 		{"CursorNeverPassesARowThatIsDue", cursorNeverPassesARowThatIsDue[TX]},
 		{"RouteIsBlockedAsOneEntry", routeIsBlockedAsOneEntry[TX]},
@@ -253,6 +254,49 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *site[TX]) {
 	if blocked, err := operator.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 0 {
 		t.Errorf("still blocked: %+v, %v", blocked, err)
 	}
+}
+
+// Others of its bucket, of another and without a key go out while it waits. How
+// long it waits is longer each time, until a slow machine has kept up with it.
+func messageRefusedOnceHoldsUpItsKeyAlone[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	keys := sameBucket(20)
+	for delay := 250 * time.Millisecond; delay < patience/2; delay *= 2 {
+		late, others := keys[0], []string{keys[1], otherBuckets(1)[0] + keys[0], ""}
+		keys = keys[2:]
+		refused := make(chan struct{})
+		tries := 0
+		sink := &recorder{refuse: func(rec *waybill.Record) error {
+			if bodyOf(rec) != (order{late, 1}) || tries > 0 {
+				return nil
+			}
+			tries++
+			close(refused)
+			return errRefused
+		}}
+		var first, then []any
+		for seq := range 5 {
+			first = append(first, order{late, seq})
+			for _, key := range others {
+				then = append(then, order{key, seq})
+			}
+		}
+		stop := s.relaying(s.Store, sink, outbox.RelayConfig{Retry: waybill.Backoff{Delay: delay, Multiplier: 1, Jitter: -1}})
+		s.put(out, first...)
+		select {
+		case <-refused:
+		case <-time.After(patience):
+			t.Fatal("nothing was refused")
+		}
+		s.put(out, then...)
+		await(t, "all come", func() bool { return len(sink.all()) == len(first)+len(then) })
+		stop()
+		perKey(t, sink.got)
+		if slices.Index(sink.got, order{late, 1}) == 1+len(then) || t.Failed() {
+			return
+		}
+	}
+	t.Error("others come after the message that was refused, however long it waits")
 }
 
 // A blocked key, route or message without key is tried again when the database's
