@@ -26,8 +26,9 @@ type Store interface {
 	// Claim takes the oldest rows of a transport that are due, so that no other
 	// relay has rows of the same keys until Settle. Rows of one key come in
 	// commit order, without a gap in front, and the first of a blocked key only
-	// when it is due. No rows and a nil error mean that nothing is due. A claim
-	// with rows must be settled, also when nothing was published.
+	// when it is due. No rows and a nil error mean that nothing is due, or that
+	// ctx left no time to read past all that waits: the next claim goes on there.
+	// A claim with rows must be settled, also when nothing was published.
 	Claim(ctx context.Context, transport string, max Max) (Claim, error)
 	// Left counts what is in the outbox for a transport.
 	Left(ctx context.Context, transport string) (Left, error)

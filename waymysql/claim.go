@@ -43,6 +43,7 @@ func (db *DB) Claim(ctx context.Context, transport string, most outbox.Max) (out
 		return nil, err
 	}
 	idle := []int16{} // see lane.Batch.Idle
+	halfway := lane.Halfway(ctx)
 	for {
 		l := db.lane(id) // another one once there are other buckets
 		c, again, err := db.claim(ctx, l, most, &idle)
@@ -50,8 +51,11 @@ func (db *DB) Claim(ctx context.Context, transport string, most outbox.Max) (out
 			l.Forget()
 			return nil, translate(err)
 		}
-		if !again {
+		switch {
+		case !again:
 			return c, nil
+		case halfway():
+			return none, nil
 		}
 	}
 }

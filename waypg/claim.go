@@ -43,6 +43,7 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 		}
 	}
 	idle := []int16{} // see lane.Batch.Idle
+	halfway := lane.Halfway(ctx)
 	for moved := false; ; {
 		l := db.lane(id) // another one once there are other buckets
 		c, again, err := db.claim(ctx, p, l, max, &idle)
@@ -51,6 +52,8 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 			return nil, translate(err)
 		}
 		switch {
+		case again && halfway():
+			return &claim{Batch: &lane.Batch{}}, nil
 		case again:
 		case c.due && len(c.Batch.Rows) == 0 && !moved:
 			moved = true

@@ -28,6 +28,7 @@ func relayCases[TX any]() []testCase[TX] {
 		{"WhatIsBlockedIsTriedAgainByItself", whatIsBlockedIsTriedAgainByItself[TX]},
 		{"CursorNeverPassesARowThatIsDue", cursorNeverPassesARowThatIsDue[TX]},
 		{"RouteIsBlockedAsOneEntry", routeIsBlockedAsOneEntry[TX]},
+		{"ClaimOutOfTimeIsGoneOnWith", claimOutOfTimeIsGoneOnWith[TX]},
 		{"ReleaseChoosesWhatItLetsGo", releaseChoosesWhatItLetsGo[TX]},
 		{"ClaimIsBoundedByRowsAndBytes", claimIsBoundedByRowsAndBytes[TX]},
 		{"KeyedAndUnkeyedRowsDoNotStarveEachOther", keyedAndUnkeyedRowsDoNotStarveEachOther[TX]},
@@ -426,6 +427,46 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
 	}
 	if blocked, err := operator.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 0 {
 		t.Errorf("still blocked: %+v, %v", blocked, err)
+	}
+}
+
+// Behind a route with more rows than a claim has time to read past, others come
+// nevertheless: what one claim has read the next need not.
+func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *site[TX]) {
+	if _, ok := s.Store.(outbox.RouteStore); !ok {
+		t.Skip("the store is no outbox.RouteStore")
+	}
+	out := s.outbox(outbox.Config{})
+	msgs := make([]any, 1000)
+	for i := range msgs {
+		msgs[i] = named("x", order{fmt.Sprint("k", i), 0})
+	}
+	s.put(out, msgs...)
+	c := s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
+	for len(c.Rows()) == 0 { // it was the turn of those without a key
+		c = s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
+	}
+	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: &outbox.UnroutableError{Reason: "NO_ROUTE"}, RetryIn: time.Hour, Route: true})
+	s.put(out, named("y", order{"other", 0}))
+	empty := 0
+	for limit := time.Millisecond; ; {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		c, err := s.Store.Claim(ctx, outbox.DefaultTransport, outbox.Max{Rows: 50, Bytes: 1 << 20})
+		cancel()
+		switch {
+		case limit > patience:
+			t.Fatalf("not within %v: %v", limit, err)
+		case err != nil: // not even time to begin
+			limit *= 2
+		case len(c.Rows()) == 0:
+			empty++
+		default:
+			if got := names(c.Rows()); got != "other0" || empty == 0 {
+				t.Errorf("%q came after %d claims that were out of time, want other0 after some", got, empty)
+			}
+			s.settle(c, nil)
+			return
+		}
 	}
 }
 

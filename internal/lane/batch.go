@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -179,6 +180,16 @@ func (b *Batch) take(bucket int16, found []Row) (moved bool) {
 		b.Lane.setCursor(b.View, bucket, &next)
 	}
 	return moved && !taken
+}
+
+// Halfway returns a function that reports whether half of the time has passed
+// that ctx has left now. A claim that has only read past what waits ends then,
+// empty-handed, and the next goes on behind it; one that ctx cuts off would be
+// an error, which makes everything forgotten.
+func Halfway(ctx context.Context) (passed func() bool) {
+	end, bounded := ctx.Deadline()
+	half := time.Now().Add(time.Until(end) / 2)
+	return func() bool { return bounded && time.Now().After(half) }
 }
 
 // Idle returns those of the locked buckets that another attempt of the claim need
