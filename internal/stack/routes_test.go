@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -62,6 +63,57 @@ func TestDeletedBindingBlocksItsRouteAlone(t *testing.T) {
 			t.Errorf("%v, want no duplicate", v)
 		}
 		s.eventually(patience, "nothing is blocked", func() bool { return len(s.blocked()) == 0 && s.left() == 0 })
+	})
+}
+
+// What a route that leads nowhere costs does not grow with its keys: it has one
+// entry, and others pass by.
+func TestRouteOfManyKeysIsBlockedAsOne(t *testing.T) {
+	onBoth(t, func(t *testing.T, on *kind) {
+		const lost, kept, each = "order.paid", "order.placed", 2000
+		n := 10_000
+		if *long {
+			n = 100_000
+		}
+		s := on.stack(t)
+		s.must(s.ch.QueueUnbind(everyone, "#", transport, nil))
+		s.must(s.ch.QueueBind(everyone, kept, transport, false, nil))
+		w := s.watch(everyone)
+		others := keyNames("other", 500) // in all buckets
+		s.dispatch(others, 1, kept)
+		var lane int
+		s.must(s.one("SELECT id FROM waybill_outbox_lane", &lane))
+		for keys := range slices.Chunk(keyNames("lost", n), each) {
+			var rows []any
+			for _, key := range keys {
+				id, err := waybill.NewMessageID()
+				s.must(err)
+				rows = append(rows, lane, outbox.Bucket(key, 64), on.id(id), lost, key)
+			}
+			s.exec("INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body) VALUES (?, ?, ?, ?, ?, '{}', '{}')"+
+				strings.Repeat(", (?, ?, ?, ?, ?, '{}', '{}')", each-1), rows...)
+		}
+		s.dispatch(others, 1, kept)
+		start := time.Now()
+		s.relay(s.openWith(s.database, 0), s.publisher(wayamqp.Config{Heartbeat: patientHeartbeat}), outbox.RelayConfig{Transport: transport})
+		w.await(2*len(others), patience)
+		t.Logf("what was behind %d rows of the route came after %v", n, time.Since(start).Round(time.Millisecond))
+		for range 5 {
+			s.dispatch(others, 1, kept)
+			took := w.await(s.count("SELECT count(*) FROM sent"), patience)
+			t.Logf("%d more came after %v", len(others), took.Round(time.Millisecond))
+		}
+		// A few keys may be refused before it shows that it is the route.
+		found := s.blocked()
+		if !slices.ContainsFunc(found, func(b admin.BlockedKey) bool { return b.Route == lost }) || len(found) > 5 {
+			t.Errorf("%d entries are blocked, want the route %s and hardly more: %+v", len(found), lost, found[:min(len(found), 5)])
+		}
+		if got := s.left(); got != n {
+			t.Errorf("%d rows are left, want the %d of the route", got, n)
+		}
+		if v := w.judge(0); v.Duplicates != 0 {
+			t.Errorf("%v, want no duplicate", v)
+		}
 	})
 }
 
