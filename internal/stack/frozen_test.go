@@ -2,6 +2,8 @@ package stack
 
 import (
 	"database/sql"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -83,6 +85,53 @@ func freeze(t *testing.T, on *kind, place string) {
 	p.await(patience)
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("the thawed relay ended with %d, want an orderly stop", code)
+	}
+}
+
+// A relay that is killed with rows in hand loses its locks with its connection,
+// long before any timeout.
+func TestKilledRelayIsReplacedAtOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, on *kind) {
+		s := on.stack(t)
+		w := s.watch(everyone)
+		var all []time.Duration
+		for trial := range 5 {
+			keys := keyNames(fmt.Sprint("k", trial), 40)
+			s.dispatch(keys, 3)
+			p := s.start(role{Patient: true, Place: beforeSettle, Signal: syscall.SIGSTOP})
+			s.eventually(patience, "the relay has stopped with rows in hand", p.frozen)
+			other := s.patientRelay()
+			free := besides(keys, fmt.Sprint("free", trial))
+			s.dispatch([]string{free}, 1)
+			s.eventually(patience, "the other relay is at work", func() bool { return w.of(free) > 0 })
+			held := func() int {
+				return s.count("SELECT count(*) FROM waybill_outbox WHERE partition_key LIKE ?", fmt.Sprint("k", trial, "-%"))
+			}
+			if held() == 0 {
+				t.Fatal("it was stopped with nothing in hand")
+			}
+			killed := time.Now()
+			p.signal(syscall.SIGKILL)
+			s.eventually(patience, "the other relay has published its rows", func() bool { return held() == 0 })
+			all = append(all, time.Since(killed).Round(time.Millisecond))
+			other.end()
+		}
+		slices.Sort(all)
+		t.Logf("taken over after %v", all)
+		if median, limit := all[len(all)/2], 3*time.Second; median > limit {
+			t.Errorf("the median is %v, want less than a second, and %v on a machine that is busy", median, limit)
+		}
+		t.Log(w.judge(patience))
+	})
+}
+
+// besides returns a key in a bucket that none of keys is in.
+func besides(keys []string, prefix string) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprint(prefix, "-", i)
+		if !slices.ContainsFunc(keys, func(k string) bool { return outbox.Bucket(k, 64) == outbox.Bucket(key, 64) }) {
+			return key
+		}
 	}
 }
 
