@@ -36,6 +36,10 @@ func place(t *testing.T) waytest.Place[*sql.Tx] {
 	db, dsn := newDB(t, waymysql.Config{})
 	p := waytest.SQLPlace(t, db, db.Pool(), "business")
 	p.Another = func(t *testing.T) waytest.Store[*sql.Tx] { return open(t, dsn, waymysql.Config{}) }
+	p.Crashing = func(t *testing.T) (waytest.Store[*sql.Tx], func()) {
+		db, network := through(t, dsn)
+		return db, func() { network.Reset() }
+	}
 	p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
 		return db.Queue(name, waymysql.QueueConfig{Lease: lease})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/faultproxy"
 	"github.com/waybill-go/waybill/waypg"
 	"github.com/waybill-go/waybill/waytest"
 )
@@ -84,10 +85,14 @@ func pgxPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[pgx.Tx]
 				return pgx.CollectRows(rows, pgx.RowTo[string])
 			},
 			Another: func(t *testing.T) waytest.Store[pgx.Tx] { return s.another(t) },
-			Queue:   s.queue,
-			Bucket:  s.bucket,
-			Ends:    map[string]func(ctx context.Context, tx pgx.Tx) error{"ROLLBACK": run("ROLLBACK"), "COMMIT": run("COMMIT")},
-			Losses:  map[string]func(ctx context.Context, tx pgx.Tx) error{"a failed statement": run("SELECT 1/0")},
+			Crashing: func(t *testing.T) (waytest.Store[pgx.Tx], func()) {
+				db, network := s.behindProxy(t)
+				return db, func() { network.Reset() }
+			},
+			Queue:  s.queue,
+			Bucket: s.bucket,
+			Ends:   map[string]func(ctx context.Context, tx pgx.Tx) error{"ROLLBACK": run("ROLLBACK"), "COMMIT": run("COMMIT")},
+			Losses: map[string]func(ctx context.Context, tx pgx.Tx) error{"a failed statement": run("SELECT 1/0")},
 			LostAnswer: func(t *testing.T) (waytest.Store[pgx.Tx], func()) {
 				lossy, network := s.behindCutter(t)
 				return lossy, func() { network.set(true, "") } // what follows is one round trip
@@ -124,13 +129,34 @@ func (s schema) another(t *testing.T) *waypg.DB {
 // behindCutter connects through a network of the test's own.
 func (s schema) behindCutter(t *testing.T) (*waypg.DB, *cutter) {
 	t.Helper()
+	network := &cutter{}
+	return s.through(t, func(target string) string { return network.start(t, target) }), network
+}
+
+// behindProxy is behindCutter for faults of all connections.
+func (s schema) behindProxy(t *testing.T) (*waypg.DB, *faultproxy.Proxy) {
+	t.Helper()
+	var network *faultproxy.Proxy
+	db := s.through(t, func(target string) string {
+		var err error
+		if network, err = faultproxy.Start(target); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(network.Close)
+		return network.Addr()
+	})
+	return db, network
+}
+
+// through connects by way of an address that start returns for the server's.
+func (s schema) through(t *testing.T, start func(target string) (addr string)) *waypg.DB {
+	t.Helper()
 	u, err := url.Parse(s.dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	network := &cutter{}
-	u.Host = network.start(t, u.Host)
-	return connect(t, u.String(), waypg.Config{Schema: s.name}), network
+	u.Host = start(u.Host)
+	return connect(t, u.String(), waypg.Config{Schema: s.name})
 }
 
 func (s schema) queue(name string, lease time.Duration) (waytest.Transport, error) {

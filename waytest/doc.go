@@ -28,5 +28,5 @@
 // parallel. A defect found in one database becomes a case for all of them. One
 // case is run by
 //
-//	go test -run 'TestOutbox/.*LateCommitIsNotOvertaken' ./waypg
+//	go test -run 'TestOutbox/.*LateCommitIsNotOvertaken' ./waymysql
 package waytest

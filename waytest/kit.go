@@ -3,6 +3,7 @@ package waytest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -430,12 +431,13 @@ func otherBuckets(n int) (keys []string) {
 // buckets is how many there are in a lane, by the specification of the tables.
 const buckets = 64
 
-// often bounds how often rapid checks where a check takes long: n times under
-// the race detector. What failed is always checked again.
+// often bounds how often rapid checks where a check takes long: n times, unless
+// -rapid.checks says how often. What failed is always checked again.
 func often(n int, check func(rt *rapid.T)) func(rt *rapid.T) {
-	failed := false
+	failed, chosen := false, false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "rapid.checks" })
 	return func(rt *rapid.T) {
-		if n--; n < 0 && raced && !failed {
+		if n--; n < 0 && !chosen && !failed {
 			return
 		}
 		failed = true

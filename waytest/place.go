@@ -56,6 +56,10 @@ type Place[TX any] struct {
 	// shares nothing with the first but the tables, and may relay beside it. Nil
 	// when only one process may relay.
 	Another func(t *testing.T) Store[TX]
+	// Crashing opens it as Another does, behind a network: crash cuts all the
+	// store's connections, as the end of its process would. The store connects
+	// anew when it is used again. Nil when there is no network.
+	Crashing func(t *testing.T) (store Store[TX], crash func())
 	// Queue returns a new receiver of a queue in this database. A lease of zero
 	// is the usual one. Nil when there are no queues.
 	Queue func(name string, lease time.Duration) (Transport, error)

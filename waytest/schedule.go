@@ -1,0 +1,507 @@
+package waytest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A schedule is a model of the outbox and of all who use it: what is waiting,
+// who has what in hand, and what they may do next.
+type schedule[TX any] struct {
+	*site[TX]
+	*line
+	relays            []relayProcess
+	operator          admin.Database // nil when the place has none
+	locking, unlocked *outbox.Outbox[TX]
+
+	keys     []string
+	free     map[string]bool // keys that are dispatched to with Unserialized
+	slow     string          // a key for delayed messages, of which no transaction stays open: what is due waits for those
+	routes   bool            // some refusals are of a route
+	next     *int
+	failures map[order]int  // of a head
+	asleep   map[order]bool // heads that nobody may be given
+	held     []heldClaim
+	open     []*openTx
+	behind   *openTx // a unit of work that waits for one of those, or nil
+	done     chan error
+}
+
+// A relayProcess is a store that relays. What was cut off may not notice at once.
+type relayProcess struct {
+	outbox.Store
+	crash func() // nil when it cannot
+	cut   *bool
+}
+
+type heldClaim struct {
+	outbox.Claim
+	by   int
+	rows []order
+}
+
+// openTx is a transaction that has dispatched and is open.
+type openTx struct {
+	end  func(commit bool) error
+	sent []order
+}
+
+// The law of order, under any schedule: transactions that are open at once and
+// end in any order, of dispatchers with the lock of a bucket, of such as wait for
+// it and of such as have one of their own for the key, messages that are delayed,
+// claims that are open at once and are settled in any order, refusals for now and
+// for long, outages, crashes, an operator, several relays. Each claim has the next
+// of its keys in commit order, so that first deliveries are; what is with one
+// relay is with no other; what is blocked holds back what is behind it and
+// nothing else; of what was rolled back nothing comes; and in the end all have
+// come.
+func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
+	all := schedule[TX]{site: s, locking: s.outbox(outbox.Config{}), unlocked: s.outbox(outbox.Config{Unserialized: true}), next: new(int)}
+	all.operator, _ = s.Store.(admin.Database)
+	_, blocksRoutes := s.Store.(outbox.RouteStore)
+	all.relays = []relayProcess{{Store: s.Store}}
+	if s.Crashing != nil {
+		store, crash := s.Crashing(t)
+		all.relays = append(all.relays, relayProcess{store, crash, new(bool)})
+	}
+	others := otherBuckets(3)
+	all.keys, all.slow = append(sameBucket(3), others[:2]...), others[2]
+	rapid.Check(t, often(15, func(rt *rapid.T) {
+		m := all
+		m.line, m.failures, m.asleep, m.free = newLine(), map[order]int{}, map[order]bool{}, map[string]bool{}
+		defer m.abandon() // after a failure, for the smaller cases that rapid tries
+		// A blocked route holds keys back that have not failed themselves.
+		m.routes = blocksRoutes && m.operator != nil && rapid.Bool().Draw(rt, "routes")
+		for _, key := range m.keys { // each is dispatched to in one way
+			m.free[key] = rapid.Bool().Draw(rt, "unserialized")
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"":                  m.check,
+			"dispatch":          m.dispatch,
+			"dispatch more":     m.dispatch, // twice as often
+			"dispatch delayed":  m.dispatchDelayed,
+			"begin":             m.begin,
+			"wait for one open": m.wait,
+			"end one open":      m.end,
+			"claim":             m.claim,
+			"claim more":        m.claim,
+			"settle":            m.settle,
+			"settle more":       m.settle,
+			"crash":             m.crash,
+			"operator releases": m.release,
+			"look":              m.look,
+		})
+		m.drain(rt)
+	}))
+}
+
+// must ends a check.
+func must(rt *rapid.T, err error) {
+	rt.Helper()
+	if err != nil {
+		rt.Fatal(err)
+	}
+}
+
+// check is run after each action.
+func (m *schedule[TX]) check(rt *rapid.T) {
+	if len(m.done) > 0 {
+		rt.Fatalf("a unit of work that dispatched %v did not wait for those who have its keys", m.behind.sent)
+	}
+	left, err := m.Store.Left(context.Background(), outbox.DefaultTransport)
+	must(rt, err)
+	if n := m.count() + len(m.delayed); left.Pending+left.Delayed != n {
+		rt.Fatalf("Left = %+v, want %d pending or delayed", left, n)
+	}
+}
+
+// messages draws some for keys, or none.
+func (m *schedule[TX]) messages(rt *rapid.T, keys []string) (sent []order, msgs []any) {
+	for range rapid.IntRange(1, 5).Draw(rt, "messages") {
+		o := order{rapid.SampledFrom(keys).Draw(rt, "key"), *m.next}
+		*m.next++
+		var msg any = o
+		if m.routes {
+			msg = named(rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "name"), o)
+		}
+		sent, msgs = append(sent, o), append(msgs, msg)
+	}
+	return sent, msgs
+}
+
+// send dispatches what messages has drawn.
+func (m *schedule[TX]) send(tx TX, sent []order, msgs []any) error {
+	for i, msg := range msgs {
+		out := m.locking
+		if m.free[sent[i].Key] {
+			out = m.unlocked
+		}
+		if _, err := out.Dispatch(context.Background(), tx, msg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// taken reports whether who dispatches to key has to wait.
+func (m *schedule[TX]) taken(key string) bool {
+	holds := func(o *openTx) bool {
+		return o != nil && slices.ContainsFunc(o.sent, func(sent order) bool {
+			other := sent.Key
+			return key != "" && other != "" && (other == key || !m.free[other] && !m.free[key] && outbox.Bucket(other, buckets) == outbox.Bucket(key, buckets))
+		})
+	}
+	return holds(m.behind) || slices.ContainsFunc(m.open, holds)
+}
+
+// left are the keys to which a dispatch need not wait, and none.
+func (m *schedule[TX]) left(more ...string) []string {
+	return append(slices.DeleteFunc(append(more, m.keys...), m.taken), "")
+}
+
+func (m *schedule[TX]) commit(sent []order) {
+	for _, o := range sent {
+		m.join(o)
+	}
+}
+
+func (m *schedule[TX]) dispatch(rt *rapid.T) {
+	sent, msgs := m.messages(rt, m.left(m.slow))
+	keep := rapid.IntRange(0, 4).Draw(rt, "keep") > 0
+	err := m.Store.InTx(context.Background(), func(_ context.Context, tx TX) error {
+		if err := m.send(tx, sent, msgs); err != nil || keep {
+			return err
+		}
+		return errChangedMind
+	})
+	if keep {
+		must(rt, err)
+		m.commit(sent)
+	} else if !errors.Is(err, errChangedMind) {
+		rt.Fatalf("InTx = %v, want %v", err, errChangedMind)
+	}
+}
+
+func (m *schedule[TX]) dispatchDelayed(rt *rapid.T) {
+	for range rapid.IntRange(1, 3).Draw(rt, "messages") {
+		o := order{rapid.SampledFrom([]string{m.slow, m.slow, ""}).Draw(rt, "key"), *m.next}
+		*m.next++
+		delay := time.Duration(rapid.IntRange(1, 30).Draw(rt, "delay")) * time.Millisecond
+		start := time.Now()
+		must(rt, send(context.Background(), m.locking, waybill.NewEnvelope(o, waybill.Delay(delay))))
+		m.delay(o, start, delay)
+	}
+}
+
+// begin opens a transaction, which stays open.
+func (m *schedule[TX]) begin(rt *rapid.T) {
+	if m.OneWriter || len(m.open) == 3 {
+		rt.SkipNow()
+	}
+	sent, msgs := m.messages(rt, m.left())
+	tx, err := m.Begin(context.Background())
+	must(rt, err)
+	m.open = append(m.open, &openTx{sent: sent, end: func(commit bool) error {
+		if commit {
+			return m.Commit(context.Background(), tx)
+		}
+		return m.Rollback(context.Background(), tx)
+	}})
+	must(rt, m.send(tx, sent, msgs))
+}
+
+// wait has a unit of work dispatch to a key that another transaction has. It
+// must not commit before that one ends.
+func (m *schedule[TX]) wait(rt *rapid.T) {
+	taken := slices.DeleteFunc(slices.Clone(m.keys), func(key string) bool { return m.free[key] || !m.taken(key) })
+	if m.behind != nil || len(taken) == 0 {
+		rt.SkipNow()
+	}
+	sent, msgs := m.messages(rt, taken)
+	m.behind, m.done = &openTx{sent: sent}, make(chan error, 1)
+	go func() {
+		m.done <- m.Store.InTx(context.Background(), func(_ context.Context, tx TX) error { return m.send(tx, sent, msgs) })
+	}()
+}
+
+func (m *schedule[TX]) end(rt *rapid.T) {
+	if len(m.open) == 0 {
+		rt.SkipNow()
+	}
+	i := rapid.IntRange(0, len(m.open)-1).Draw(rt, "open")
+	o := m.open[i]
+	commit := rapid.IntRange(0, 3).Draw(rt, "commit") > 0
+	m.open = slices.Delete(m.open, i, i+1)
+	must(rt, o.end(commit))
+	if commit {
+		m.commit(o.sent)
+	}
+	m.letGo(rt)
+}
+
+// letGo waits for the unit of work that waits, if nobody is in its way any more.
+func (m *schedule[TX]) letGo(rt *rapid.T) {
+	waiter := m.behind
+	m.behind = nil
+	if waiter == nil {
+		return
+	}
+	if slices.ContainsFunc(waiter.sent, func(o order) bool { return m.taken(o.Key) }) {
+		m.behind = waiter
+		return
+	}
+	select {
+	case err := <-m.done:
+		must(rt, err)
+		m.commit(waiter.sent)
+	case <-time.After(patience):
+		m.behind = waiter
+		rt.Fatalf("a unit of work that dispatched %v waits, and nobody has its keys", waiter.sent)
+	}
+}
+
+// relay draws one.
+func (m *schedule[TX]) relay(rt *rapid.T) int {
+	return rapid.IntRange(0, len(m.relays)-1).Draw(rt, "relay")
+}
+
+// unreachable reports whether err is of a connection that was cut.
+func (r relayProcess) unreachable(err error) bool {
+	return r.cut != nil && *r.cut && errors.Is(err, waybill.ErrUnavailable)
+}
+
+func (m *schedule[TX]) claim(rt *rapid.T) {
+	if len(m.held) == 3 {
+		rt.SkipNow()
+	}
+	by := m.relay(rt)
+	m.claimBy(rt, by, outbox.Max{Rows: rapid.IntRange(1, 12).Draw(rt, "rows"), Bytes: 1 << 20})
+}
+
+// claimBy compares a claim with the model, and holds it.
+func (m *schedule[TX]) claimBy(rt *rapid.T, by int, max outbox.Max) {
+	c, err := m.relays[by].Claim(context.Background(), outbox.DefaultTransport, max)
+	if m.relays[by].unreachable(err) {
+		return
+	}
+	must(rt, err)
+	if len(c.Rows()) == 0 {
+		return
+	}
+	var rows []order
+	for _, row := range c.Rows() {
+		rows = append(rows, bodyOf(row.Record))
+	}
+	others := m.held
+	m.held = append(m.held, heldClaim{c, by, rows}) // whatever comes, it will be let go
+	must(rt, m.see(rows))
+	for i, row := range c.Rows() {
+		o := rows[i]
+		for _, h := range others {
+			if slices.ContainsFunc(h.rows, func(other order) bool { return other == o || o.Key != "" && other.Key == o.Key }) {
+				rt.Fatalf("claim of %v: another relay has %v", rows, h.rows)
+			}
+		}
+		switch {
+		case m.routes:
+		case m.asleep[o]:
+			rt.Fatalf("claim of %v: %v was refused for an hour", rows, o)
+		case row.Failures != m.failures[o]:
+			rt.Fatalf("claim of %v: %v has failed %d times, want %d", rows, o, row.Failures, m.failures[o])
+		}
+	}
+}
+
+// settle ends a claim of which some was published, some was refused, and some
+// nobody could be asked about.
+func (m *schedule[TX]) settle(rt *rapid.T) {
+	if len(m.held) == 0 {
+		rt.SkipNow()
+	}
+	i := rapid.IntRange(0, len(m.held)-1).Draw(rt, "claim")
+	h := m.held[i]
+	var published []outbox.ClaimedRow
+	var failed []outbox.Failure
+	stopped := map[string]bool{}
+	for j, row := range h.Rows() {
+		o := h.rows[j]
+		if stopped[o.Key] {
+			continue
+		}
+		switch rapid.IntRange(0, 5).Draw(rt, "answer") {
+		case 0: // refused, for now or for long
+			waits := []time.Duration{0, 3 * time.Millisecond}
+			if m.operator != nil {
+				waits = append(waits, time.Hour)
+			}
+			wait := rapid.SampledFrom(waits).Draw(rt, "wait")
+			route := m.routes && rapid.IntRange(0, 2).Draw(rt, "route") == 0
+			failed = append(failed, outbox.Failure{Row: row, Err: errRefused, RetryIn: wait, Route: route})
+			m.failures[o]++
+			m.asleep[o] = wait == time.Hour
+			stopped[o.Key] = o.Key != ""
+		case 1: // an outage
+			stopped[o.Key] = o.Key != ""
+		default:
+			published = append(published, row)
+			m.leave(o)
+		}
+	}
+	m.held = slices.Delete(m.held, i, i+1)
+	must(rt, h.Settle(context.Background(), published, failed))
+}
+
+// crash ends a relay between publishing and settling, or its connections: what
+// it had in hand is others' again, as if nothing had happened.
+func (m *schedule[TX]) crash(rt *rapid.T) {
+	if len(m.held) == 0 {
+		rt.SkipNow()
+	}
+	h := m.held[rapid.IntRange(0, len(m.held)-1).Draw(rt, "claim")]
+	r := m.relays[h.by]
+	if r.crash == nil {
+		m.held = slices.DeleteFunc(m.held, func(other heldClaim) bool { return other.Claim == h.Claim })
+		must(rt, h.Settle(context.Background(), nil, nil))
+		return
+	}
+	r.crash()
+	*r.cut = true
+	m.held = slices.DeleteFunc(m.held, func(other heldClaim) bool {
+		if other.by != h.by {
+			return false
+		}
+		if err := other.Settle(context.Background(), other.Rows(), nil); err == nil {
+			rt.Errorf("Settle of %v by a connection that was cut = nil", other.rows)
+		}
+		return true
+	})
+}
+
+func (m *schedule[TX]) release(rt *rapid.T) {
+	if m.operator == nil {
+		rt.SkipNow()
+	}
+	q := admin.BlockedQuery{Key: rapid.SampledFrom(append([]string{"", m.slow}, m.keys...)).Draw(rt, "released")}
+	if m.routes && q.Key == "" {
+		q.Route = rapid.SampledFrom([]string{"x", "y", ""}).Draw(rt, "released route")
+	}
+	_, err := m.operator.Release(context.Background(), q)
+	must(rt, err)
+	for o := range m.asleep {
+		if q.Key == "" || o.Key == q.Key {
+			delete(m.asleep, o)
+		}
+	}
+}
+
+// look finds, while nobody has any of it, all that waits but what is refused for
+// long and what is behind that.
+func (m *schedule[TX]) look(rt *rapid.T) {
+	if len(m.held) > 0 || m.routes {
+		rt.SkipNow()
+	}
+	r := m.relays[m.relay(rt)]
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		rows, err := visit(r, outbox.DefaultTransport, false)
+		if r.unreachable(err) {
+			continue
+		}
+		must(rt, err)
+		var found []order
+		for _, row := range rows {
+			found = append(found, bodyOf(row.Record))
+		}
+		must(rt, m.see(found))
+		want := group(m.awake())
+		if cmp.Equal(want, byKey(rows)) {
+			return
+		}
+		if time.Since(start) > patience { // some is due in a moment, or with a relay that crashed
+			rt.Fatalf("look (-want +got):\n%s", cmp.Diff(want, byKey(rows)))
+		}
+	}
+}
+
+// awake are those that somebody may be given.
+func (m *schedule[TX]) awake() (all []order) {
+	for key, seqs := range m.waiting {
+		for _, seq := range seqs {
+			o := order{key, seq}
+			if !m.asleep[o] {
+				all = append(all, o)
+			} else if key != "" {
+				break
+			}
+		}
+	}
+	return all
+}
+
+// drain ends all that is open and publishes all that is left.
+func (m *schedule[TX]) drain(rt *rapid.T) {
+	for len(m.open) > 0 {
+		o := m.open[0]
+		m.open = m.open[1:]
+		must(rt, o.end(true))
+		m.commit(o.sent)
+		m.letGo(rt)
+	}
+	if m.operator != nil {
+		_, err := m.operator.Release(context.Background(), admin.BlockedQuery{})
+		must(rt, err)
+		clear(m.asleep)
+	}
+	for start := time.Now(); ; {
+		for _, h := range m.held {
+			must(rt, h.Settle(context.Background(), h.Rows(), nil))
+			for _, o := range h.rows {
+				m.leave(o)
+			}
+		}
+		m.held = nil
+		if m.count() == 0 && len(m.delayed) == 0 {
+			break
+		}
+		if time.Since(start) > patience {
+			rt.Fatalf("these never came: %v, and delayed %v", m.waiting, m.delayed)
+		}
+		m.claimBy(rt, 0, manyRows)
+	}
+	if left, err := m.Store.Left(context.Background(), outbox.DefaultTransport); err != nil || left != (outbox.Left{}) {
+		rt.Fatalf("Left in the end = %+v, %v", left, err)
+	}
+}
+
+// abandon lets go what a check that failed has in its hands, and clears the
+// outbox.
+func (m *schedule[TX]) abandon() {
+	ctx := context.Background()
+	for _, h := range m.held {
+		_ = h.Settle(ctx, nil, nil)
+	}
+	for _, o := range m.open {
+		_ = o.end(false)
+	}
+	if m.behind != nil {
+		<-m.done
+	}
+	for start := time.Now(); time.Since(start) < patience; {
+		if m.operator != nil {
+			_, _ = m.operator.Release(ctx, admin.BlockedQuery{})
+		}
+		_, _ = visit(m.Store, outbox.DefaultTransport, true)
+		if left, err := m.Store.Left(ctx, outbox.DefaultTransport); err == nil && left == (outbox.Left{}) {
+			return
+		}
+	}
+}
