@@ -1,0 +1,365 @@
+package waytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// shortLease is that of a receiver that lets its leases end.
+const shortLease = 100 * time.Millisecond
+
+// A lending is a model of a queue and its receivers: what is waiting, and what
+// is lent to whom.
+type lending[TX any] struct {
+	*site[TX]
+	*line
+	out       *outbox.Outbox[TX]
+	receivers []Transport // the last has the short lease, if it can be chosen
+	next      *int
+	failures  map[order]int
+	handled   map[order]string    // what a failed attempt has noted in the headers
+	resting   map[order]time.Time // refused, to come again not before then
+	hand      []*loan
+	unsure    bool // a machine slower than the short lease: somebody may have been lent something without knowing it
+}
+
+// A loan is a delivery that is not settled. Its lease ends between two moments.
+type loan struct {
+	*waybill.Delivery
+	by       int
+	order    order
+	from, to time.Time
+	lost     bool // the message was lent again meanwhile
+	dead     bool // so is the receiver
+}
+
+// The law of queues: whatever several receivers do with what they were lent, in
+// whatever order, each key comes in order and to one of them at a time; what was
+// refused or delayed comes when it is due; a lease that was not renewed ends, and
+// one that was does not; who has lost it settles nothing; nothing comes of a
+// transaction that was rolled back; in the end each message was acknowledged once.
+func anyScheduleOfReceiversKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
+	all := lending[TX]{site: s, out: s.outbox(toQueue), receivers: []Transport{s.queue("q", 0), s.queue("q", 0)}, next: new(int)}
+	if hasty, err := s.Queue("q", shortLease); err != nil {
+		t.Fatal(err)
+	} else if hasty.LeaseTime() == shortLease {
+		all.receivers = append(all.receivers, hasty)
+	}
+	rapid.Check(t, often(15, func(rt *rapid.T) {
+		m := all
+		m.line, m.failures, m.handled, m.resting = newLine(), map[order]int{}, map[order]string{}, map[order]time.Time{}
+		defer m.abandon() // after a failure, for the smaller cases that rapid tries
+		actions := map[string]func(*rapid.T){
+			"dispatch":     m.dispatch,
+			"send":         m.send,
+			"send delayed": m.sendDelayed,
+			"receive":      m.receive,
+			"receive more": m.receive, // twice as often
+			"acknowledge":  m.ack,
+			"ack more":     m.ack,
+			"retry":        m.retry,
+			"release":      m.release,
+			"renew":        m.renew,
+			"stranger":     m.stranger,
+			"oversleep":    m.oversleep,
+			"die":          m.die,
+		}
+		for name, act := range actions {
+			actions[name] = func(rt *rapid.T) {
+				if !m.unsure {
+					act(rt)
+				}
+			}
+		}
+		rt.Repeat(actions)
+		if !m.unsure {
+			m.drain(rt)
+		}
+	}))
+}
+
+func (m *lending[TX]) order(rt *rapid.T) order {
+	*m.next++
+	return order{rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(rt, "key"), *m.next}
+}
+
+func (m *lending[TX]) orders(rt *rapid.T) (all []order) {
+	for range rapid.IntRange(1, 4).Draw(rt, "messages") {
+		all = append(all, m.order(rt))
+	}
+	return all
+}
+
+// dispatch sends in a transaction, without a relay.
+func (m *lending[TX]) dispatch(rt *rapid.T) {
+	sent := m.orders(rt)
+	keep := rapid.IntRange(0, 3).Draw(rt, "keep") > 0
+	err := m.out.InTx(context.Background(), func(ctx context.Context, tx outbox.Tx[TX]) error {
+		for _, o := range sent {
+			if _, err := tx.Dispatch(ctx, o); err != nil {
+				return err
+			}
+		}
+		if !keep {
+			return errChangedMind
+		}
+		return nil
+	})
+	if !keep {
+		if !errors.Is(err, errChangedMind) {
+			rt.Fatalf("InTx = %v, want %v", err, errChangedMind)
+		}
+		return
+	}
+	must(rt, err)
+	for _, o := range sent {
+		m.join(o)
+	}
+}
+
+func (m *lending[TX]) send(rt *rapid.T) {
+	for _, o := range m.orders(rt) {
+		must(rt, m.receivers[0].Send(context.Background(), arrival(m.t, o)))
+		m.join(o)
+	}
+}
+
+func (m *lending[TX]) sendDelayed(rt *rapid.T) {
+	for range rapid.IntRange(1, 3).Draw(rt, "messages") {
+		o, start := m.order(rt), time.Now()
+		rec := arrival(m.t, o)
+		rec.Delay = time.Duration(rapid.IntRange(1, 30).Draw(rt, "delay")) * time.Millisecond
+		must(rt, m.receivers[0].Send(context.Background(), rec))
+		m.delay(o, start, rec.Delay)
+	}
+}
+
+// by draws a receiver.
+func (m *lending[TX]) by(rt *rapid.T) int {
+	return rapid.IntRange(0, len(m.receivers)-1).Draw(rt, "receiver")
+}
+
+func (m *lending[TX]) receive(rt *rapid.T) {
+	m.take(rt, m.by(rt), rapid.IntRange(1, 5).Draw(rt, "max"), 10*time.Millisecond)
+}
+
+// take compares what a receiver is lent with the model, and keeps it.
+func (m *lending[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
+	q := m.receivers[by]
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	start := time.Now()
+	ds, err := q.Receive(ctx, max)
+	now := time.Now()
+	switch {
+	case err != nil && q.LeaseTime() == shortLease && now.Sub(start) >= shortLease:
+		m.unsure = true // that is as long as a claim may take
+	case err != nil && !errors.Is(err, context.DeadlineExceeded):
+		rt.Fatal(err)
+	}
+	if len(ds) > max {
+		rt.Fatalf("%d messages, want at most %d", len(ds), max)
+	}
+	found := ordersOf(ds)
+	others := m.hand
+	for i, d := range ds {
+		m.hand = append(m.hand, &loan{Delivery: d, by: by, order: found[i], from: start.Add(q.LeaseTime() - time.Millisecond), to: now.Add(q.LeaseTime() + time.Millisecond)})
+	}
+	must(rt, m.see(found))
+	for i, d := range ds {
+		o := found[i]
+		for _, other := range others {
+			if other.order != o && (o.Key == "" || other.order.Key != o.Key) {
+				continue
+			}
+			if !other.lost && now.Before(other.from) {
+				rt.Fatalf("lent %v: receiver %d has %v for another %v at least", found, other.by, other.order, other.from.Sub(now))
+			}
+			other.lost = other.lost || other.order == o
+		}
+		if early := m.resting[o].Sub(now); early > 0 {
+			rt.Fatalf("lent %v: %v came %v before it was due again", found, o, early)
+		}
+		if d.Failures != m.failures[o] || d.Record.Headers[waybill.HeaderHandledBy] != m.handled[o] {
+			rt.Fatalf("%v has failed %d times and was handled by %q, want %d and %q", o, d.Failures, d.Record.Headers[waybill.HeaderHandledBy], m.failures[o], m.handled[o])
+		}
+	}
+}
+
+// lent draws some of what a receiver has, also what it has lost, and takes it
+// out of its hand: it is about to be settled.
+func (m *lending[TX]) lent(rt *rapid.T, max int) (q Transport, some []*loan, ds []*waybill.Delivery) {
+	mine := m.of(m.by(rt))
+	if len(mine) == 0 {
+		rt.SkipNow()
+	}
+	for range min(max, rapid.IntRange(1, len(mine)).Draw(rt, "some")) {
+		i := rapid.IntRange(0, len(mine)-1).Draw(rt, "which")
+		some, ds = append(some, mine[i]), append(ds, mine[i].Delivery)
+		mine = slices.Delete(mine, i, i+1)
+	}
+	m.hand = slices.DeleteFunc(m.hand, func(l *loan) bool { return slices.Contains(some, l) })
+	return m.receivers[some[0].by], some, ds
+}
+
+// of returns what a receiver that lives has.
+func (m *lending[TX]) of(by int) []*loan {
+	return slices.DeleteFunc(slices.Clone(m.hand), func(l *loan) bool { return l.by != by || l.dead })
+}
+
+// settled compares the outcome of settling some with the model, and returns
+// those that it was to end.
+func (m *lending[TX]) settled(rt *rapid.T, some []*loan, err error) (ended []*loan) {
+	rt.Helper()
+	for _, l := range some {
+		if !l.lost {
+			ended = append(ended, l)
+		}
+	}
+	switch isLost := errors.Is(err, waybill.ErrLeaseLost); {
+	case err != nil && !isLost, isLost != (len(ended) < len(some)):
+		rt.Fatalf("settling %s: %v, and %d of these are lost", describe(some), err, len(some)-len(ended))
+	}
+	return ended
+}
+
+func describe(some []*loan) (s string) {
+	for _, l := range some {
+		s += fmt.Sprintf("%v (lost %v) ", l.order, l.lost)
+	}
+	return s
+}
+
+func (m *lending[TX]) ack(rt *rapid.T) {
+	q, some, ds := m.lent(rt, 10)
+	for _, l := range m.settled(rt, some, q.Ack(context.Background(), ds...)) {
+		m.leave(l.order)
+	}
+}
+
+func (m *lending[TX]) release(rt *rapid.T) {
+	q, some, ds := m.lent(rt, 10)
+	m.settled(rt, some, q.Release(context.Background(), ds...))
+}
+
+func (m *lending[TX]) retry(rt *rapid.T) {
+	q, some, ds := m.lent(rt, 1)
+	ds[0].Record.MarkHandled(fmt.Sprint("handler", rapid.IntRange(0, 9).Draw(rt, "handler")))
+	delay := time.Duration(rapid.IntRange(0, 20).Draw(rt, "delay")) * time.Millisecond
+	start := time.Now()
+	for _, l := range m.settled(rt, some, q.Retry(context.Background(), ds[0], delay)) {
+		m.failures[l.order]++
+		m.handled[l.order] = l.Record.Headers[waybill.HeaderHandledBy]
+		m.resting[l.order] = start.Add(delay - time.Millisecond)
+	}
+}
+
+// renew is also of leases that have ended: they are kept where nobody came.
+func (m *lending[TX]) renew(rt *rapid.T) {
+	by := m.by(rt)
+	mine := m.of(by)
+	var ds, want []*waybill.Delivery
+	for _, l := range mine {
+		if ds = append(ds, l.Delivery); l.lost {
+			want = append(want, l.Delivery)
+		}
+	}
+	q, start := m.receivers[by], time.Now()
+	lost, err := q.Renew(context.Background(), ds...)
+	must(rt, err)
+	if !slices.Equal(lost, want) {
+		rt.Fatalf("Renew of %s: %v are lost", describe(mine), ordersOf(lost))
+	}
+	for _, l := range mine {
+		if !l.lost {
+			l.from, l.to = start.Add(q.LeaseTime()-time.Millisecond), time.Now().Add(q.LeaseTime()+time.Millisecond)
+		}
+	}
+}
+
+// stranger settles what is lent to another one, which changes nothing.
+func (m *lending[TX]) stranger(rt *rapid.T) {
+	if len(m.hand) == 0 {
+		rt.SkipNow()
+	}
+	l := rapid.SampledFrom(m.hand).Draw(rt, "lent")
+	q := m.receivers[(l.by+1)%len(m.receivers)]
+	for _, err := range []error{
+		q.Ack(context.Background(), l.Delivery), q.Release(context.Background(), l.Delivery), q.Retry(context.Background(), l.Delivery, 0),
+	} {
+		if !errors.Is(err, waybill.ErrLeaseLost) {
+			rt.Fatalf("what receiver %d has was settled by another one: %v, want ErrLeaseLost", l.by, err)
+		}
+	}
+}
+
+// oversleep lets the short leases end; who has them knows nothing of it.
+func (m *lending[TX]) oversleep(rt *rapid.T) {
+	mine := m.of(2)
+	if len(mine) == 0 {
+		rt.SkipNow()
+	}
+	for _, l := range mine {
+		time.Sleep(time.Until(l.to))
+	}
+}
+
+// die leaves all that the receiver with the short lease has to its end.
+func (m *lending[TX]) die(rt *rapid.T) {
+	mine := m.of(2)
+	if len(mine) == 0 {
+		rt.SkipNow()
+	}
+	for _, l := range mine {
+		l.dead = true
+	}
+}
+
+// drain acknowledges all that is in hand or left.
+func (m *lending[TX]) drain(rt *rapid.T) {
+	for start := time.Now(); ; {
+		for by, q := range m.receivers {
+			for _, l := range m.of(by) {
+				m.hand = slices.DeleteFunc(m.hand, func(other *loan) bool { return other == l })
+				for range m.settled(rt, []*loan{l}, q.Ack(context.Background(), l.Delivery)) {
+					m.leave(l.order)
+				}
+			}
+		}
+		if m.count() == 0 && len(m.delayed) == 0 {
+			return
+		}
+		if time.Since(start) > patience {
+			rt.Fatalf("these never came: %v, and delayed %v", m.waiting, m.delayed)
+		}
+		m.take(rt, 0, 100, patience)
+	}
+}
+
+// abandon empties the queue.
+func (m *lending[TX]) abandon() {
+	ctx := context.Background()
+	for by, q := range m.receivers {
+		for _, l := range m.of(by) {
+			_ = q.Ack(ctx, l.Delivery)
+		}
+	}
+	for start := time.Now(); m.count()+len(m.delayed) > 0 && time.Since(start) < time.Second; {
+		short, cancel := context.WithTimeout(ctx, 2*shortLease)
+		ds, _ := m.receivers[0].Receive(short, 100)
+		cancel()
+		_ = m.receivers[0].Ack(ctx, ds...)
+		if len(ds) == 0 {
+			return
+		}
+	}
+}
