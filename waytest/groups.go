@@ -4,16 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
-	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -101,74 +97,4 @@ func (p *progress) of(key string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.byKey[key]
-}
-
-func groupsHaveOneEffectEach[TX any](t *testing.T, s *site[TX]) {
-	out := s.outbox(outbox.Config{})
-	if err := s.inOwnTx(func(ctx context.Context, tx TX) error { return s.Insert(ctx, tx, "there") }); err != nil {
-		t.Fatal(err)
-	}
-	round := 0
-	rapid.Check(t, often(20, func(rt *rapid.T) {
-		round++
-		from := 10 * round
-		n := rapid.IntRange(2, 8).Draw(rt, "messages")
-		size := rapid.IntRange(2, n).Draw(rt, "group")
-		// How each message fails, one attempt after the other.
-		plans := make([][]string, n)
-		for i := range plans {
-			plans[i] = rapid.SliceOfN(rapid.SampledFrom([]string{"error", "panic", "ignored error"}), 0, 3).Draw(rt, "plan")
-		}
-		var mu sync.Mutex
-		next := func(seq int) (step string) {
-			mu.Lock()
-			defer mu.Unlock()
-			if plan := plans[seq-from]; len(plan) > 0 {
-				step, plans[seq-from] = plan[0], plan[1:]
-			}
-			return step
-		}
-		h := s.handling()
-		h.attempts.Store(int64(10_000 * round))
-		inbox.Handle(h.bus, s.inbox(), "h", h.effect("h", func(ctx context.Context, tx TX, m order) error {
-			if _, err := out.Dispatch(ctx, tx, m); err != nil {
-				return err
-			}
-			switch next(m.Seq) {
-			case "error":
-				return errChangedMind
-			case "panic":
-				panic("boom")
-			case "ignored error":
-				_ = s.Insert(ctx, tx, "there")
-			}
-			return nil
-		}), inbox.Group(size), inbox.Option{Linger: time.Millisecond})
-		recs := arrivals(t, from, n)
-		for left := recs; len(left) > 0; {
-			var again []*waybill.Record
-			for i, err := range h.together(append(left, left[0])...) {
-				if err != nil && i < len(left) {
-					again = append(again, left[i])
-				}
-			}
-			left = again
-		}
-		texts, err := s.Texts(t.Context())
-		if err != nil {
-			rt.Fatal(err)
-		}
-		sent := byKey(s.take(outbox.DefaultTransport))
-		for seq := from; seq < from+n; seq++ {
-			effects := 0
-			for _, text := range texts {
-				if strings.HasPrefix(text, fmt.Sprintf("h %d ", seq)) {
-					effects++
-				}
-			}
-			if got := sent[fmt.Sprint("k", seq)]; effects != 1 || len(got) != 1 {
-				rt.Fatalf("message %d has %d effects and dispatched %v, want one of each", seq, effects, got)
-			}
-		}
-	}))
 }
