@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/faultproxy"
 	"github.com/waybill-go/waybill/internal/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
@@ -345,5 +346,94 @@ func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
 	readOnly := open(t, with(t, dsn, map[string]string{"tx_read_only": "1"}), waymysql.Config{})
 	if _, err := readOnly.Claim(t.Context(), outbox.DefaultTransport, manyRows); err == nil {
 		t.Error("Claim in sessions that may only read = nil")
+	}
+}
+
+// held opens a database once more, with one of whose connections the hold does
+// what it is there for.
+func held(t *testing.T, dsn string, network *faultproxy.Hold) *waymysql.DB {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.DialFunc, cfg.Logger = network.Dial, &mysql.NopLogger{}
+	db, err := waymysql.New(cfg, waymysql.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// The schedule of the stale snapshot, step by step: a relay's claim begins,
+// another one that holds a bucket settles, and then the first one gets the bucket.
+// It must not be given what the other one has published.
+func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
+	t.Parallel()
+	first, dsn := newDB(t, waymysql.Config{})
+	put(t, first, order{"k", 0}, order{"k", 1})
+	c := claim(t, first, manyRows)
+	network := faultproxy.HoldAt("outbox_bucket FORCE INDEX (PRIMARY) WHERE") // which locks
+	defer network.Release()
+	second := held(t, dsn, network)
+	claimed := make(chan outbox.Claim, 1)
+	go func() {
+		defer close(claimed)
+		late, err := second.Claim(context.Background(), outbox.DefaultTransport, manyRows)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		claimed <- late
+	}()
+	select {
+	case <-network.Reached:
+	case <-claimed:
+		t.Fatal("the second claim did not reach the lock")
+	}
+	settle(t, c, c.Rows())
+	network.Release()
+	late := <-claimed
+	if late == nil {
+		return
+	}
+	if n := len(late.Rows()); n != 0 {
+		t.Errorf("the claim has %d rows, which the other relay has published", n)
+	}
+	settle(t, late, nil)
+	put(t, first, order{"k", 2})
+	if rows := look(t, second); rows != "k2" {
+		t.Errorf("then it has %q, want k2", rows)
+	}
+}
+
+// A mark moves after the commit: while a relay does not know yet that its session
+// was ended, others of its process find all that it had in hand.
+func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
+	t.Parallel()
+	other, dsn := newDB(t, waymysql.Config{})
+	put(t, other, order{"k", 0}, order{"k", 1})
+	network := faultproxy.HoldAt("DELETE o FROM")
+	defer network.Release()
+	db := held(t, dsn, network)
+	c := claim(t, db, manyRows)
+	settled := make(chan error, 1)
+	go func() { settled <- c.Settle(context.Background(), c.Rows(), nil) }()
+	select {
+	case <-network.Reached:
+	case err := <-settled:
+		t.Fatalf("Settle = %v, and did not reach the deletion", err)
+	}
+	endOthers(t, other)
+	put(t, other, order{"k", 2})
+	var got string
+	await(t, "the key is free", 20*time.Second, func() bool { got = look(t, db); return got != "" })
+	if got != "k0 k1 k2" {
+		t.Errorf("another claim has %q, want k0 k1 k2: nothing was published", got)
+	}
+	network.Release()
+	if err := <-settled; !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Settle on a session that was ended = %v, want ErrUnavailable", err)
 	}
 }

@@ -13,8 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/faultproxy"
 	"github.com/waybill-go/waybill/internal/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
@@ -376,5 +378,111 @@ func TestClaimStaysFlatWhileAnOldSnapshotIsHeld(t *testing.T) {
 	slices.Sort(cold)
 	if warm, cold := warm[4], cold[4]; warm > cold/2 {
 		t.Errorf("a claim takes %v with 50000 dead rows, %v without marks: want less than half", warm, cold)
+	}
+}
+
+// The schedule of the stale snapshot, step by step: a relay's look at the buckets
+// begins, another one that holds a bucket settles, and then the first one gets
+// the bucket. It must not be given what the other one has published.
+func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	dsn := testserver.Postgres(t)
+	first, second := openAt(t, dsn, waypg.Config{}), connect(t, dsn, waypg.Config{})
+	// A statement that locks buckets reads this table first, and waits there: its
+	// snapshot is taken, and its locks are not.
+	exec(t, first, `CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+		IF current_query() LIKE '%waybill_outbox_bucket%' THEN
+			PERFORM pg_advisory_lock_shared(1);
+			PERFORM pg_advisory_unlock_shared(1);
+		END IF;
+		RETURN true; END $$`)
+	exec(t, first, "ALTER TABLE waybill_meta RENAME TO meta_rows")
+	exec(t, first, "CREATE VIEW waybill_meta AS SELECT * FROM meta_rows WHERE gate() OFFSET 0")
+	put(t, first, outbox.Config{}, order{"k", 0}, order{"k", 1})
+	held := claim(t, first, "default", manyRows)
+	if n := len(claimAll(t, second, "default")); n != 0 {
+		t.Fatalf("%d rows are in two hands", n)
+	}
+	gate, err := first.Pool().Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Rollback(context.Background())
+	if _, err := gate.Exec(ctx, "SELECT pg_advisory_xact_lock(1)"); err != nil {
+		t.Fatal(err)
+	}
+	claimed := make(chan outbox.Claim)
+	go func() {
+		defer close(claimed)
+		c, err := second.Claim(ctx, "default", manyRows)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		claimed <- c
+	}()
+	await(t, "the second claim waits", 20*time.Second, func() bool {
+		return count(t, first, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'") == 1
+	})
+	settle(t, held, held.Rows())
+	if err := gate.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c := <-claimed
+	if c == nil {
+		return
+	}
+	if got := namesOf(c.Rows()); got != "" {
+		t.Errorf("the claim has %q, which the other relay has published", got)
+	}
+	settle(t, c, nil)
+	put(t, first, outbox.Config{}, order{"k", 2})
+	if got := namesOf(claimAll(t, second, "default")); got != "k2" {
+		t.Errorf("then it has %q, want k2", got)
+	}
+}
+
+// A mark moves after the commit: while a relay does not know yet that its session
+// was ended, others of its process find all that it had in hand.
+func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	other := openAt(t, dsn, waypg.Config{})
+	put(t, other, outbox.Config{}, order{"k", 0}, order{"k", 1})
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := faultproxy.HoldAt("DELETE FROM")
+	cfg.ConnConfig.DialFunc = network.Dial
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := waypg.New(pool, waypg.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := claim(t, db, "default", manyRows)
+	settled := make(chan error, 1)
+	defer network.Release()
+	go func() { settled <- c.Settle(context.Background(), c.Rows(), nil) }()
+	select {
+	case <-network.Reached:
+	case err := <-settled:
+		t.Fatalf("Settle = %v, and did not reach the deletion", err)
+	}
+	exec(t, other, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
+	put(t, other, outbox.Config{}, order{"k", 2})
+	var got string
+	await(t, "the key is free", 20*time.Second, func() bool { got = namesOf(claimAll(t, db, "default")); return got != "" })
+	if got != "k0 k1 k2" {
+		t.Errorf("another claim has %q, want k0 k1 k2: nothing was published", got)
+	}
+	network.Release()
+	if err := <-settled; !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Settle on a session that was ended = %v, want ErrUnavailable", err)
 	}
 }
