@@ -85,6 +85,7 @@ var rules = []rule{
 	{packages: "internal/headers", reaches: []string{".", "internal/..."}},
 	{packages: "internal/lane", reaches: []string{".", "outbox", "internal/..."}, modules: ids},
 	{packages: "internal/mutant"},
+	{packages: "internal/mutant/hunt", reaches: []string{"internal/mutant"}},
 	{packages: "internal/nearest"},
 	{packages: "internal/recovery"},
 	{packages: "internal/sim", reaches: core, modules: ids},

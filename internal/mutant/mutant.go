@@ -34,3 +34,8 @@ const (
 	// before it: a message that no queue took counts as delivered.
 	ReturnsNotDrained = "returns-not-drained"
 )
+
+// All lists them.
+func All() []string {
+	return []string{NoDispatchLock, DeleteBeforeConfirm, ReturnsNotDrained, InboxOutsideTransaction, UnserializedMark, NoSavepointGuard}
+}

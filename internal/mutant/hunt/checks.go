@@ -1,0 +1,81 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/waybill-go/waybill/internal/mutant"
+)
+
+// A check is a test, or the demo, that must fail where a mutant is planted.
+type check struct {
+	mutant string
+	in     string         // the package
+	test   string         // a pattern, as of -test.run; empty for the demo
+	on     place          // the servers that it is about
+	says   *regexp.Regexp // part of its failure
+	luck   bool           // transactions have to meet: one of ten runs must catch it
+}
+
+// name is the test's, without the marks of a pattern.
+func (c check) name() string {
+	if c.in == demo {
+		return "the demo"
+	}
+	return strings.NewReplacer("^", "", "$", "").Replace(c.test)
+}
+
+// demo is the package of the binary that has the demo.
+const demo = "./cmd/waybill"
+
+// A place names servers.
+type place string
+
+const (
+	sqlite         place = "SQLite"
+	postgres       place = "PostgreSQL"
+	mariadb        place = "MariaDB"
+	rabbitmq       place = "RabbitMQ"
+	postgresRabbit place = "PostgreSQL, RabbitMQ"
+	mariadbRabbit  place = "MariaDB, RabbitMQ"
+)
+
+// servers are the options of the demo.
+func (p place) servers() []string {
+	database := map[place]string{postgresRabbit: "WAYBILL_TEST_POSTGRES", mariadbRabbit: "WAYBILL_TEST_MARIADB"}[p]
+	if database == "" {
+		return nil
+	}
+	return []string{"--database", os.Getenv(database), "--broker", os.Getenv("WAYBILL_TEST_RABBITMQ")}
+}
+
+// The verdict of the demo.
+var (
+	lost       = regexp.MustCompile(`"lost": *[1-9]`)
+	outOfOrder = regexp.MustCompile(`"order_violations": *[1-9]`)
+)
+
+var checks = []check{
+	{mutant.NoDispatchLock, demo, "", postgresRabbit, outOfOrder, true},
+	{mutant.NoDispatchLock, demo, "", mariadbRabbit, outOfOrder, true},
+	{mutant.NoDispatchLock, "./internal/stack", "^TestMessagesFromSQLClientsKeepTheirOrderBesideThoseFromGo$/^postgres$", postgresRabbit, says("out of order"), true},
+	{mutant.NoDispatchLock, "./internal/stack", "^TestCommitsThatComeLateArriveInOrder$/^postgres$", postgresRabbit, says("out of order"), true},
+	{mutant.NoDispatchLock, "./internal/stack", "^TestCommitsThatComeLateArriveInOrder$/^mariadb$", mariadbRabbit, says("out of order"), true},
+
+	{mutant.DeleteBeforeConfirm, demo, "", sqlite, lost, false},
+	{mutant.DeleteBeforeConfirm, "./internal/stack", "^TestCutBetweenRelayAndBrokerDeliversAgainTheSame$/^postgres$", postgresRabbit, says("messages within"), false},
+	{mutant.DeleteBeforeConfirm, "./internal/stack", "^TestCutBetweenRelayAndBrokerDeliversAgainTheSame$/^mariadb$", mariadbRabbit, says("messages within"), false},
+
+	{mutant.ReturnsNotDrained, "./wayamqp", "^TestUnroutableIsNeverDelivered$", rabbitmq, says("unroutable messages were judged delivered"), false},
+	{mutant.ReturnsNotDrained, "./internal/stack", "^TestNoUnroutableMessageCountsAsDelivered$/^postgres$", postgresRabbit, says("count as delivered, want"), false},
+
+	{mutant.InboxOutsideTransaction, demo, "", sqlite, lost, false},
+
+	{mutant.UnserializedMark, "./waypg", "^TestOutbox$/^direct$/^UnserializedLateCommitIsNotPassedOver$", postgres, says("a relay takes"), false},
+	{mutant.UnserializedMark, "./waymysql", "^TestOutbox$/^UnserializedLateCommitIsNotPassedOver$", mariadb, says("a relay takes"), false},
+
+	{mutant.NoSavepointGuard, "./waymysql", "^TestSwallowedDeadlockHasOneEffect$", mariadb, says("acknowledged without a row in the inbox"), false},
+}
+
+func says(what string) *regexp.Regexp { return regexp.MustCompile(what) }
