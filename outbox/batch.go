@@ -3,6 +3,7 @@ package outbox
 import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/chain"
+	"github.com/waybill-go/waybill/internal/mutant"
 )
 
 // A batch is the rows of a claim, and what has become of them.
@@ -17,6 +18,9 @@ func newBatch(rows []ClaimedRow, atomic bool, alone []int) *batch {
 	records := make([]*waybill.Record, len(rows))
 	for i, row := range rows {
 		records[i] = row.Record
+		if mutant.Active(mutant.IDFromRelay) {
+			row.Record.ID, _ = waybill.NewMessageID()
+		}
 	}
 	return &batch{chain.New(records, atomic, alone), rows, nil}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -94,7 +95,12 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max, idle *[]int
 	if err != nil || again || len(full) == 0 && !unkeyed {
 		return c, again, err
 	}
-	if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
+	begin := "START TRANSACTION"
+	if mutant.Active(mutant.RepeatableReadRelay) {
+		_, _ = conn.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+		begin += " WITH CONSISTENT SNAPSHOT"
+	}
+	if _, err := conn.ExecContext(ctx, begin); err != nil {
 		return nil, false, err
 	}
 	c.open = true
@@ -144,6 +150,9 @@ func (c *claim) lock(ctx context.Context, full []int16, anyUnkeyed bool, most ou
 		unkeyed = c.View.Turn % 2
 	}
 	want := min(max(most.Rows-unkeyed, 1), lane.MaxBuckets)
+	if mutant.Active(mutant.LockAndReadAtOnce) {
+		locked, full = full[:min(want, len(full))], nil
+	}
 	// Other relays may have some of them: then the next in turn. Unserialized rows go
 	// with the lock on their keys' bucket.
 	for len(full) > 0 && len(locked) < want {
@@ -266,7 +275,11 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, m
 			}
 		}
 	}
-	version, found, err := c.readFrom(ctx, c.rowsOf(parts, entries), limit)
+	read := c.readFrom
+	if mutant.Active(mutant.LockAndReadAtOnce) {
+		read = c.lockAndRead(locked)
+	}
+	version, found, err := read(ctx, c.rowsOf(parts, entries), limit)
 	if err != nil || version != c.State.Version {
 		*idle = nil
 		return err == nil, err

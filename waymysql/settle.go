@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -26,6 +27,9 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		// First: its row lock makes those take turns who change what is blocked,
 		// because a route is not one bucket's.
 		statements = slices.Insert(statements, 0, statement{text: c.db.outbox.Query("bump_blocked"), args: []any{c.Lane.ID}})
+	}
+	if mutant.Active(mutant.MarkBeforeCommit) {
+		c.Settled(left)
 	}
 	for _, s := range append(statements, statement{text: "COMMIT"}) {
 		if _, err := c.conn.ExecContext(ctx, s.text, s.args...); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -24,6 +25,8 @@ type claim struct {
 
 	buckets int  // that there are, according to the tables
 	due     bool // delayed messages are
+
+	atOnce []lane.Row // see lockAndRead
 }
 
 // Claim implements outbox.Store: it locks buckets in one round trip and reads
@@ -125,10 +128,16 @@ func (c *claim) lock(ctx context.Context, max outbox.Max, idle []int16) (locked 
 	}
 	cursors, marks, until := c.View.After()
 	batch := &pgx.Batch{}
-	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
+	if mutant.Active(mutant.RepeatableReadRelay) {
+		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+	}
+	batch.Queue(begin)
 	batch.Queue(c.at.outbox.Query("settings"), fmt.Sprintf("%dms", c.db.idle.Milliseconds()))
 	args := []any{c.Lane.ID, cursors, c.View.Turn, c.Lane.Buckets(), clamp(max.Rows-unkeyed, 1, lane.MaxBuckets), marks, until, c.View.Version()}
-	if c.db.anyUnserialized() {
+	if mutant.Active(mutant.LockAndReadAtOnce) {
+		batch.Queue(c.lockAndRead(), append(args, max.Rows, max.Bytes)...)
+	} else if c.db.anyUnserialized() {
 		batch.Queue(c.at.outbox.Query("lock_buckets_unserialized"), append(args, c.View.Flip, idle)...)
 	} else {
 		batch.Queue(c.at.outbox.Query("lock_buckets"), args...)
@@ -151,7 +160,12 @@ func (c *claim) lock(ctx context.Context, max outbox.Max, idle []int16) (locked 
 	if err != nil {
 		return nil, "", err
 	}
-	if locked, err = pgx.CollectRows(found, pgx.RowTo[int16]); err != nil {
+	if mutant.Active(mutant.LockAndReadAtOnce) {
+		locked, err = c.readAtOnce(found)
+	} else {
+		locked, err = pgx.CollectRows(found, pgx.RowTo[int16])
+	}
+	if err != nil {
 		return nil, "", err
 	}
 	if found, err = results.Query(); err != nil {
@@ -223,6 +237,9 @@ func (c *claim) readState(rows pgx.Rows) error {
 // readFrom reads rows, and the version of the blocked state that they show. Those
 // that took no dispatch lock are read apart where a route waits.
 func (c *claim) readFrom(ctx context.Context, locked []int16, from []int64, limit outbox.Max) (version int64, found []lane.Row, err error) {
+	if mutant.Active(mutant.LockAndReadAtOnce) {
+		return c.State.Version, c.atOnce, nil
+	}
 	if !c.State.Any {
 		return c.read(ctx, "claim_free", locked, from, max(limit.Rows/len(locked), 1), limit.Bytes)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -33,6 +34,9 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	}
 	batch.QueuedQueries = append(batch.QueuedQueries, settling.QueuedQueries...)
 	batch.Queue("COMMIT")
+	if mutant.Active(mutant.MarkBeforeCommit) {
+		c.Settled(left)
+	}
 	gone, err := c.send(ctx, batch)
 	if err != nil {
 		c.Lane.Forget()

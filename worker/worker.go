@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/hand"
+	"github.com/waybill-go/waybill/internal/mutant"
 )
 
 // Config tunes a Worker. The zero value is fit for production.
@@ -232,6 +233,9 @@ func (r *running) start() {
 		}
 		r.busy++
 		go func() { // run's coordinate waits for it through busy and done
+			if mutant.Active(mutant.AckBeforeCommit) {
+				_ = r.from.Ack(ctx, d)
+			}
 			start := time.Now()
 			err := r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
 			var cause error

@@ -78,7 +78,7 @@ var rules = []rule{
 	// For the inside.
 	{packages: "internal/arch"},
 	{packages: "internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
-	{packages: "internal/chain", reaches: []string{"."}, modules: ids},
+	{packages: "internal/chain", reaches: []string{".", "internal/mutant"}, modules: ids},
 	{packages: "internal/demo", reaches: with(core, "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "internal/droptables"},
 	{packages: "internal/hand", reaches: []string{"."}, modules: ids},

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/mutant"
 )
 
 // Chains are the records of a batch, in commit order: with strict order at most
@@ -56,7 +57,7 @@ func New(records []*waybill.Record, atomic bool, alone []int) *Chains {
 		switch {
 		case follows && atomic && stays[before]:
 			stays[i] = true
-		case follows && !atomic:
+		case follows && !atomic && !mutant.Active(mutant.TwoInFlight):
 			c.next[before] = i
 		case rec.Problem != nil:
 			stays[i] = true

@@ -21,6 +21,34 @@ const (
 	// later commit carries a lower id, and the relay sends it out of order.
 	NoDispatchLock = "no-dispatch-lock"
 
+	// LockAndReadAtOnce has a claim read in the statement that locks: what it reads
+	// is older than its lock, and has what the last owner has published.
+	LockAndReadAtOnce = "lock-and-read-at-once"
+
+	// RepeatableReadRelay has a claim read by one snapshot for its whole transaction,
+	// which is older than its locks.
+	RepeatableReadRelay = "repeatable-read-relay"
+
+	// TwoInFlight lets the relay publish the next message of a key before the one
+	// in front of it is confirmed: if that one is refused, it comes after it.
+	TwoInFlight = "two-in-flight"
+
+	// MarkBeforeCommit moves marks before the commit that makes them true: after one
+	// that failed, claims begin behind rows that were not published.
+	MarkBeforeCommit = "mark-before-commit"
+
+	// IDFromRelay has the relay make the id of a message: what is published again
+	// is a message of its own.
+	IDFromRelay = "id-from-relay"
+
+	// AckBeforeCommit acknowledges a message before its effect is committed: one that
+	// fails is lost.
+	AckBeforeCommit = "ack-before-commit"
+
+	// AckOverUncommitted acknowledges all that came before a message that was
+	// handled, whether it was or not.
+	AckOverUncommitted = "ack-over-uncommitted"
+
 	// UnserializedMark reads rows that took no dispatch lock from behind a mark: one
 	// that commits late is passed over by the next of its key.
 	UnserializedMark = "unserialized-mark"
@@ -37,5 +65,6 @@ const (
 
 // All lists them.
 func All() []string {
-	return []string{NoDispatchLock, DeleteBeforeConfirm, ReturnsNotDrained, InboxOutsideTransaction, UnserializedMark, NoSavepointGuard}
+	return []string{NoDispatchLock, LockAndReadAtOnce, RepeatableReadRelay, DeleteBeforeConfirm, ReturnsNotDrained, TwoInFlight, MarkBeforeCommit,
+		IDFromRelay, InboxOutsideTransaction, AckBeforeCommit, AckOverUncommitted, UnserializedMark, NoSavepointGuard}
 }

@@ -39,6 +39,7 @@ const (
 	rabbitmq       place = "RabbitMQ"
 	postgresRabbit place = "PostgreSQL, RabbitMQ"
 	mariadbRabbit  place = "MariaDB, RabbitMQ"
+	anywhere       place = "any" // no server has a part in it
 )
 
 // servers are the options of the demo.
@@ -53,6 +54,7 @@ func (p place) servers() []string {
 // The verdict of the demo.
 var (
 	lost       = regexp.MustCompile(`"lost": *[1-9]`)
+	phantoms   = regexp.MustCompile(`"phantoms": *[1-9]`)
 	outOfOrder = regexp.MustCompile(`"order_violations": *[1-9]`)
 )
 
@@ -63,6 +65,12 @@ var checks = []check{
 	{mutant.NoDispatchLock, "./internal/stack", "^TestCommitsThatComeLateArriveInOrder$/^postgres$", postgresRabbit, says("out of order"), true},
 	{mutant.NoDispatchLock, "./internal/stack", "^TestCommitsThatComeLateArriveInOrder$/^mariadb$", mariadbRabbit, says("out of order"), true},
 
+	{mutant.LockAndReadAtOnce, "./waypg", "^TestClaimThatBeginsBeforeASettleSeesItsRowsGone$", postgres, says("which the other relay has published"), false},
+	{mutant.LockAndReadAtOnce, "./waymysql", "^TestOutbox$/^UnitsOfWorkDoNotDeadlock$", mariadb, says("out of order"), true},
+
+	{mutant.RepeatableReadRelay, "./waypg", "^TestClaimThatBeginsBeforeASettleSeesItsRowsGone$", postgres, says("which the other relay has published"), false},
+	{mutant.RepeatableReadRelay, "./waymysql", "^TestClaimThatBeginsBeforeASettleSeesItsRowsGone$", mariadb, says("which the other relay has published"), false},
+
 	{mutant.DeleteBeforeConfirm, demo, "", sqlite, lost, false},
 	{mutant.DeleteBeforeConfirm, "./internal/stack", "^TestCutBetweenRelayAndBrokerDeliversAgainTheSame$/^postgres$", postgresRabbit, says("messages within"), false},
 	{mutant.DeleteBeforeConfirm, "./internal/stack", "^TestCutBetweenRelayAndBrokerDeliversAgainTheSame$/^mariadb$", mariadbRabbit, says("messages within"), false},
@@ -70,7 +78,21 @@ var checks = []check{
 	{mutant.ReturnsNotDrained, "./wayamqp", "^TestUnroutableIsNeverDelivered$", rabbitmq, says("unroutable messages were judged delivered"), false},
 	{mutant.ReturnsNotDrained, "./internal/stack", "^TestNoUnroutableMessageCountsAsDelivered$/^postgres$", postgresRabbit, says("count as delivered, want"), false},
 
+	{mutant.TwoInFlight, "./internal/chain", "^TestChainsKeepKeysInOrder$", anywhere, says("are unconfirmed at once|is not published"), false},
+	{mutant.TwoInFlight, "./outbox", "^TestRefusedKeyBacksOffAndOthersFlow$", anywhere, says("confirmed .*, want"), false},
+
+	{mutant.MarkBeforeCommit, "./waypg", "^TestMarkOfASettleThatCannotCommitIsNobodys$", postgres, says("nothing was published"), false},
+	{mutant.MarkBeforeCommit, "./waymysql", "^TestMarkOfASettleThatCannotCommitIsNobodys$", mariadb, says("nothing was published"), false},
+
+	{mutant.IDFromRelay, demo, "", sqlite, phantoms, false},
+
 	{mutant.InboxOutsideTransaction, demo, "", sqlite, lost, false},
+
+	{mutant.AckBeforeCommit, demo, "", sqlite, lost, false},
+	{mutant.AckBeforeCommit, "./worker", "^TestFailedKeyIsRetriedInPlaceWhileOthersGoOn$", anywhere, says("handled .*, want"), false},
+
+	{mutant.AckOverUncommitted, "./wayamqp", "^TestAcknowledgementCoversOnlyWhatWasHandled$", rabbitmq, says("queue orders has 0 messages, want 20"), false},
+	{mutant.AckOverUncommitted, "./wayamqp", "^TestAcksCoverExactlyWhatWasAdded$", anywhere, says("the broker holds"), false},
 
 	{mutant.UnserializedMark, "./waypg", "^TestOutbox$/^direct$/^UnserializedLateCommitIsNotPassedOver$", postgres, says("a relay takes"), false},
 	{mutant.UnserializedMark, "./waymysql", "^TestOutbox$/^UnserializedLateCommitIsNotPassedOver$", mariadb, says("a relay takes"), false},
