@@ -34,14 +34,21 @@ func (b *batch) take(max int, into []Item) []Item {
 	return into
 }
 
-// finished returns the published and the refused rows.
+// finished returns the published rows and the refused ones, of each key the first:
+// one behind it that was on its way, too, is tried again after it, and is not the
+// key's head.
 func (b *batch) finished() (done []ClaimedRow, failed []Failure) {
+	refused := map[string]bool{}
 	for i, row := range b.rows {
 		switch state, err := b.Outcome(i); state {
 		case chain.Published:
 			done = append(done, row)
 		case chain.Refused:
-			failed = append(failed, Failure{Row: row, Err: err})
+			key := row.Record.Key
+			if !refused[key] {
+				failed = append(failed, Failure{Row: row, Err: err})
+			}
+			refused[key] = key != ""
 		}
 	}
 	return done, failed
