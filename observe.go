@@ -22,6 +22,8 @@ const (
 	PublishFailed                      // it was refused: ID, Name, Key, Transport, Err
 	KeyBlocked                         // a key's head keeps failing: ID, Name, Key, Transport, Failures, Delay, Err
 	KeyReleased                        // a blocked key's head was published: ID, Name, Key, Transport
+	KeyParked                          // its key, or the rows of it that were there, went to the failure store: ID, Name, Key, Transport, Failures, Err
+	Skipped                            // it went to the failure store, and its key goes on: ID, Name, Key, Transport, Failures, Err
 	Handled                            // handlers ran: ID, Name, Key, Transport, Failures, Duration, Err
 	Duplicate                          // an inbox had seen it: ID, Name, Key, Handler
 	Retrying                           // it will be tried again: ID, Name, Key, Transport, Failures, Delay, Err
@@ -30,7 +32,7 @@ const (
 
 // String returns the kind in the words of the documentation.
 func (k EventKind) String() string {
-	names := [...]string{"", "dispatched", "published", "publish failed", "key blocked", "key released", "handled", "duplicate", "retrying", "lease lost"}
+	names := [...]string{"", "dispatched", "published", "publish failed", "key blocked", "key released", "key parked", "skipped", "handled", "duplicate", "retrying", "lease lost"}
 	if int(k) < len(names) {
 		return names[k]
 	}

@@ -4,6 +4,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -33,8 +34,22 @@ type Database interface {
 	// first.
 	Blocked(ctx context.Context, transport string, limit int) ([]BlockedKey, error)
 	// Release lets blocked routes and keys be tried at once, and returns how many.
-	// An entry of which nothing is left in the outbox is removed.
+	// An entry of which nothing is left in the outbox is removed. A parked key goes on
+	// in order: first with what is parked of it.
 	Release(ctx context.Context, q BlockedQuery) (int, error)
+	// Failed lists the failure store, oldest first.
+	Failed(ctx context.Context, q FailedQuery) ([]FailedMessage, error)
+	// FailedContent returns what a failed message carries; it may be secret.
+	FailedContent(ctx context.Context, number int64) (FailedContent, error)
+	// RetryFailed dispatches skipped messages again, all or none, under the ids that
+	// they have, and behind what waits of their keys. It returns how many; others
+	// than skipped ones are left out: parked ones go out in order, by Release.
+	RetryFailed(ctx context.Context, numbers ...int64) (int, error)
+	// RemoveFailed removes body and headers of failed messages, which are never sent
+	// then, and returns how many. That they were there stays on record. Those of keys
+	// that are being released are left out. A key of which nothing is parked any
+	// more stays parked.
+	RemoveFailed(ctx context.Context, numbers ...int64) (int, error)
 	// Relays lists the relays that have reported within the last minute, as far
 	// as the database keeps reports.
 	Relays(ctx context.Context) ([]Relay, error)
@@ -144,9 +159,54 @@ type BlockedKey struct {
 	HeadName      string            `json:"head_name"`
 	Failures      int               `json:"failures"`
 	FirstFailedAt time.Time         `json:"first_failed_at"`
-	NextAttemptAt time.Time         `json:"next_attempt_at"`
+	NextAttemptAt *time.Time        `json:"next_attempt_at"` // nil while it is parked
 	LastError     string            `json:"last_error"`
-	Waiting       int               `json:"waiting"` // rows, the head included
+	State         string            `json:"state"`   // Retrying, Parked or Releasing
+	Policy        string            `json:"policy"`  // what becomes of it in the end: see outbox.Policy
+	Waiting       int               `json:"waiting"` // rows in the outbox, the head included where it is there
+	Parked        int               `json:"parked"`  // rows in the failure store, which go out before those
+}
+
+// The states of a BlockedKey and of a FailedMessage.
+const (
+	Retrying  = "retrying"  // its head is tried again and again
+	Parked    = "parked"    // nothing of it is tried until it is released
+	Releasing = "releasing" // what is parked of it goes out
+	Skipped   = "skipped"   // it was left out; its key has gone on
+	Removed   = "removed"   // by an operator
+)
+
+// FailedQuery selects messages of the failure store; zero fields select all that
+// are not removed.
+type FailedQuery struct {
+	Numbers              []int64
+	State                string
+	Transport, Key, Name string
+	After                int64 // only greater numbers
+	Limit                int
+}
+
+// FailedMessage is one that a relay has given up, or that waits behind one.
+type FailedMessage struct {
+	Number        int64             `json:"number"` // in the failure store, in order within a key
+	State         string            `json:"state"`  // Parked, Skipped or Removed
+	Transport     string            `json:"transport"`
+	Name          string            `json:"name"`
+	Key           string            `json:"key"`
+	ID            waybill.MessageID `json:"id"`
+	CreatedAt     time.Time         `json:"created_at"`
+	Failures      int               `json:"failures"` // 0 for one that waits behind another
+	FirstFailedAt *time.Time        `json:"first_failed_at,omitempty"`
+	FailedAt      time.Time         `json:"failed_at"` // when it came here, or was refused last
+	LastError     string            `json:"last_error"`
+	RemovedAt     *time.Time        `json:"removed_at,omitempty"`
+	Bytes         int               `json:"bytes"`
+}
+
+// FailedContent is what a failed message carries.
+type FailedContent struct {
+	Headers json.RawMessage
+	Body    []byte
 }
 
 // OutboxStats counts one transport's messages.
@@ -156,6 +216,7 @@ type OutboxStats struct {
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
 	BlockedKeys      int     `json:"blocked_keys"`
 	Delayed          int     `json:"delayed"`
+	Failed           int     `json:"failed"` // in the failure store
 }
 
 // QueueStats counts one queue's messages.

@@ -69,11 +69,13 @@ type OutboxRetry struct {
 	MaxAttempts int
 }
 
-// A Route overrides where a broker takes a message. What is empty stays as the
-// DSN of the transport has it.
+// A Route overrides where a broker takes a message, and what becomes of it when it
+// is refused too often. What is empty stays as the DSN of the transport and
+// Outbox have it.
 type Route struct {
-	Exchange   string
-	RoutingKey string
+	Exchange    string
+	RoutingKey  string
+	OnExhausted OnExhausted
 }
 
 // Ordering says how many messages of one key may be unconfirmed at a time.
@@ -87,10 +89,9 @@ const (
 )
 
 // OnExhausted says what becomes of a key whose head was tried MaxAttempts
-// times.
+// times: see outbox.Policy.
 type OnExhausted string
 
-// Only Halt is available in this version.
 const (
 	Halt OnExhausted = "halt"
 	Park OnExhausted = "park"

@@ -136,6 +136,8 @@ func (route *Route) read(r *reader) field {
 	return r.group(map[string]field{
 		"exchange":    r.text(&route.Exchange),
 		"routing_key": r.text(&route.RoutingKey),
+
+		"on_exhausted": oneOf(r, &route.OnExhausted, Halt, Park, Skip),
 	})
 }
 

@@ -20,7 +20,7 @@ transports:
   catalog:
     dsn: memory://
     retry: *slow
-outbox: { to: events, ordering: strict, on_exhausted: halt, retry: { max_attempts: "${ATTEMPTS:-7}" }, idle_timeout: 1m, publish_deadline: 20s, routes: { "payment.*": { exchange: payments, routing_key: payment }, order.placed: { exchange: orders } } }
+outbox: { to: events, ordering: strict, on_exhausted: halt, retry: { max_attempts: "${ATTEMPTS:-7}" }, idle_timeout: 1m, publish_deadline: 20s, routes: { "payment.*": { exchange: payments, routing_key: payment }, order.placed: { exchange: orders, on_exhausted: park } } }
 routing: { "catalog.*": catalog, "invoice.send": [orders_high, events], "*": events }
 messages: { order.placed: {}, order.shipped: }
 inbox: { retention: 2w }
@@ -43,7 +43,7 @@ func TestParseReadsEverySetting(t *testing.T) {
 		},
 		Outbox: Outbox{
 			To: "events", Ordering: Strict, OnExhausted: Halt, Retry: OutboxRetry{MaxAttempts: 7}, IdleTimeout: time.Minute, PublishDeadline: 20 * time.Second,
-			Routes: map[string]Route{"payment.*": {Exchange: "payments", RoutingKey: "payment"}, "order.placed": {Exchange: "orders"}},
+			Routes: map[string]Route{"payment.*": {Exchange: "payments", RoutingKey: "payment"}, "order.placed": {Exchange: "orders", OnExhausted: Park}},
 		},
 		Routing:  map[string][]string{"catalog.*": {"catalog"}, "invoice.send": {"orders_high", "events"}, "*": {"events"}},
 		Messages: map[string]Message{"order.placed": {}, "order.shipped": {}},
@@ -166,12 +166,11 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"inbox: {retention: 0}":                                                                "inbox.retention: 0s is not above zero",
 		"inbox: {retention: '${N:-x}'}":                                                        `inbox.retention: "${N:-x}" is not a duration`,
 		transport + "inbox: {retention: 17m}":                                                  `waybill.yaml:2: inbox.retention: 17m is not longer than the retries of transport "events", 17m40.4s with jitter`,
-		transport + "outbox: {on_exhausted: park}":                                             "outbox.on_exhausted: park is not available in this version",
-		transport + "outbox: {on_exhausted: skip}":                                             "outbox.on_exhausted: skip is not available in this version",
-		transport + "outbox:\n  routes: { 'payment.*': {} }":                                   `waybill.yaml:3: outbox.routes."payment.*": it changes nothing (give exchange, routing_key or both)`,
+		transport + "outbox: {on_exhausted: retry}":                                            `outbox.on_exhausted: "retry" is not one of halt, park, skip`,
+		transport + "outbox:\n  routes: { 'payment.*': {} }":                                   `waybill.yaml:3: outbox.routes."payment.*": it changes nothing (give exchange, routing_key or on_exhausted)`,
 		transport + "outbox: {routes: {'payment*': {exchange: p}}}":                            `outbox.routes."payment*": not a pattern (write a message name, "prefix.*" or "*")`,
 		transport + "outbox: {routes: {'*': {routing_key: " + strings.Repeat("k", 256) + "}}}": `outbox.routes."*".routing_key: 256 bytes, the limit is 255`,
-		transport + "outbox: {routes: {'*': {key: k}}}":                                        `outbox.routes."*": unknown key "key" (keys: exchange, routing_key)`,
+		transport + "outbox: {routes: {'*': {key: k}}}":                                        `outbox.routes."*": unknown key "key" (keys: exchange, on_exhausted, routing_key)`,
 		transport + "outbox: {idle_timeout: 500ms}":                                            "outbox.idle_timeout: 500ms is not between 1s and 1h",
 		transport + "outbox: {publish_deadline: 2h}":                                           "outbox.publish_deadline: 2h is not between 1s and 1h",
 		"database: postgres://h/d?listen=postgres:%2F%2Fh%2Fd%3Fprefix=x":                      `waybill.yaml:1: database: option "prefix" means nothing inside of the option "listen" (it belongs to the DSN around it)`,

@@ -107,8 +107,9 @@ type outboxRetryView struct {
 }
 
 type routeView struct {
-	Exchange   string `yaml:"exchange,omitempty" json:"exchange,omitempty"`
-	RoutingKey string `yaml:"routing_key,omitempty" json:"routing_key,omitempty"`
+	Exchange    string      `yaml:"exchange,omitempty" json:"exchange,omitempty"`
+	RoutingKey  string      `yaml:"routing_key,omitempty" json:"routing_key,omitempty"`
+	OnExhausted OnExhausted `yaml:"on_exhausted,omitempty" json:"on_exhausted,omitempty"`
 }
 
 type inboxView struct {

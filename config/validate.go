@@ -114,13 +114,7 @@ func (v *validation) outbox() {
 	default:
 		v.fail(at.child("ordering"), quote(string(o.Ordering))+" is not an ordering", "write strict or pipelined")
 	}
-	switch o.OnExhausted {
-	case Halt:
-	case Park, Skip:
-		v.fail(at.child("on_exhausted"), string(o.OnExhausted)+" is "+notAvailable, "write halt")
-	default:
-		v.fail(at.child("on_exhausted"), quote(string(o.OnExhausted))+" is not a policy", "write halt")
-	}
+	v.policy(at.child("on_exhausted"), o.OnExhausted)
 	v.check(o.Retry.MaxAttempts >= 1, at.child("retry").child("max_attempts"), fmt.Sprintf("%d is less than 1", o.Retry.MaxAttempts), "")
 	v.period(at.child("idle_timeout"), o.IdleTimeout)
 	v.period(at.child("publish_deadline"), o.PublishDeadline)
@@ -129,13 +123,20 @@ func (v *validation) outbox() {
 	}
 }
 
+func (v *validation) policy(at keyPath, p OnExhausted) {
+	v.check(p == Halt || p == Park || p == Skip, at, quote(string(p))+" is not a policy", "write halt, park or skip")
+}
+
 func (v *validation) period(at keyPath, d time.Duration) {
 	v.check(d >= time.Second && d <= time.Hour, at, fmt.Sprintf("%s is not between 1s and 1h", FormatDuration(d)), "")
 }
 
 func (v *validation) override(at keyPath, pattern string, r Route) {
 	v.check(validPattern(pattern), at, "not a pattern", patternRule)
-	v.check(r != Route{}, at, "it changes nothing", "give exchange, routing_key or both")
+	v.check(r != Route{}, at, "it changes nothing", "give exchange, routing_key or on_exhausted")
+	if r.OnExhausted != "" {
+		v.policy(at.child("on_exhausted"), r.OnExhausted)
+	}
 	for key, value := range map[string]string{"exchange": r.Exchange, "routing_key": r.RoutingKey} {
 		v.check(len(value) <= maxShort, at.child(key), fmt.Sprintf("%d bytes, the limit is %d", len(value), maxShort), "")
 	}

@@ -41,9 +41,14 @@ type RelayConfig struct {
 	// Retry says how long a key that the broker refuses waits. Zero means 1 s
 	// doubling to 5 min.
 	Retry waybill.Backoff
-	// MaxAttempts is how many refusals turn a blocked key into an alert; zero
-	// means 10. The key goes on being tried at the longest delay.
+	// MaxAttempts is how many refusals exhaust a key; zero means 10. It is an alert,
+	// and OnExhausted is followed.
 	MaxAttempts int
+	// OnExhausted returns what becomes of a key whose head was refused MaxAttempts
+	// times, by the name of that message. Nil means Halt for all. A route that leads
+	// nowhere is no fault of its messages: it is tried on, at the longest delay. Park and
+	// Skip need a FailureStore.
+	OnExhausted func(messageName string) Policy
 	// PollMin and PollMax bound the pause between looks at an idle outbox; zero
 	// means 5 ms and 250 ms. A commit in the same process ends the pause.
 	PollMin, PollMax time.Duration
@@ -96,6 +101,9 @@ type Relay struct {
 	trouble *trouble
 	turns   *turns
 	status  *status
+
+	mu       sync.Mutex // guards what follows
+	released time.Time  // when to look for released keys next
 }
 
 // NewRelay returns a relay from store to the broker behind to.
@@ -110,6 +118,9 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if err := checkFence(store, to, cfg); err != nil {
 		return nil, err
 	}
+	if _, keeps := store.(FailureStore); cfg.OnExhausted != nil && !keeps {
+		return nil, errors.New("outbox: relay config: OnExhausted needs a database that keeps failed messages")
+	}
 	_, ordered := to.(OrderedPublisher)
 	if _, atomic := to.(AtomicPublisher); cfg.Pipelined && !ordered && !atomic {
 		return nil, errors.New("outbox: relay config: Pipelined needs a publisher that keeps the order of what is unconfirmed")
@@ -118,7 +129,7 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 		cfg.Workers = 2
 	}
 	cfg.Workers = max(cfg.Workers, 1)
-	return &Relay{store, to, cfg, newTrouble(), newTurns(cfg.Workers), nil}, nil
+	return &Relay{store: store, to: to, cfg: cfg, trouble: newTrouble(), turns: newTurns(cfg.Workers)}, nil
 }
 
 // Run relays until ctx ends, and then returns nil after the batch in hand is
@@ -266,7 +277,7 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 func (r *Relay) pass(ctx context.Context) (int, error) {
 	claiming, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline) // a network may swallow the answer
 	defer cancel()
-	claim, err := r.store.Claim(claiming, r.cfg.Transport, Max{r.cfg.Batch, r.cfg.BatchBytes})
+	claim, err := r.claim(claiming)
 	if err != nil {
 		return 0, fmt.Errorf("claim: %w", err)
 	}
@@ -298,7 +309,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		failed = r.trouble.routes(done, failed)
 	}
 	for i := range failed {
-		failed[i].RetryIn = r.retryIn(failed[i])
+		failed[i] = r.cfg.decide(failed[i])
 	}
 	settling, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
 	defer cancel()
@@ -314,11 +325,49 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 	return len(rows), nil
 }
 
-func (r *Relay) retryIn(f Failure) time.Duration {
-	if f.failures() >= r.cfg.MaxAttempts {
-		return r.cfg.Retry.Longest()
+// claim takes rows from the outbox, and now and then those of released keys from
+// the failure store.
+func (r *Relay) claim(ctx context.Context) (Claim, error) {
+	max := Max{r.cfg.Batch, r.cfg.BatchBytes}
+	if store, ok := r.store.(FailureStore); ok && r.looksForReleased() {
+		claim, err := store.ClaimReleasing(ctx, r.cfg.Transport, max)
+		if err != nil || len(claim.Rows()) > 0 {
+			return claim, err
+		}
 	}
-	return r.cfg.Retry.After(f.failures(), f.Err)
+	return r.store.Claim(ctx, r.cfg.Transport, max)
+}
+
+// releasedEvery is how often released keys are looked for.
+const releasedEvery = 200 * time.Millisecond
+
+// looksForReleased reports whether it is time to, to one worker of the relay.
+func (r *Relay) looksForReleased() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if now.Before(r.released) {
+		return false
+	}
+	r.released = now.Add(releasedEvery)
+	return true
+}
+
+// decide says what is to become of what has failed. What OnExhausted returns and
+// is no policy means Halt.
+func (cfg RelayConfig) decide(f Failure) Failure {
+	f.Policy = Halt
+	if cfg.OnExhausted != nil && !f.Route {
+		if policy := cfg.OnExhausted(f.Row.Record.Name); policy == Park || policy == Skip {
+			f.Policy = policy
+		}
+	}
+	if f.failures() < cfg.MaxAttempts {
+		f.RetryIn = cfg.Retry.After(f.failures(), f.Err)
+		return f
+	}
+	f.RetryIn, f.Exhausted = cfg.Retry.Longest(), f.Policy != Halt
+	return f
 }
 
 // failures is how often the key or route has failed, this time included.
@@ -416,22 +465,30 @@ func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure)
 		}
 	}
 	for _, f := range failed {
-		failures := f.failures()
-		e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: failures, Delay: f.RetryIn, Err: f.Err}
-		r.cfg.Observer.Observe(ctx, e)
-		e.Kind = waybill.KeyBlocked
-		r.cfg.Observer.Observe(ctx, e)
-		level := slog.LevelWarn
-		if failures >= r.cfg.MaxAttempts {
-			level = slog.LevelError // somebody has to look: waybill outbox blocked
-		}
-		what := "publish refused, its key waits"
-		if f.Route {
-			what = "nowhere to publish to, the route waits"
-		}
-		r.cfg.Log.LogAttrs(ctx, level, what, slog.String("queue", r.cfg.Transport), slog.String("type", f.Row.Record.Name),
-			slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", failures), slog.Duration("retry_in", f.RetryIn), slog.Any("err", f.Err))
+		r.reportFailure(ctx, f)
 	}
+}
+
+func (r *Relay) reportFailure(ctx context.Context, f Failure) {
+	e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: f.failures(), Delay: f.RetryIn, Err: f.Err}
+	level, what := slog.LevelWarn, "publish refused, its key waits"
+	change := waybill.KeyBlocked
+	if f.failures() >= r.cfg.MaxAttempts {
+		level = slog.LevelError // somebody has to look: waybill outbox blocked
+	}
+	switch {
+	case f.Route:
+		what = "nowhere to publish to, the route waits"
+	case f.Parks():
+		change, what, e.Delay = waybill.KeyParked, "publish refused for the last time, its key is parked: see waybill failed", 0
+	case f.Exhausted:
+		change, what, e.Delay = waybill.Skipped, "publish refused for the last time, the message is skipped: see waybill failed", 0
+	}
+	r.cfg.Observer.Observe(ctx, e)
+	e.Kind = change
+	r.cfg.Observer.Observe(ctx, e)
+	r.cfg.Log.LogAttrs(ctx, level, what, slog.String("queue", r.cfg.Transport), slog.String("type", f.Row.Record.Name),
+		slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", e.Failures), slog.Duration("retry_in", e.Delay), slog.Any("err", f.Err))
 }
 
 // sleep waits for d, ctx or wake, and reports whether wake ended it.

@@ -55,7 +55,7 @@ type Claim interface {
 
 // A ClaimedRow is one row to publish.
 type ClaimedRow struct {
-	ID       int64 // order of commit within the key
+	ID       int64 // order of commit within the key; below zero, and in no order, for one from the failure store
 	Record   *waybill.Record
 	Failures int // how often publishing it has failed
 	// RouteFailures is how often publishing to the record's blocked route has
@@ -72,6 +72,46 @@ type Failure struct {
 	// them in their keys, until one of them is published. It is set for a
 	// RouteStore only.
 	Route bool
+	// Policy is told to whoever asks what is blocked. Exhausted says that it is to
+	// be followed now; it is set for a FailureStore only, and not with Halt.
+	Policy    Policy
+	Exhausted bool
+}
+
+// Parks reports whether the failure parks its key: a message without one has
+// nothing behind it.
+func (f Failure) Parks() bool { return f.Exhausted && f.Policy == Park && f.Row.Record.Key != "" }
+
+// A Policy says what becomes of a key, or of a message without one, that was
+// refused as often as RelayConfig.MaxAttempts allows.
+type Policy string
+
+const (
+	// Halt goes on trying at the longest delay: the key waits until its head gets
+	// through.
+	Halt Policy = "halt"
+	// Park moves the rows of the key that are there to the failure store, in order,
+	// and tries no more. What is dispatched later waits behind them, until
+	// an operator releases the key. A message without key is skipped.
+	Park Policy = "park"
+	// Skip moves the refused message to the failure store, and its key goes on
+	// without it.
+	Skip Policy = "skip"
+)
+
+// MaxParked is how many rows of a key a Store moves to the failure store when it
+// parks the key, its head among them. What is beyond waits in the outbox with what
+// comes later.
+const MaxParked = 10_000
+
+// A FailureStore is a Store that keeps what relays have given up.
+type FailureStore interface {
+	Store
+	// ClaimReleasing is Claim for the parked rows of keys that an operator has
+	// released and that are due: oldest first, from the failure store. What waits
+	// behind them in the outbox is claimed by nobody until the last of them is
+	// settled as published.
+	ClaimReleasing(ctx context.Context, transport string, max Max) (Claim, error)
 }
 
 // A RouteStore is a Store that can block a route: when nothing of a message

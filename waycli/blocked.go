@@ -19,14 +19,18 @@ func (c *cli) outboxBlockedCommand() *cobra.Command {
 		Use:   "blocked",
 		Short: "List the routes and keys whose next message is refused, longest first",
 		Long: `List what is being refused, longest first: routes (message names that the broker
-has nowhere to put), keys, and single messages without a key. A relay goes on
-trying them; nothing of a key overtakes its head. "outbox release" has them tried
-at once.
+has nowhere to put), keys, and single messages without a key. Nothing of a key
+overtakes its head. A relay goes on trying what is retrying; "outbox release" has
+it tried at once. What is parked (outbox.on_exhausted) is not tried until "outbox
+release" lets it go on: first what is in the failure store ("failed list"), then
+what waits. Policy is what becomes of it after outbox.retry.max_attempts.
 
 With --json: {"keys": [{"transport", "route", "key", "row", "head_id",
 "head_name", "failures", "first_failed_at", "next_attempt_at", "last_error",
-"waiting"}], "more"}. Route is set for a route alone, row for a message without
-key.`,
+"state", "policy", "waiting", "parked"}], "more"}. Route is set for a route alone,
+row for a message without key. State is retrying, parked or releasing;
+next_attempt_at is null while it is parked. Waiting counts what is in the outbox,
+parked what is in the failure store.`,
 		Args: cobra.NoArgs,
 		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.outboxBlocked(ctx, transport, limit) }),
 	}
@@ -64,9 +68,13 @@ func (s *session) outboxBlocked(ctx context.Context, transport string, limit int
 	}
 	rows := make([][]any, len(keys))
 	for i, k := range keys {
-		rows[i] = []any{k.Transport, blockedWhat(k), k.Waiting, k.Failures, ago(k.FirstFailedAt), short(time.Until(k.NextAttemptAt)), k.HeadName, k.HeadID, k.LastError}
+		next := "-"
+		if k.NextAttemptAt != nil {
+			next = short(max(0, time.Until(*k.NextAttemptAt)))
+		}
+		rows[i] = []any{k.Transport, blockedWhat(k), k.State, k.Policy, k.Waiting, k.Parked, k.Failures, ago(k.FirstFailedAt), next, k.HeadName, k.HeadID, k.LastError}
 	}
-	s.stdout.table([]string{"TRANSPORT", "BLOCKED", "WAITING", "FAILURES", "SINCE", "NEXT IN", "HEAD", "ID", "ERROR"}, rows)
+	s.stdout.table([]string{"TRANSPORT", "BLOCKED", "STATE", "POLICY", "WAITING", "PARKED", "FAILURES", "SINCE", "NEXT IN", "HEAD", "ID", "ERROR"}, rows)
 	if more {
 		s.say("there are more: --limit 0 shows all")
 	}
@@ -90,9 +98,10 @@ func (c *cli) outboxReleaseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release [KEY]",
 		Short: "Have blocked keys and routes tried at once",
-		Long: `Have blocked keys and routes tried at once, instead of when their wait is over:
-after their cause has been mended. It removes and skips nothing, so it does not
-ask; what is refused again goes on waiting.
+		Long: `Have blocked keys and routes tried at once, instead of when their wait is over,
+and parked keys at all: after their cause has been mended. A parked key goes on in
+order, first with what is parked of it. It removes and skips nothing, so it does
+not ask; what is refused again goes on waiting, or is parked again.
 
 KEY is a partition key, --route a message name, --row the number of a message
 without key, as "outbox blocked" shows them; --all is all of them. --transport

@@ -125,7 +125,8 @@ func (s *session) publisher(ctx context.Context, name string) (outbox.Publisher,
 	if err != nil {
 		return nil, err
 	}
-	to.Routes = routesOf(s.cfg.Outbox.Routes)
+	route := routesOf(s.cfg.Outbox.Routes)
+	to.Routes = func(name string) (exchange, routingKey string) { r := route(name); return r.Exchange, r.RoutingKey }
 	p, err := broker.Publisher(to)
 	if err != nil {
 		return nil, s.brokerError(name, err)
@@ -158,18 +159,16 @@ func (s *session) receiver(ctx context.Context, name string, prefetch int, keyOf
 
 // routesOf resolves routes as waybill.Routes does: the exact name wins, then
 // the longest prefix.
-func routesOf(routes map[string]config.Route) func(name string) (exchange, routingKey string) {
+func routesOf(routes map[string]config.Route) func(name string) config.Route {
 	patterns := waybill.Routes{}
 	for pattern := range routes {
 		patterns[pattern] = []string{pattern}
 	}
-	return func(name string) (exchange, routingKey string) {
-		found := patterns.For(name)
-		if found == nil {
-			return "", ""
+	return func(name string) config.Route {
+		if found := patterns.For(name); found != nil {
+			return routes[found[0]]
 		}
-		r := routes[found[0]]
-		return r.Exchange, r.RoutingKey
+		return config.Route{}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 func TestRoutesAreResolvedAsThoseToTransportsAre(t *testing.T) {
@@ -15,8 +16,19 @@ func TestRoutesAreResolvedAsThoseToTransportsAre(t *testing.T) {
 	for name, want := range map[string][2]string{
 		"order.placed": {"placed", "p"}, "order.paid": {"orders", ""}, "order.line.added": {"", "line"}, "mail.sent": {}, "order": {},
 	} {
-		if exchange, key := route(name); exchange != want[0] || key != want[1] {
-			t.Errorf("%s goes to %q, %q, want %q", name, exchange, key, want)
+		if r := route(name); r.Exchange != want[0] || r.RoutingKey != want[1] {
+			t.Errorf("%s goes to %q, %q, want %q", name, r.Exchange, r.RoutingKey, want)
+		}
+	}
+}
+
+func TestPolicyIsThatOfTheRouteOrElseOfAll(t *testing.T) {
+	policy := policies(config.Outbox{OnExhausted: config.Skip, Routes: map[string]config.Route{
+		"order.*": {OnExhausted: config.Park}, "order.placed": {Exchange: "placed"}, "mail.sent": {OnExhausted: config.Halt},
+	}})
+	for name, want := range map[string]outbox.Policy{"order.paid": outbox.Park, "order.placed": outbox.Skip, "mail.sent": outbox.Halt, "other": outbox.Skip} {
+		if got := policy(name); got != want {
+			t.Errorf("policy of %s = %q, want %q", name, got, want)
 		}
 	}
 }

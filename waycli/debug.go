@@ -1,12 +1,14 @@
 package waycli
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
 )
 
 func (c *cli) debugCommand() *cobra.Command {
@@ -17,7 +19,8 @@ func (c *cli) debugCommand() *cobra.Command {
 			Long: `Print to which transports each message name of the configuration goes, and where
 their brokers take it if outbox.routes says otherwise than the DSN.
 
-With --json: {"routes": [{"name", "transports", "exchange", "routing_key"}]}. No
+With --json: {"routes": [{"name", "transports", "exchange", "routing_key",
+"on_exhausted"}]}. No
 transports: it has no route. No exchange or routing key: as in the DSN.`,
 			Args: cobra.NoArgs,
 			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.routes() }),
@@ -34,6 +37,8 @@ func (s *session) routes() error {
 		Transports []string `json:"transports"`
 		Exchange   string   `json:"exchange,omitempty"`
 		RoutingKey string   `json:"routing_key,omitempty"`
+
+		OnExhausted config.OnExhausted `json:"on_exhausted"`
 	}
 	override := routesOf(cfg.Outbox.Routes)
 	routes := []route{}
@@ -45,8 +50,8 @@ func (s *session) routes() error {
 				to = append(to, one)
 			}
 		}
-		exchange, routingKey := override(name)
-		routes = append(routes, route{name, to, exchange, routingKey})
+		r := override(name)
+		routes = append(routes, route{name, to, r.Exchange, r.RoutingKey, cmp.Or(r.OnExhausted, cfg.Outbox.OnExhausted)})
 	}
 	if s.flags.json {
 		s.stdout.json(struct {
@@ -56,11 +61,11 @@ func (s *session) routes() error {
 	}
 	header := []string{"NAME", "TRANSPORTS"}
 	if len(cfg.Outbox.Routes) > 0 {
-		header = append(header, "EXCHANGE", "ROUTING KEY")
+		header = append(header, "EXCHANGE", "ROUTING KEY", "ON EXHAUSTED")
 	}
 	rows := make([][]any, len(routes))
 	for i, r := range routes {
-		rows[i] = []any{r.Name, strings.Join(r.Transports, ", "), r.Exchange, r.RoutingKey}[:len(header)]
+		rows[i] = []any{r.Name, strings.Join(r.Transports, ", "), r.Exchange, r.RoutingKey, r.OnExhausted}[:len(header)]
 	}
 	s.stdout.table(header, rows)
 	return nil

@@ -17,8 +17,8 @@ import (
 
 const failIfHelp = `
 --fail-if 'NAME>NUMBER' makes it exit with 7 if that is so; it may be repeated.
-Names: pending, delayed (messages of all transports shown), blocked (keys) and
-oldest_age (of the oldest pending message, such as 5m). Operators: > >= < <= == !=.`
+Names: pending, delayed, failed (messages of all transports shown), blocked (keys)
+and oldest_age (of the oldest pending message, such as 5m). Operators: > >= < <= == !=.`
 
 func failIfFlag(cmd *cobra.Command, to *[]string) {
 	cmd.Flags().StringArrayVar(to, "fail-if", nil, "exit with 7 if so, such as 'pending>1000' or 'oldest_age>5m'")
@@ -33,7 +33,7 @@ type condition struct {
 // operators, those of two characters first.
 var operators = []string{">=", "<=", "==", "!=", ">", "<"}
 
-var conditionNames = []string{"pending", "oldest_age", "blocked", "delayed"}
+var conditionNames = []string{"pending", "oldest_age", "blocked", "delayed", "failed"}
 
 func parseConditions(texts []string) ([]condition, error) {
 	all := make([]condition, len(texts))
@@ -101,11 +101,12 @@ func (c condition) holds(v float64) bool {
 
 // figuresOf returns what conditions compare.
 func figuresOf(stats []admin.OutboxStats) map[string]float64 {
-	f := map[string]float64{"pending": 0, "oldest_age": 0, "blocked": 0, "delayed": 0}
+	f := map[string]float64{"pending": 0, "oldest_age": 0, "blocked": 0, "delayed": 0, "failed": 0}
 	for _, s := range stats {
 		f["pending"] += float64(s.Pending)
 		f["blocked"] += float64(s.BlockedKeys)
 		f["delayed"] += float64(s.Delayed)
+		f["failed"] += float64(s.Failed)
 		f["oldest_age"] = max(f["oldest_age"], s.OldestAgeSeconds)
 	}
 	return f

@@ -101,7 +101,7 @@ func (c *cli) outboxStatsCommand() *cobra.Command {
 		Long: `Count what is in the outbox, by transport.
 
 With --json: {"outbox": [{"transport", "pending", "oldest_age_seconds",
-"blocked_keys", "delayed"}]}.
+"blocked_keys", "delayed", "failed"}]}.
 ` + failIfHelp,
 		Example: `  waybill outbox stats --fail-if 'pending>1000' --fail-if 'oldest_age>5m'`,
 		Args:    cobra.NoArgs,
@@ -146,9 +146,9 @@ func (s *session) outboxStats(ctx context.Context, transport string, failIf []st
 func (s *session) outboxTable(stats []admin.OutboxStats) {
 	rows := make([][]any, len(stats))
 	for i, o := range stats {
-		rows[i] = []any{o.Transport, count(o.Pending), seconds(o.OldestAgeSeconds), count(o.BlockedKeys), count(o.Delayed)}
+		rows[i] = []any{o.Transport, count(o.Pending), seconds(o.OldestAgeSeconds), count(o.BlockedKeys), count(o.Delayed), count(o.Failed)}
 	}
-	s.stdout.table([]string{"TRANSPORT", "PENDING", "OLDEST", "BLOCKED KEYS", "DELAYED"}, rows)
+	s.stdout.table([]string{"TRANSPORT", "PENDING", "OLDEST", "BLOCKED KEYS", "DELAYED", "FAILED"}, rows)
 }
 
 func seconds(s float64) string {

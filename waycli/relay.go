@@ -1,6 +1,7 @@
 package waycli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	counts := newCounts(lanes...)
 	cfg := outbox.RelayConfig{
 		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
-		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
+		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
 	}
 	relays := make([]*outbox.Relay, len(lanes))
 	for i, lane := range lanes {
@@ -119,6 +120,14 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	}
 	// The lanes are counted also after a signal.
 	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, lanes, counts, reason))
+}
+
+// policies returns what the configuration says of each message.
+func policies(cfg config.Outbox) func(name string) outbox.Policy {
+	route := routesOf(cfg.Routes)
+	return func(name string) outbox.Policy {
+		return outbox.Policy(cmp.Or(route(name).OnExhausted, cfg.OnExhausted))
+	}
 }
 
 const (

@@ -106,7 +106,7 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 // Blocked implements admin.Database.
 func (db *DB) Blocked(ctx context.Context, transport string, most int) ([]admin.BlockedKey, error) {
 	return query(ctx, db, db.admin.Query("blocked"), func(rows *sql.Rows, b *admin.BlockedKey) error {
-		return rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, id{&b.HeadID}, &b.HeadName, &b.Failures, moment{&b.FirstFailedAt}, moment{&b.NextAttemptAt}, &b.LastError, &b.Waiting)
+		return rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, id{&b.HeadID}, &b.HeadName, &b.Failures, moment{&b.FirstFailedAt}, maybe{&b.NextAttemptAt}, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
 	}, append(twice(transport), limit(most))...)
 }
 
@@ -177,7 +177,7 @@ func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 // OutboxStats implements admin.Database.
 func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 	return query(ctx, db, db.admin.Query("outbox_stats"), func(rows *sql.Rows, s *admin.OutboxStats) error {
-		err := rows.Scan(&s.Transport, &s.Pending, &s.OldestAgeSeconds, &s.BlockedKeys, &s.Delayed)
+		err := rows.Scan(&s.Transport, &s.Pending, &s.OldestAgeSeconds, &s.BlockedKeys, &s.Delayed, &s.Failed)
 		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
 		return err
 	})

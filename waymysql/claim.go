@@ -19,14 +19,19 @@ import (
 // A claim is an open transaction that has locked buckets and rows.
 type claim struct {
 	*lane.Batch
-	db     *DB
+	holder
 	served *served
-	conn   *sql.Conn // nil once it has ended
-	open   bool      // the transaction is
 
 	free    bool           // unserialized rows may be there
 	buckets int            // that there are, according to the tables
 	news    map[int16]news // by bucket: what is in those that are not open
+}
+
+// A holder is the open transaction of a claim.
+type holder struct {
+	db   *DB
+	conn *sql.Conn // nil once it has ended
+	open bool      // the transaction is
 }
 
 // Claim implements outbox.Store: it locks buckets in one statement and reads
@@ -84,7 +89,7 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max, idle *[]int
 	if err != nil {
 		return nil, false, err
 	}
-	c := &claim{Batch: lane.NewBatch(l.Lane), db: db, served: l, conn: conn, free: db.anyUnserialized()}
+	c := &claim{Batch: lane.NewBatch(l.Lane), holder: holder{db: db, conn: conn}, served: l, free: db.anyUnserialized()}
 	defer func() {
 		if err != nil || again || len(c.Batch.Rows) == 0 {
 			c.end()
@@ -95,15 +100,9 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max, idle *[]int
 	if err != nil || again || len(full) == 0 && !unkeyed {
 		return c, again, err
 	}
-	begin := "START TRANSACTION"
-	if mutant.Active(mutant.RepeatableReadRelay) {
-		_, _ = conn.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-		begin += " WITH CONSISTENT SNAPSHOT"
-	}
-	if _, err := conn.ExecContext(ctx, begin); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return nil, false, err
 	}
-	c.open = true
 	locked, err := c.lock(ctx, full, unkeyed, most)
 	if err != nil {
 		return nil, false, err
@@ -127,9 +126,35 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max, idle *[]int
 	return c, again, err
 }
 
-// query sends text without parameters and scans each row.
-func (c *claim) query(ctx context.Context, text string, scan func(rows *sql.Rows) error, args ...any) error {
-	rows, err := c.conn.QueryContext(ctx, text, args...)
+func (h *holder) begin(ctx context.Context) error {
+	begin := "START TRANSACTION"
+	if mutant.Active(mutant.RepeatableReadRelay) {
+		_, _ = h.conn.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+		begin += " WITH CONSISTENT SNAPSHOT"
+	}
+	err := h.exec(ctx, statement{text: begin})
+	h.open = err == nil
+	return err
+}
+
+func (h *holder) exec(ctx context.Context, statements ...statement) error {
+	for _, s := range statements {
+		if _, err := h.conn.ExecContext(ctx, s.text, s.args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *holder) commit(ctx context.Context) error {
+	err := h.exec(ctx, statement{text: "COMMIT"})
+	h.open = err != nil
+	return err
+}
+
+// query runs a statement and scans each row.
+func (h *holder) query(ctx context.Context, text string, scan func(rows *sql.Rows) error, args ...any) error {
+	rows, err := h.conn.QueryContext(ctx, text, args...)
 	if err != nil {
 		return err
 	}
@@ -157,14 +182,7 @@ func (c *claim) lock(ctx context.Context, full []int16, anyUnkeyed bool, most ou
 	// with the lock on their keys' bucket.
 	for len(full) > 0 && len(locked) < want {
 		n := min(want-len(locked), len(full))
-		var got []int16
-		err := c.query(ctx, fmt.Sprintf("SELECT bucket FROM %soutbox_bucket FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket IN (%s) FOR UPDATE SKIP LOCKED",
-			qualified(c.db.schema, c.db.prefix), c.Lane.ID, join(lane.Keyed(full[:n]))), func(rows *sql.Rows) error {
-			var bucket int16
-			err := rows.Scan(&bucket)
-			got = append(got, bucket)
-			return err
-		})
+		got, err := c.lockBuckets(ctx, c.Lane.ID, lane.Keyed(full[:n]))
 		if err != nil {
 			return nil, err
 		}
@@ -179,6 +197,18 @@ func (c *claim) lock(ctx context.Context, full []int16, anyUnkeyed bool, most ou
 		return locked, nil
 	}
 	return locked, c.takeUnkeyed(ctx, unkeyed, (most.Bytes+3)/4)
+}
+
+// lockBuckets locks those of the buckets that no other relay has.
+func (h *holder) lockBuckets(ctx context.Context, lane int16, buckets []int16) (locked []int16, err error) {
+	err = h.query(ctx, fmt.Sprintf("SELECT bucket FROM %soutbox_bucket FORCE INDEX (PRIMARY) WHERE lane = %d AND bucket IN (%s) FOR UPDATE SKIP LOCKED",
+		qualified(h.db.schema, h.db.prefix), lane, join(buckets)), func(rows *sql.Rows) error {
+		var bucket int16
+		err := rows.Scan(&bucket)
+		locked = append(locked, bucket)
+		return err
+	})
+	return locked, err
 }
 
 // columns are those of a row, the columns that say what waits aside.
@@ -417,13 +447,13 @@ func scanRow(rows *sql.Rows) (lane.Row, error) {
 func (c *claim) Rows() []outbox.ClaimedRow { return c.Batch.Rows }
 
 // end gives the connection back, and with it all locks.
-func (c *claim) end() {
-	if c.conn == nil {
+func (h *holder) end() {
+	if h.conn == nil {
 		return
 	}
-	conn := c.conn
-	c.conn = nil
-	if c.open {
+	conn := h.conn
+	h.conn = nil
+	if h.open {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()
 		if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {

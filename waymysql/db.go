@@ -33,6 +33,7 @@ var (
 	_ outbox.UnserializedWriter = (*DB)(nil)
 	_ outbox.Reporter           = (*DB)(nil)
 	_ outbox.RouteStore         = (*DB)(nil)
+	_ outbox.FailureStore       = (*DB)(nil)
 	_ inbox.Grouper[*sql.Tx]    = (*DB)(nil)
 	_ inbox.Log                 = (*DB)(nil)
 	_ admin.Database            = (*DB)(nil)
@@ -82,7 +83,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, inbox, queue, admin, rebucketing sqlfile.Set
+	outbox, inbox, queue, admin, failed, rebucketing sqlfile.Set
 
 	usual atomic.Int64 // size of an outbox's rows in bytes
 
@@ -155,7 +156,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*served{},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outbox, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin, "rebucket": &db.rebucketing} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outbox, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin, "failed": &db.failed, "rebucket": &db.rebucketing} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
 		if err != nil {
 			return nil, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -76,9 +77,12 @@ func is(err error, number uint16) bool {
 }
 
 // isMade reports whether a statement of a migration failed because it has been
-// run before: the table, procedure, column, index or row is there.
+// run before: the table, procedure, column, index, constraint or row is there, or
+// gone.
 func isMade(err error) bool {
-	return is(err, 1050) || is(err, 1304) || is(err, 1060) || is(err, 1061) || is(err, errDuplicate)
+	made := []uint16{1050, 1304, 1060, 1061, 1826, 3822, errDuplicate}
+	gone := []uint16{1051, 1091}
+	return slices.ContainsFunc(append(made, gone...), func(number uint16) bool { return is(err, number) })
 }
 
 // refusesRecord reports whether an insert failed for what was inserted. Anything

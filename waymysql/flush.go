@@ -7,12 +7,12 @@ import "context"
 // forgets the row, and gives its id to another. A commit of our own is written
 // after all that we have seen. The claim's own session is silent meanwhile: it
 // must still be there, and counts anew.
-func (c *claim) flush(ctx context.Context, rows int) error {
-	if rows == 0 || !c.db.showsUnwritten() {
+func (h *holder) flush(ctx context.Context, rows int) error {
+	if rows == 0 || !h.db.showsUnwritten() {
 		return nil
 	}
-	if _, err := c.db.pool.ExecContext(ctx, c.db.outbox.Query("flush")); err != nil {
+	if _, err := h.db.pool.ExecContext(ctx, h.db.outbox.Query("flush")); err != nil {
 		return err
 	}
-	return c.conn.PingContext(ctx)
+	return h.conn.PingContext(ctx)
 }

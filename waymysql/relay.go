@@ -34,7 +34,7 @@ func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err
 		return left, err
 	}
 	name := []byte(transport)
-	err = db.pool.QueryRowContext(ctx, db.outbox.Query("left"), name, name, name).Scan(&left.Pending, &left.Blocked, &left.Delayed)
+	err = db.pool.QueryRowContext(ctx, db.outbox.Query("left"), name, name, name, name).Scan(&left.Pending, &left.Blocked, &left.Delayed)
 	return left, translate(err)
 }
 
@@ -186,8 +186,11 @@ func (db *DB) moveDue(ctx context.Context, tx *sql.Tx) (int, error) {
 // and locked, row by row. For WHERE id IN the optimizer may read the whole table,
 // and wait for what others write, or deadlock with them.
 func among(ids []int64) string {
-	return "JSON_TABLE('[" + join(slices.Sorted(slices.Values(ids))) + "]', '$[*]' COLUMNS (id BIGINT PATH '$')) AS k"
+	return "JSON_TABLE('" + jsonIDs(ids) + "', '$[*]' COLUMNS (id BIGINT PATH '$')) AS k"
 }
+
+// jsonIDs is an array of ids in ascending order.
+func jsonIDs(ids []int64) string { return "[" + join(slices.Sorted(slices.Values(ids))) + "]" }
 
 // join writes numbers for an IN list.
 func join[N int16 | int64](numbers []N) string {

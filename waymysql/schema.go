@@ -82,22 +82,21 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 		return nil, err
 	}
 	defer release()
-	current, step, err := schemaVersion(ctx, conn, db.schema, db.prefix)
+	current, begun, err := schemaVersion(ctx, conn, db.schema, db.prefix)
 	if err != nil {
 		return nil, err
+	}
+	if begun.to > 0 && begun.to < current {
+		return nil, fmt.Errorf("%w: a schema down to version %d was interrupted: run `waybill schema down` again first", admin.ErrSchema, begun.to)
 	}
 	for _, m := range all {
 		if m.version <= current {
 			continue
 		}
-		if m.version > current+1 {
-			step = 0
-		}
-		if err := db.apply(ctx, conn, m, step); err != nil {
+		if err := db.apply(ctx, conn, m, begun.of(m.version)); err != nil {
 			return applied, fmt.Errorf("migration %s: %w", m.name, err)
 		}
 		applied = append(applied, m.name)
-		current, step = m.version, 0
 	}
 	return applied, nil
 }
@@ -246,12 +245,23 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// schemaVersion returns 0 when there are no tables, and how many statements of
-// the next version have been run.
-func schemaVersion(ctx context.Context, q querier, schema, prefix string) (version, step int, err error) {
+// Steps are how many statements have been run on the way to a version that is
+// not reached.
+type steps struct{ to, done int }
+
+// of returns those on the way to version.
+func (s steps) of(version int) int {
+	if s.to == version {
+		return s.done
+	}
+	return 0
+}
+
+// schemaVersion returns 0 when there are no tables.
+func schemaVersion(ctx context.Context, q querier, schema, prefix string) (version int, begun steps, err error) {
 	var exists bool
 	if err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?)", schema, prefix+"meta").Scan(&exists); err != nil || !exists {
-		return 0, 0, err
+		return 0, begun, err
 	}
 	meta := qualified(schema, prefix) + "meta"
 	read := func(name string) (string, error) {
@@ -264,25 +274,21 @@ func schemaVersion(ctx context.Context, q querier, schema, prefix string) (versi
 	}
 	value, err := read("schema_version")
 	if err != nil {
-		return 0, 0, err
+		return 0, begun, err
 	}
 	if version, err = strconv.Atoi(cmp.Or(value, "0")); err != nil {
-		return 0, 0, fmt.Errorf("%s: schema_version %q is not a number", meta, value)
+		return 0, begun, fmt.Errorf("%s: schema_version %q is not a number", meta, value)
+	}
+	if version == 0 {
+		begun = steps{1, 1} // the table meta itself
 	}
 	if value, err = read("schema_step"); err != nil || value == "" {
-		if err == nil && version == 0 {
-			step = 1 // the table meta itself
-		}
-		return version, step, err
+		return version, begun, err
 	}
-	var of int
-	if _, err := fmt.Sscanf(value, "%d.%d", &of, &step); err != nil {
-		return 0, 0, fmt.Errorf("%s: schema_step %q is not version and step", meta, value)
+	if _, err := fmt.Sscanf(value, "%d.%d", &begun.to, &begun.done); err != nil {
+		return 0, begun, fmt.Errorf("%s: schema_step %q is not version and step", meta, value)
 	}
-	if of != version+1 {
-		step = 0
-	}
-	return version, step, nil
+	return version, begun, nil
 }
 
 // checkSchema refuses tables that are missing, older than this version knows,
@@ -350,7 +356,7 @@ func (db *DB) migrateDown(ctx context.Context) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	current, _, err := schemaVersion(ctx, conn, db.schema, db.prefix)
+	current, begun, err := schemaVersion(ctx, conn, db.schema, db.prefix)
 	if err != nil {
 		return "", err
 	}
@@ -374,16 +380,37 @@ func (db *DB) migrateDown(ctx context.Context) (name string, err error) {
 			return "", fmt.Errorf("%w: relays of version %d do not see the unserialized messages that wait: stop what dispatches them and let relays send them first", admin.ErrSchema, all[i-1].version)
 		}
 	}
+	done := begun.of(all[i-1].version)
+	if all[i-1].version < failedVersion && done == 0 {
+		var some bool
+		if err := conn.QueryRowContext(ctx, db.rebucketing.Query("any_failed")).Scan(&some); err != nil {
+			return "", err
+		}
+		if some {
+			return "", anyFailed(all[i-1].version)
+		}
+	}
 	text, err := sqlFiles.ReadFile("sql/down/" + all[i].name + ".sql")
 	if err != nil {
 		return "", err
 	}
 	back := migration{all[i-1].version, all[i].name, qualify(string(text), db.schema, db.prefix)}
-	return back.name, db.apply(ctx, conn, back, 0)
+	err = db.apply(ctx, conn, back, done)
+	if is(err, errCheck) || is(err, errCheckMariaDB) { // something has failed since
+		err = anyFailed(back.version)
+	}
+	return back.name, err
+}
+
+func anyFailed(version int) error {
+	return fmt.Errorf("%w: version %d has no failure store: release what is parked, and retry or remove what is in `waybill failed list` first", admin.ErrSchema, version)
 }
 
 // unserializedVersion is the first with buckets for unserialized messages.
 const unserializedVersion = 3
+
+// failedVersion is the first with a failure store.
+const failedVersion = 4
 
 // Rebucket implements admin.Database. It is one transaction that holds all
 // gates: who dispatches or relays waits for it, and then sees other buckets.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -68,8 +69,11 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 func (db *DB) Blocked(ctx context.Context, transport string, max int) ([]admin.BlockedKey, error) {
 	return query(ctx, db, adminSQL, "blocked", func(rows pgx.Rows, b *admin.BlockedKey) error {
 		var id [16]byte
-		err := rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, &id, &b.HeadName, &b.Failures, &b.FirstFailedAt, &b.NextAttemptAt, &b.LastError, &b.Waiting)
-		b.HeadID, b.FirstFailedAt, b.NextAttemptAt = id, b.FirstFailedAt.UTC(), b.NextAttemptAt.UTC()
+		err := rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, &id, &b.HeadName, &b.Failures, &b.FirstFailedAt, &b.NextAttemptAt, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
+		b.HeadID, b.FirstFailedAt = id, b.FirstFailedAt.UTC()
+		if b.NextAttemptAt != nil {
+			*b.NextAttemptAt = b.NextAttemptAt.UTC()
+		}
 		return err
 	}, transport, limit(max))
 }
@@ -91,12 +95,28 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 		}
 		tag, err := tx.Exec(ctx, p.admin.Query("release"), q.Transport, q.Key, q.Route, q.Row)
 		n = int(gone.RowsAffected() + tag.RowsAffected())
+		if err == nil && mutant.Active(mutant.ReleaseByReinsertion) {
+			err = reinsert(ctx, tx, qualified(p.schema, db.prefix))
+		}
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("outbox release: %w", translate(err))
 	}
 	return n, nil
+}
+
+// reinsert is a planted bug: what is parked goes back into the outbox, behind what
+// has come since.
+func reinsert(ctx context.Context, tx pgx.Tx, tables string) error {
+	_, err := tx.Exec(ctx, strings.ReplaceAll(`
+		WITH gone AS (DELETE FROM {}failed AS f USING {}outbox_lane AS l, {}outbox_blocked AS b
+		              WHERE l.name = f.transport AND b.lane = l.id AND b.partition_key = f.partition_key AND b.state = 'releasing' AND f.state = 'parked'
+		              RETURNING f.id, b.lane, b.bucket, f.message_id, f.message_name, f.partition_key, f.headers, f.body, f.created_at),
+		     freed AS (DELETE FROM {}outbox_blocked WHERE state = 'releasing')
+		INSERT INTO {}outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
+		SELECT lane, bucket, message_id, message_name, partition_key, headers, body, created_at FROM gone ORDER BY id`, "{}", tables))
+	return err
 }
 
 // Relays implements admin.Database.
@@ -117,7 +137,7 @@ func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 // OutboxStats implements admin.Database.
 func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 	return query(ctx, db, adminSQL, "outbox_stats", func(rows pgx.Rows, s *admin.OutboxStats) error {
-		err := rows.Scan(&s.Transport, &s.Pending, &s.OldestAgeSeconds, &s.BlockedKeys, &s.Delayed)
+		err := rows.Scan(&s.Transport, &s.Pending, &s.OldestAgeSeconds, &s.BlockedKeys, &s.Delayed, &s.Failed)
 		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
 		return err
 	})

@@ -19,14 +19,19 @@ import (
 // A claim is an open transaction that has locked buckets and rows.
 type claim struct {
 	*lane.Batch
-	db   *DB
-	at   *place
-	conn *pgxpool.Conn // nil once it has ended
+	holder
 
 	buckets int  // that there are, according to the tables
 	due     bool // delayed messages are
 
 	atOnce []lane.Row // see lockAndRead
+}
+
+// A holder is the open transaction of a claim.
+type holder struct {
+	db   *DB
+	at   *place
+	conn *pgxpool.Conn // nil once it has ended
 }
 
 // Claim implements outbox.Store: it locks buckets in one round trip and reads
@@ -93,7 +98,7 @@ func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max,
 	if err != nil {
 		return nil, false, err
 	}
-	c := &claim{Batch: lane.NewBatch(l), db: db, at: p, conn: conn}
+	c := &claim{Batch: lane.NewBatch(l), holder: holder{db, p, conn}}
 	defer func() {
 		if err != nil || again || len(c.Batch.Rows) == 0 {
 			c.end()
@@ -128,12 +133,7 @@ func (c *claim) lock(ctx context.Context, max outbox.Max, idle []int16) (locked 
 	}
 	cursors, marks, until := c.View.After()
 	batch := &pgx.Batch{}
-	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
-	if mutant.Active(mutant.RepeatableReadRelay) {
-		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
-	}
-	batch.Queue(begin)
-	batch.Queue(c.at.outbox.Query("settings"), fmt.Sprintf("%dms", c.db.idle.Milliseconds()))
+	c.queueBegin(batch)
 	args := []any{c.Lane.ID, cursors, c.View.Turn, c.Lane.Buckets(), clamp(max.Rows-unkeyed, 1, lane.MaxBuckets), marks, until, c.View.Version()}
 	if mutant.Active(mutant.LockAndReadAtOnce) {
 		batch.Queue(c.lockAndRead(), append(args, max.Rows, max.Bytes)...)
@@ -149,13 +149,9 @@ func (c *claim) lock(ctx context.Context, max outbox.Max, idle []int16) (locked 
 	if _, err := results.Exec(); err != nil {
 		return nil, "", err
 	}
-	var started time.Time
-	var file uint32
-	var ignored string
-	if err := results.QueryRow().Scan(&started, &file, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored); err != nil {
+	if now, err = scanSettings(results.QueryRow()); err != nil {
 		return nil, "", err
 	}
-	now = fmt.Sprintf("%d/%d", started.UnixMicro(), file)
 	found, err := results.Query()
 	if err != nil {
 		return nil, "", err
@@ -178,6 +174,25 @@ func (c *claim) lock(ctx context.Context, max outbox.Max, idle []int16) (locked 
 		return nil, "", err
 	}
 	return locked, now, c.readState(found)
+}
+
+// queueBegin opens the transaction of a claim, with the settings that it needs.
+func (h *holder) queueBegin(batch *pgx.Batch) {
+	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
+	if mutant.Active(mutant.RepeatableReadRelay) {
+		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+	}
+	batch.Queue(begin)
+	batch.Queue(h.at.outbox.Query("settings"), fmt.Sprintf("%dms", h.db.idle.Milliseconds()))
+}
+
+// scanSettings returns who has answered.
+func scanSettings(row pgx.Row) (server string, err error) {
+	var started time.Time
+	var file uint32
+	var ignored string
+	err = row.Scan(&started, &file, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored)
+	return fmt.Sprintf("%d/%d", started.UnixMicro(), file), err
 }
 
 func clamp(n, low, high int) int { return min(max(n, low), high) }
@@ -336,12 +351,12 @@ func tidOf(place uint64) pgtype.TID {
 func (c *claim) Rows() []outbox.ClaimedRow { return c.Batch.Rows }
 
 // end gives the connection back, and with it all locks.
-func (c *claim) end() {
-	if c.conn == nil {
+func (h *holder) end() {
+	if h.conn == nil {
 		return
 	}
-	conn := c.conn
-	c.conn = nil
+	conn := h.conn
+	h.conn = nil
 	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' && !conn.Conn().PgConn().IsBusy() {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()

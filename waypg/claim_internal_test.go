@@ -70,7 +70,7 @@ func TestKeyThatIsLetGoDuringAClaimIsReadFromItsHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := db.lane(1)
-	under := &claim{Batch: lane.NewBatch(l), db: db, at: p, conn: conn}
+	under := &claim{Batch: lane.NewBatch(l), holder: holder{db, p, conn}}
 	defer under.end()
 	locked, now, err := under.lock(ctx, all, []int16{})
 	if err != nil || len(locked) != 1 || !l.Serves(under.View, now) {

@@ -118,7 +118,7 @@ type place struct {
 	// database, schema and prefix; waybill_dispatch computes the same.
 	namespace int32
 
-	outbox, inbox, queue, admin, rebucket, wake sqlfile.Set
+	outbox, inbox, queue, admin, failed, rebucket, wake sqlfile.Set
 }
 
 // Open connects to the database that connString names (see pgxpool.ParseConfig)
@@ -292,7 +292,7 @@ func (db *DB) where(ctx context.Context) (*place, error) {
 		}
 	}
 	p.namespace = namespace(p.database, p.schema, db.prefix)
-	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "rebucket": &p.rebucket, "wake": &p.wake} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
 		if err != nil {
 			return nil, err

@@ -332,6 +332,15 @@ func (db *DB) migrateDown(ctx context.Context, tx pgx.Tx, p *place) (name string
 			return "", fmt.Errorf("%w: relays of version %d do not see the unserialized messages that wait: stop what dispatches them and let relays send them first", admin.ErrSchema, all[i-1].version)
 		}
 	}
+	if all[i-1].version < failedVersion {
+		var some bool
+		if err := tx.QueryRow(ctx, p.rebucket.Query("any_failed")).Scan(&some); err != nil {
+			return "", err
+		}
+		if some {
+			return "", fmt.Errorf("%w: version %d has no failure store: release what is parked, and retry or remove what is in `waybill failed list` first", admin.ErrSchema, all[i-1].version)
+		}
+	}
 	text, err := sqlFiles.ReadFile("sql/down/" + all[i].name + ".sql")
 	if err != nil {
 		return "", err
@@ -342,6 +351,9 @@ func (db *DB) migrateDown(ctx context.Context, tx pgx.Tx, p *place) (name string
 
 // unserializedVersion is the first with buckets for unserialized messages.
 const unserializedVersion = 3
+
+// failedVersion is the first with a failure store.
+const failedVersion = 4
 
 // Rebucket implements admin.Database. It is one transaction: who dispatches or
 // relays waits for it, and then sees other buckets.

@@ -96,17 +96,24 @@ func (c *claim) queueBlock(batch *pgx.Batch, f outbox.Failure, left map[int64]in
 	if f.Route {
 		route, key, row, bucket = rec.Name, "", 0, lane.Route
 	}
-	batch.Queue(c.at.outbox.Query("block"), c.Lane.ID, route, key, row, bucket, rec.ID.String(), rec.Name, f.RetryIn.Seconds(), clip(f.Err.Error(), maxError))
+	batch.Queue(c.at.outbox.Query("block"), c.Lane.ID, route, key, row, bucket, rec.ID.String(), rec.Name, f.RetryIn.Seconds(), clip(f.Err.Error(), maxError), string(f.Policy))
+	switch {
+	case f.Parks():
+		batch.Queue(c.at.failed.Query("park"), c.Lane.ID, key)
+		batch.Queue(c.at.failed.Query("park_rows"), c.Lane.ID, bucket, key, outbox.MaxParked)
+	case f.Exhausted:
+		batch.Queue(c.at.failed.Query("skip"), c.Lane.ID, bucket, f.Row.ID, key, row)
+	}
 	return true
 }
 
 // send sends batch and returns how many rows of the outbox it has deleted, or its
 // first error.
-func (c *claim) send(ctx context.Context, batch *pgx.Batch) (gone int, err error) {
-	results := c.conn.SendBatch(ctx, batch)
+func (h *holder) send(ctx context.Context, batch *pgx.Batch) (gone int, err error) {
+	results := h.conn.SendBatch(ctx, batch)
 	for i := range batch.Len() {
 		tag, err := results.Exec()
-		if batch.QueuedQueries[i].SQL == c.at.outbox.Query("delete_outbox") {
+		if batch.QueuedQueries[i].SQL == h.at.outbox.Query("delete_outbox") {
 			gone = int(tag.RowsAffected())
 		}
 		if err == nil && i == batch.Len()-1 && tag.String() == "ROLLBACK" {

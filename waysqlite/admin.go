@@ -38,11 +38,7 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 		var created int64
 		var due sql.NullInt64
 		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, &m.ID, &created, &due, &m.Bytes, &m.Blocked)
-		m.CreatedAt = micros(created)
-		if due.Valid {
-			at := micros(due.Int64)
-			m.DueAt = &at
-		}
+		m.CreatedAt, m.DueAt = micros(created), microsOrNil(due)
 		return err
 	}
 	limit := cmp.Or(q.Limit, -1)
@@ -60,9 +56,10 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 // Blocked implements admin.Database.
 func (db *DB) Blocked(ctx context.Context, transport string, limit int) ([]admin.BlockedKey, error) {
 	return query(ctx, db, db.adminSQL.Query("blocked"), func(rows *sql.Rows, b *admin.BlockedKey) error {
-		var first, next int64
-		err := rows.Scan(&b.Transport, &b.Key, &b.Row, &b.HeadID, &b.HeadName, &b.Failures, &first, &next, &b.LastError, &b.Waiting)
-		b.FirstFailedAt, b.NextAttemptAt = micros(first), micros(next)
+		var first int64
+		var next sql.NullInt64
+		err := rows.Scan(&b.Transport, &b.Key, &b.Row, &b.HeadID, &b.HeadName, &b.Failures, &first, &next, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
+		b.FirstFailedAt, b.NextAttemptAt = micros(first), microsOrNil(next)
 		return err
 	}, transport, cmp.Or(limit, -1))
 }
@@ -98,7 +95,7 @@ func (db *DB) Relays(context.Context) ([]admin.Relay, error) { return []admin.Re
 func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 	return query(ctx, db, db.adminSQL.Query("outbox_stats"), func(rows *sql.Rows, s *admin.OutboxStats) error {
 		var oldest sql.NullInt64
-		err := rows.Scan(&s.Transport, &s.Pending, &oldest, &s.BlockedKeys, &s.Delayed)
+		err := rows.Scan(&s.Transport, &s.Pending, &oldest, &s.BlockedKeys, &s.Delayed, &s.Failed)
 		s.OldestAgeSeconds = age(oldest)
 		return err
 	})

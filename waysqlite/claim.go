@@ -3,10 +3,10 @@ package waysqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -155,7 +155,11 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	for i, row := range published {
 		ids[i] = row.ID
 	}
-	list, err := json.Marshal(ids)
+	stays := map[string]bool{} // keys whose head is refused, whatever of them was published together with it
+	for _, f := range failed {
+		stays[f.Row.Record.Key] = f.Row.Record.Key != ""
+	}
+	parked, err := c.rowsToPark(ctx, failed)
 	if err != nil {
 		return err
 	}
@@ -164,12 +168,12 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		return err
 	}
 	return c.db.write(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.StmtContext(ctx, remove).ExecContext(ctx, string(list)); err != nil {
+		if _, err := tx.StmtContext(ctx, remove).ExecContext(ctx, list(ids)); err != nil {
 			return err
 		}
 		changed := len(failed) > 0
 		for _, row := range published {
-			if c.blocked[row.ID] {
+			if c.blocked[row.ID] && !stays[row.Record.Key] {
 				changed = true
 				if _, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("unblock"), c.lane, row.Record.Key, blockedRow(row)); err != nil {
 					return err
@@ -178,6 +182,12 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		}
 		for _, f := range failed {
 			if err := c.block(ctx, tx, f); err != nil {
+				return err
+			}
+			if !f.Exhausted {
+				continue
+			}
+			if err := c.giveUp(ctx, tx, f, parked[f.Row.Record.Key]); err != nil {
 				return err
 			}
 		}
@@ -195,7 +205,67 @@ func (c *claim) block(ctx context.Context, tx *sql.Tx, f outbox.Failure) error {
 		return err
 	}
 	rec := f.Row.Record
-	_, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("block"), c.lane, rec.Key, blockedRow(f.Row), rec.ID[:], rec.Name, now, f.RetryIn.Microseconds(), clip(f.Err.Error(), maxError))
+	_, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("block"), c.lane, rec.Key, blockedRow(f.Row), rec.ID[:], rec.Name, now, f.RetryIn.Microseconds(), clip(f.Err.Error(), maxError), string(f.Policy))
+	return err
+}
+
+// rowsToPark returns the rows of each key that is to be parked. It looks before
+// anything is written, because dispatchers need not wait for that: what they
+// commit meanwhile waits in the outbox.
+func (c *claim) rowsToPark(ctx context.Context, failed []outbox.Failure) (map[string][]int64, error) {
+	var heads []int64
+	found := map[string][]int64{}
+	for _, f := range failed {
+		if f.Parks() {
+			heads = append(heads, f.Row.ID)
+			found[f.Row.Record.Key] = []int64{f.Row.ID}
+		}
+	}
+	if len(heads) == 0 {
+		return nil, nil
+	}
+	rows, err := c.db.reader.QueryContext(ctx, c.db.failedSQL.Query("followers"), c.lane, list(heads), outbox.MaxParked-1, parkWithin)
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id int64
+		var key string
+		if err := rows.Scan(&id, &key); err != nil {
+			return nil, err
+		}
+		if found[key][0] < id { // or it is published: the claim had it before the head
+			found[key] = append(found[key], id)
+		}
+	}
+	return found, translate(rows.Err())
+}
+
+// parkWithin bounds the look for the rows of a key to that many ids after its head:
+// no index has them, and the relay publishes nothing meanwhile. What is beyond
+// waits in the outbox.
+const parkWithin = 100_000
+
+// giveUp moves what is to be parked, or else the refused row alone, to the failure
+// store.
+func (c *claim) giveUp(ctx context.Context, tx *sql.Tx, f outbox.Failure, parked []int64) error {
+	state, ids := admin.Skipped, []int64{f.Row.ID}
+	if f.Parks() {
+		state, ids = admin.Parked, parked
+	}
+	if _, err := tx.ExecContext(ctx, c.db.failedSQL.Query("keep"), state, list(ids)); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("delete_outbox"), list(ids)); err != nil {
+		return err
+	}
+	var err error
+	if f.Parks() {
+		_, err = tx.ExecContext(ctx, c.db.failedSQL.Query("park"), c.lane, f.Row.Record.Key)
+	} else {
+		_, err = tx.ExecContext(ctx, c.db.outboxSQL.Query("unblock"), c.lane, f.Row.Record.Key, blockedRow(f.Row))
+	}
 	return err
 }
 

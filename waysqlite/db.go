@@ -29,7 +29,7 @@ type Tx = outbox.Tx[*sql.Tx]
 
 var (
 	_ outbox.Writer[*sql.Tx] = (*DB)(nil)
-	_ outbox.Store           = (*DB)(nil)
+	_ outbox.FailureStore    = (*DB)(nil)
 	_ inbox.Grouper[*sql.Tx] = (*DB)(nil)
 	_ inbox.Log              = (*DB)(nil)
 	_ admin.Database         = (*DB)(nil)
@@ -70,7 +70,7 @@ type DB struct {
 	busy           time.Duration // the longest wait for the writer
 	owned          bool          // Close closes the pools
 
-	outboxSQL, inboxSQL, queueSQL, adminSQL sqlfile.Set
+	outboxSQL, failedSQL, inboxSQL, queueSQL, adminSQL sqlfile.Set
 
 	mu         sync.Mutex
 	ready      bool // the schema was checked
@@ -137,7 +137,7 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		lanes: map[string]int64{}, wakes: map[string]chan struct{}{}, prepared: map[string]*sql.Stmt{}, cursors: map[int64]cursor{}, claimed: map[int64]bool{},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
 		if err != nil {
 			return nil, err
@@ -290,3 +290,11 @@ func (db *DB) hint(name string) {
 }
 
 func micros(t int64) time.Time { return time.UnixMicro(t).UTC() }
+
+func microsOrNil(t sql.NullInt64) *time.Time {
+	if !t.Valid {
+		return nil
+	}
+	at := micros(t.Int64)
+	return &at
+}

@@ -17,7 +17,7 @@ import (
 
 // Outbox is the suite of an outbox: what is dispatched, and what relays find.
 func Outbox[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
-	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), unserializedCases[TX](), relayCases[TX]()))
+	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), unserializedCases[TX](), relayCases[TX](), failureCases[TX]()))
 }
 
 // Dispatch is the half of Outbox that depends on the type of the transactions:

@@ -67,7 +67,7 @@ func TestScripts(t *testing.T) { runScripts(t, "postgres", testscript.Params{Dir
 
 // TestScriptsOnMariaDB runs what must be the same on each database.
 func TestScriptsOnMariaDB(t *testing.T) {
-	runScripts(t, "mariadb", testscript.Params{Files: []string{"testdata/script/stack.txtar", "testdata/script/rebucket.txtar"}})
+	runScripts(t, "mariadb", testscript.Params{Files: []string{"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar"}})
 }
 
 func runScripts(t *testing.T, kind string, scripts testscript.Params) {

@@ -61,10 +61,14 @@ const (
 	// ReturnsNotDrained judges a confirm without looking at the returns that came
 	// before it: a message that no queue took counts as delivered.
 	ReturnsNotDrained = "returns-not-drained"
+
+	// ReleaseByReinsertion puts the parked rows of a released key back into the
+	// outbox, where what came since is sent before them.
+	ReleaseByReinsertion = "release-by-reinsertion"
 )
 
 // All lists them.
 func All() []string {
 	return []string{NoDispatchLock, LockAndReadAtOnce, RepeatableReadRelay, DeleteBeforeConfirm, ReturnsNotDrained, TwoInFlight, MarkBeforeCommit,
-		IDFromRelay, InboxOutsideTransaction, AckBeforeCommit, AckOverUncommitted, UnserializedMark, NoSavepointGuard}
+		IDFromRelay, InboxOutsideTransaction, AckBeforeCommit, AckOverUncommitted, ReleaseByReinsertion, UnserializedMark, NoSavepointGuard}
 }

@@ -15,19 +15,31 @@ WHERE  (? = '' OR l.name = ? OR d.queue = ?) AND (? = '' OR d.partition_key = ?)
 ORDER  BY d.due_at, d.id LIMIT ?;
 
 -- name: blocked
-SELECT l.name, b.route, b.partition_key, b.row_id, b.message_id, b.message_name, b.failures,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', b.first_failed_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', b.next_attempt_at), b.last_error,
+-- The head of a parked key is in the failure store, if anything of it is there.
+SELECT l.name, b.route, b.partition_key, b.row_id,
+       COALESCE((SELECT f.message_id FROM app.waybill_failed AS f FORCE INDEX (waybill_failed_by_key)
+                 WHERE  b.state <> 'retrying' AND f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked' ORDER BY f.id LIMIT 1), b.message_id),
+       COALESCE((SELECT f.message_name FROM app.waybill_failed AS f FORCE INDEX (waybill_failed_by_key)
+                 WHERE  b.state <> 'retrying' AND f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked' ORDER BY f.id LIMIT 1), b.message_name),
+       b.failures, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', b.first_failed_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE b.state WHEN 'retrying' THEN b.next_attempt_at ELSE b.release_at END), b.last_error, b.state, b.policy,
        CASE WHEN b.route <> '' THEN (SELECT COUNT(*) FROM app.waybill_outbox AS o WHERE o.lane = b.lane AND o.message_name = b.route)
             WHEN b.partition_key = '' THEN 1
-            ELSE (SELECT COUNT(*) FROM app.waybill_outbox AS o WHERE o.lane = b.lane AND o.bucket = b.bucket AND o.partition_key = b.partition_key) END
+            ELSE (SELECT COUNT(*) FROM app.waybill_outbox AS o WHERE o.lane = b.lane AND o.bucket = b.bucket AND o.partition_key = b.partition_key) END,
+       (SELECT COUNT(*) FROM app.waybill_failed AS f FORCE INDEX (waybill_failed_by_key)
+        WHERE  b.state <> 'retrying' AND f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked')
 FROM   app.waybill_outbox_blocked AS b JOIN app.waybill_outbox_lane AS l ON l.id = b.lane
 WHERE  (? = '' OR l.name = ?)
 ORDER  BY b.route = '', b.first_failed_at, b.partition_key LIMIT ?;
 
 -- name: release
--- Lets blocked keys and routes be tried at once.
+-- Lets blocked keys and routes be tried at once. A parked key goes on with what is
+-- parked of it, and counts its failures anew. The state changes last.
 UPDATE app.waybill_outbox_blocked AS b JOIN app.waybill_outbox_lane AS l ON l.id = b.lane
-SET    b.next_attempt_at = UTC_TIMESTAMP(6)
+SET    b.next_attempt_at = CASE b.state WHEN 'retrying' THEN UTC_TIMESTAMP(6) ELSE b.next_attempt_at END,
+       b.release_at = CASE b.state WHEN 'retrying' THEN NULL ELSE UTC_TIMESTAMP(6) END,
+       b.failures = CASE b.state WHEN 'parked' THEN 0 ELSE b.failures END,
+       b.state = CASE b.state WHEN 'retrying' THEN 'retrying' ELSE 'releasing' END
 WHERE  (? = '' OR l.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?) AND (? = 0 OR b.row_id = ?);
 
 -- name: count_release
@@ -36,9 +48,10 @@ WHERE  (? = '' OR l.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '
 
 -- name: gone
 -- Entries of which nothing is left in the outbox: an operator may have deleted
--- the rows. It only reads: as part of a DELETE it would wait for dispatchers.
+-- the rows. What is parked is elsewhere. It only reads: as part of a DELETE it would
+-- wait for dispatchers.
 SELECT b.lane, b.route, b.partition_key, b.row_id FROM app.waybill_outbox_blocked AS b JOIN app.waybill_outbox_lane AS l ON l.id = b.lane
-WHERE  (? = '' OR l.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?) AND (? = 0 OR b.row_id = ?)
+WHERE  b.state = 'retrying' AND (? = '' OR l.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?) AND (? = 0 OR b.row_id = ?)
 AND    NOT EXISTS (SELECT 1 FROM app.waybill_outbox AS o
                    WHERE  o.lane = b.lane AND CASE WHEN b.route <> '' THEN o.message_name = b.route
                                                    WHEN b.row_id > 0 THEN o.bucket = -1 AND o.id = b.row_id
@@ -53,7 +66,8 @@ UPDATE app.waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE ?
 -- name: outbox_stats
 SELECT l.name, COUNT(o.id), COALESCE(TIMESTAMPDIFF(MICROSECOND, MIN(o.created_at), UTC_TIMESTAMP(6)), 0) / 1000000,
        (SELECT COUNT(*) FROM app.waybill_outbox_blocked AS b WHERE b.lane = l.id),
-       (SELECT COUNT(*) FROM app.waybill_delayed AS d WHERE d.lane = l.id)
+       (SELECT COUNT(*) FROM app.waybill_delayed AS d WHERE d.lane = l.id),
+       (SELECT COUNT(*) FROM app.waybill_failed AS f WHERE f.transport = l.name AND f.state <> 'removed')
 FROM   app.waybill_outbox_lane AS l LEFT JOIN app.waybill_outbox AS o ON o.lane = l.id
 GROUP  BY l.id, l.name ORDER BY l.name;
 

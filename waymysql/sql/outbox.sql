@@ -51,11 +51,16 @@ UPDATE app.waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE i
 -- name: block
 -- Counts a refusal of the head of a key, of a row without key, or of a route. The
 -- assignments happen in this order.
-INSERT INTO app.waybill_outbox_blocked (lane, route, partition_key, row_id, bucket, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error)
-VALUES (?, ?, ?, ?, ?, ?, ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?)
+INSERT INTO app.waybill_outbox_blocked (lane, route, partition_key, row_id, bucket, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error, policy)
+VALUES (?, ?, ?, ?, ?, ?, ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?, ?)
 ON DUPLICATE KEY UPDATE
     failures = CASE WHEN route <> '' OR message_id = VALUES(message_id) THEN failures + 1 ELSE 1 END,
-    message_id = VALUES(message_id), message_name = VALUES(message_name), next_attempt_at = VALUES(next_attempt_at), last_error = VALUES(last_error);
+    policy = VALUES(policy), message_id = VALUES(message_id), message_name = VALUES(message_name), next_attempt_at = VALUES(next_attempt_at), last_error = VALUES(last_error);
+
+-- name: unblock_routes
+-- A route that works again frees the keys that were blocked for its sake before
+-- it was.
+DELETE FROM app.waybill_outbox_blocked WHERE lane = ? AND (route = ? OR route = '' AND message_name = ? AND state = 'retrying');
 
 -- name: flush
 -- A commit, which has InnoDB write its log as far as this.
@@ -84,10 +89,18 @@ FROM   app.waybill_delayed AS d LEFT JOIN app.waybill_outbox_lane AS l ON l.id =
 WHERE  d.due_at <= UTC_TIMESTAMP(6) ORDER BY d.due_at, d.id LIMIT ?;
 
 -- name: left
--- Blocked are the rows of keys and routes that wait; those that are due count as
--- pending alone, or a drain would leave them to nobody. What has a row of a
--- waiting route in its key waits with it.
-SELECT COUNT(*), COALESCE(SUM(o.blocked), 0), (SELECT COUNT(*) FROM app.waybill_delayed AS d JOIN app.waybill_outbox_lane AS l ON l.id = d.lane WHERE l.name = ?)
+-- Parked rows count once their key is one of releasing_keys; until then what is
+-- behind them waits. Blocked are the rows of keys and routes that wait; those that
+-- are due count as pending alone, or a drain would leave them to nobody. What has a
+-- row of a waiting route in its key waits with it.
+SELECT COUNT(*) + (SELECT COUNT(*) FROM app.waybill_outbox_blocked AS b JOIN app.waybill_outbox_lane AS l ON l.id = b.lane
+                   JOIN app.waybill_failed AS f FORCE INDEX (waybill_failed_by_key) ON f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'
+                   WHERE  l.name = ? AND b.release_at <= UTC_TIMESTAMP(6)
+                   AND    COALESCE((SELECT r.next_attempt_at FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
+                                    WHERE  r.lane = b.lane AND r.partition_key = '' AND r.row_id = 0
+                                    AND    r.route = (SELECT h.message_name FROM app.waybill_failed AS h FORCE INDEX (waybill_failed_by_key)
+                                                      WHERE  h.transport = l.name AND h.partition_key = b.partition_key AND h.state = 'parked' ORDER BY h.id LIMIT 1)) <= UTC_TIMESTAMP(6), TRUE)),
+       COALESCE(SUM(o.blocked), 0), (SELECT COUNT(*) FROM app.waybill_delayed AS d JOIN app.waybill_outbox_lane AS l ON l.id = d.lane WHERE l.name = ?)
 FROM  (SELECT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b
                       WHERE  b.lane = o.lane AND b.next_attempt_at > UTC_TIMESTAMP(6)
                       AND   (b.route = '' AND b.partition_key = o.partition_key AND b.row_id = CASE WHEN o.partition_key = '' THEN o.id ELSE 0 END

@@ -49,3 +49,6 @@ UPDATE app.waybill_meta SET value = ? WHERE name = 'buckets';
 
 -- name: any_unserialized
 SELECT EXISTS (SELECT 1 FROM app.waybill_outbox WHERE bucket >= 1024) OR EXISTS (SELECT 1 FROM app.waybill_delayed WHERE bucket >= 1024);
+
+-- name: any_failed
+SELECT EXISTS (SELECT 1 FROM app.waybill_failed WHERE state <> 'removed') OR EXISTS (SELECT 1 FROM app.waybill_outbox_blocked WHERE state <> 'retrying');

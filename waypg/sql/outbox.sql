@@ -218,10 +218,10 @@ WHERE  o.ctid = u.at AND o.id = u.id;
 
 -- name: block
 -- Counts a refusal of the head of a key, of a row without key, or of a route.
-INSERT INTO public.waybill_outbox_blocked AS b (lane, route, partition_key, row_id, bucket, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error)
-VALUES ($1::smallint, $2::text, $3::text, $4::bigint, $5::smallint, $6::uuid, $7::text, 1, clock_timestamp(), clock_timestamp() + make_interval(secs => $8::float8), $9::text)
+INSERT INTO public.waybill_outbox_blocked AS b (lane, route, partition_key, row_id, bucket, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error, policy)
+VALUES ($1::smallint, $2::text, $3::text, $4::bigint, $5::smallint, $6::uuid, $7::text, 1, clock_timestamp(), clock_timestamp() + make_interval(secs => $8::float8), $9::text, $10::text)
 ON CONFLICT (lane, route, partition_key, row_id) DO UPDATE SET
-    message_id = excluded.message_id, message_name = excluded.message_name,
+    policy = excluded.policy, message_id = excluded.message_id, message_name = excluded.message_name,
     failures = CASE WHEN b.route <> '' OR b.message_id = excluded.message_id THEN b.failures + 1 ELSE 1 END, next_attempt_at = excluded.next_attempt_at, last_error = excluded.last_error;
 
 -- name: unblock
@@ -238,7 +238,7 @@ WHERE  ctid = ANY (ARRAY (
 -- A route that works again frees the keys that were blocked for its sake before
 -- it was.
 DELETE FROM public.waybill_outbox_blocked AS b
-WHERE  b.lane = $1::smallint AND (b.route = ANY ($2::text[]) OR b.route = '' AND b.message_name = ANY ($2::text[]));
+WHERE  b.lane = $1::smallint AND (b.route = ANY ($2::text[]) OR b.route = '' AND b.message_name = ANY ($2::text[]) AND b.state = 'retrying');
 
 -- name: bump_blocked
 UPDATE public.waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE id = $1::smallint;
@@ -294,10 +294,14 @@ to_queue AS (
 SELECT count(*) FROM gone;
 
 -- name: left
--- Blocked are the rows of keys and routes that wait; those that are due count as
+-- Parked rows count once their key is released and due; until then what is behind
+-- them waits. Blocked are the rows of keys and routes that wait; those that are due count as
 -- pending alone, or a drain would leave them to nobody. What has a row of a
 -- waiting route in its key waits with it.
-SELECT count(*), count(*) FILTER (WHERE blocked), (SELECT count(*) FROM public.waybill_delayed AS d JOIN public.waybill_outbox_lane AS l ON l.id = d.lane WHERE l.name = $1::text)
+SELECT count(*) + (SELECT count(*) FROM public.waybill_outbox_blocked AS b JOIN public.waybill_outbox_lane AS l ON l.id = b.lane
+                   JOIN public.waybill_failed AS f ON f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'
+                   WHERE l.name = $1::text AND b.release_at <= now()),
+       count(*) FILTER (WHERE blocked), (SELECT count(*) FROM public.waybill_delayed AS d JOIN public.waybill_outbox_lane AS l ON l.id = d.lane WHERE l.name = $1::text)
 FROM  (SELECT EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
                       WHERE  b.lane = o.lane AND b.next_attempt_at > now()
                       AND   (b.route = '' AND b.partition_key = o.partition_key AND b.row_id = CASE WHEN o.partition_key = '' THEN o.id ELSE 0 END

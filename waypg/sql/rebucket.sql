@@ -50,3 +50,6 @@ ALTER TABLE public.waybill_outbox ADD CONSTRAINT waybill_outbox_bucket_of_key CH
 
 -- name: any_unserialized
 SELECT EXISTS (SELECT 1 FROM public.waybill_outbox WHERE bucket >= 1024) OR EXISTS (SELECT 1 FROM public.waybill_delayed WHERE bucket >= 1024);
+
+-- name: any_failed
+SELECT EXISTS (SELECT 1 FROM public.waybill_failed WHERE state <> 'removed') OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked WHERE state <> 'retrying');

@@ -13,9 +13,14 @@ WHERE  (?1 = '' OR l.name = ?1 OR d.queue = ?1) AND (?2 = '' OR d.partition_key 
 ORDER  BY d.due_at, d.id LIMIT ?4;
 
 -- name: blocked
-SELECT l.name, b.partition_key, b.row_id, b.message_id, b.message_name, b.failures, b.first_failed_at, b.next_attempt_at, b.last_error,
-       iif(b.partition_key = '', 1, (SELECT count(*) FROM waybill_outbox AS o WHERE o.lane = b.lane AND o.partition_key = b.partition_key))
+-- The head of a parked key is in the failure store, if anything of it is there.
+SELECT l.name, b.partition_key, b.row_id, coalesce(p.message_id, b.message_id), coalesce(p.message_name, b.message_name), b.failures, b.first_failed_at,
+       iif(b.state = 'retrying', b.next_attempt_at, b.release_at), b.last_error, b.state, b.policy,
+       iif(b.partition_key = '', 1, (SELECT count(*) FROM waybill_outbox AS o WHERE o.lane = b.lane AND o.partition_key = b.partition_key)),
+       iif(b.state = 'retrying', 0, (SELECT count(*) FROM waybill_failed AS f WHERE f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'))
 FROM   waybill_outbox_blocked AS b JOIN waybill_outbox_lane AS l ON l.id = b.lane
+LEFT   JOIN waybill_failed AS p ON p.id = (SELECT min(f.id) FROM waybill_failed AS f
+                                           WHERE  b.state <> 'retrying' AND f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked')
 WHERE  (?1 = '' OR l.name = ?1)
 ORDER  BY b.first_failed_at, b.partition_key LIMIT ?2;
 
@@ -24,7 +29,8 @@ SELECT l.name,
        (SELECT count(*) FROM waybill_outbox AS o WHERE o.lane = l.id),
        (SELECT min(created_at) FROM waybill_outbox AS o WHERE o.lane = l.id),
        (SELECT count(*) FROM waybill_outbox_blocked AS b WHERE b.lane = l.id),
-       (SELECT count(*) FROM waybill_delayed AS d WHERE d.lane = l.id)
+       (SELECT count(*) FROM waybill_delayed AS d WHERE d.lane = l.id),
+       (SELECT count(*) FROM waybill_failed AS f WHERE f.transport = l.name AND f.state <> 'removed')
 FROM   waybill_outbox_lane AS l ORDER BY l.name;
 
 -- name: queue_stats
@@ -33,8 +39,13 @@ SELECT queue, count(*), min(created_at),
 FROM   waybill_queue GROUP BY queue ORDER BY queue;
 
 -- name: release
--- Lets blocked keys be tried at once.
-UPDATE waybill_outbox_blocked SET next_attempt_at = 0
+-- Lets blocked keys be tried at once. A parked key goes on with what is parked of
+-- it, and counts its failures anew.
+UPDATE waybill_outbox_blocked SET
+       next_attempt_at = iif(state = 'retrying', 0, next_attempt_at),
+       release_at = iif(state = 'retrying', NULL, CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
+       failures = iif(state = 'parked', 0, failures),
+       state = iif(state = 'retrying', 'retrying', 'releasing')
 WHERE  (?1 = '' OR lane = (SELECT id FROM waybill_outbox_lane WHERE name = ?1)) AND (?2 = '' OR partition_key = ?2) AND (?3 = 0 OR row_id = ?3);
 
 -- name: release_bump

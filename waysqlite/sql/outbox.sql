@@ -76,11 +76,11 @@ DELETE FROM waybill_outbox WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: block
 -- Counts a refusal of the head of a key, or of a row without key.
-INSERT INTO waybill_outbox_blocked (lane, partition_key, row_id, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error)
-VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?6 + ?7, ?8)
+INSERT INTO waybill_outbox_blocked (lane, partition_key, row_id, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error, policy)
+VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?6 + ?7, ?8, ?9)
 ON CONFLICT (lane, partition_key, row_id) DO UPDATE SET
-    message_id = excluded.message_id, message_name = excluded.message_name,
-    failures = failures + 1, next_attempt_at = excluded.next_attempt_at, last_error = excluded.last_error;
+    policy = excluded.policy, message_id = excluded.message_id, message_name = excluded.message_name,
+    failures = iif(message_id = excluded.message_id, failures + 1, 1), next_attempt_at = excluded.next_attempt_at, last_error = excluded.last_error;
 
 -- name: unblock
 -- In the transaction that deletes the head that got through.
@@ -90,7 +90,12 @@ DELETE FROM waybill_outbox_blocked WHERE lane = ? AND partition_key = ? AND row_
 UPDATE waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE id = ?;
 
 -- name: left
-SELECT (SELECT count(*) FROM waybill_outbox WHERE lane = ?1),
+-- Parked rows count once their key is released and due; until then what is behind
+-- them waits.
+SELECT (SELECT count(*) FROM waybill_outbox WHERE lane = ?1) +
+       (SELECT count(*) FROM waybill_outbox_blocked AS b JOIN waybill_outbox_lane AS l ON l.id = b.lane
+        JOIN waybill_failed AS f ON f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'
+        WHERE b.lane = ?1 AND b.release_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
        (SELECT count(*) FROM waybill_outbox AS o WHERE lane = ?1 AND EXISTS (
             SELECT 1 FROM waybill_outbox_blocked AS b
             WHERE  b.lane = ?1 AND b.partition_key = o.partition_key AND b.row_id = iif(o.partition_key = '', o.id, 0))),

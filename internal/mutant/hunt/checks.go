@@ -94,6 +94,8 @@ var checks = []check{
 	{mutant.AckOverUncommitted, "./wayamqp", "^TestAcknowledgementCoversOnlyWhatWasHandled$", rabbitmq, says("queue orders has 0 messages, want 20"), false},
 	{mutant.AckOverUncommitted, "./wayamqp", "^TestAcksCoverExactlyWhatWasAdded$", anywhere, says("the broker holds"), false},
 
+	{mutant.ReleaseByReinsertion, "./waypg", "^TestOutbox$/^direct$/^ParkedKeyGoesOnInOrder$", postgres, says(" came, want "), false},
+
 	{mutant.UnserializedMark, "./waypg", "^TestOutbox$/^direct$/^UnserializedLateCommitIsNotPassedOver$", postgres, says("a relay takes"), false},
 	{mutant.UnserializedMark, "./waymysql", "^TestOutbox$/^UnserializedLateCommitIsNotPassedOver$", mariadb, says("a relay takes"), false},
 
