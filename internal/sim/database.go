@@ -53,9 +53,14 @@ type waiter struct {
 	then func()
 }
 
+// blocked is the entry of a key. One that is parked or released waits for ever, as
+// far as claims of the outbox go.
 type blocked struct {
 	failures int
 	until    time.Duration
+	parked   []*message    // in the failure store
+	released bool          // they are sent from there
+	again    time.Duration // not before then
 }
 
 // An entry is one of the inbox.

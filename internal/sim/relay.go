@@ -27,7 +27,7 @@ func (w *world) relay(name string) {
 			p.thread(func(th *thread) {
 				r := &relaying{thread: th, lane: l, link: link}
 				for {
-					if n := r.pass(); n == 0 {
+					if r.release()+r.pass() == 0 {
 						th.sleep(th.between(5*time.Millisecond, 2*time.Second))
 					}
 				}
@@ -39,8 +39,9 @@ func (w *world) relay(name string) {
 // relaying is one worker of a relay.
 type relaying struct {
 	*thread
-	lane *lane.Lane
-	link *link
+	lane   *lane.Lane
+	link   *link
+	looked time.Duration // for released keys, last
 }
 
 // pass claims, publishes and settles one batch, and returns how many rows it had.
@@ -63,10 +64,10 @@ func (r *relaying) pass() int {
 	}
 	if r.mutant == DeleteBeforeConfirm {
 		r.settle(t, b, func(int) (chain.State, error) { return chain.Published, nil })
-		r.publish(b)
+		r.publish(b.Rows)
 		return len(b.Rows)
 	}
-	c := r.publish(b)
+	c := r.publish(b.Rows)
 	r.settle(t, b, c.Outcome)
 	return len(b.Rows)
 }
@@ -158,8 +159,7 @@ func (db *database) read(rows []*row, bucket int16, from int64, at time.Duration
 		if len(found) == limit || blocked != nil && blocked.until > at {
 			continue
 		}
-		rec := &waybill.Record{Name: strconv.Itoa(r.message.no), Key: "k" + strconv.Itoa(r.message.key)}
-		f := lane.Row{Bucket: bucket, Claimed: outbox.ClaimedRow{ID: r.id, Record: rec}, Headers: "{}"}
+		f := lane.Row{Bucket: bucket, Claimed: r.message.claimed(r.id), Headers: "{}"}
 		if blocked != nil {
 			f.Claimed.Failures, f.KeyBlocked = blocked.failures, true
 		}
@@ -172,9 +172,9 @@ func (db *database) read(rows []*row, bucket int16, from int64, at time.Duration
 }
 
 // publish sends what the chains hand out until each is answered.
-func (r *relaying) publish(b *lane.Batch) *chain.Chains {
-	records := make([]*waybill.Record, len(b.Rows))
-	for i, row := range b.Rows {
+func (r *relaying) publish(rows []outbox.ClaimedRow) *chain.Chains {
+	records := make([]*waybill.Record, len(rows))
+	for i, row := range rows {
 		records[i] = row.Record
 	}
 	c := chain.New(records, false, nil)
@@ -229,7 +229,7 @@ func (r *relaying) settle(t *tx, b *lane.Batch, outcome func(i int) (chain.State
 					}
 				})
 			case chain.Refused:
-				t.onCommit = append(t.onCommit, func() { r.db.block(row.message.key) })
+				t.onCommit = append(t.onCommit, func() { r.db.refused(row.message.key) })
 			}
 		}
 	})
@@ -243,16 +243,9 @@ func (r *relaying) settle(t *tx, b *lane.Batch, outcome func(i int) (chain.State
 	}
 }
 
-// block makes a key wait, longer each time.
-func (db *database) block(key int) {
-	b := db.blocked[key]
-	if b == nil {
-		b = &blocked{}
-		db.blocked[key] = b
-	}
-	b.failures++
-	b.until = db.now + min(time.Second<<min(b.failures, 6), 30*time.Second)
-	db.version++
+// claimed is m as a relay has it.
+func (m *message) claimed(id int64) outbox.ClaimedRow {
+	return outbox.ClaimedRow{ID: id, Record: &waybill.Record{Name: strconv.Itoa(m.no), Key: "k" + strconv.Itoa(m.key)}}
 }
 
 // An answer is the broker's to one record.

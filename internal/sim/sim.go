@@ -38,6 +38,7 @@ func Run(seed uint64, mutant string, trace func(line string)) Verdict {
 		w.relay(fmt.Sprint("relay ", i))
 		w.worker(fmt.Sprint("worker ", i))
 	}
+	w.operator()
 	w.healing = seed%5 == 0
 	w.trouble()
 	w.after(troubled, func() { w.healing = true })
@@ -60,8 +61,12 @@ func Run(seed uint64, mutant string, trace func(line string)) Verdict {
 
 // trouble plans what happens to servers and connections.
 func (w *world) trouble() {
-	for range 4 { // the broker refuses some of a key for a while
-		w.after(w.between(0, troubled), func() { w.broker.refusing[w.rng.IntN(keys)] = w.now + w.between(0, 10*time.Second) })
+	refuse := func(from, to int) { // the broker refuses some of a key for a while
+		w.after(w.between(0, troubled), func() { w.broker.refusing[from+w.rng.IntN(to-from)] = w.now + w.between(0, 10*time.Second) })
+	}
+	for range 4 {
+		refuse(0, halting)
+		refuse(halting, keys)
 	}
 	w.after(w.between(0, troubled), func() { w.broker.unbound = w.now + w.between(0, 3*time.Second) })
 	if w.healing {

@@ -57,6 +57,7 @@ func TestNoLawIsBroken(t *testing.T) {
 var steps = []string{
 	"dispatch lock", "dispatch insert", "dispatch commit", "dispatch rollback",
 	"claim", "claim snapshot", "claim lock", "claim read", "claim rollback", "publish", "settle delete", "settle commit", "settled",
+	"release", "release lock", "release read", "settle release",
 	"connect", "inbox insert", "inbox rollback", "handler's effect", "handler's commit", "handler's rollback", "settle delivery",
 }
 
