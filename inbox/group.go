@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/crash"
 )
 
 // A Grouper is a Store that handles several messages in one transaction.
@@ -205,6 +206,7 @@ func (b *batch[TX]) run(store Grouper[TX]) {
 				return lost
 			}
 		}
+		crash.At(crash.WorkerBeforeCommit)
 		return nil
 	})
 	b.committed = err == nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/crash"
 	"github.com/waybill-go/waybill/internal/mutant"
 )
 
@@ -120,18 +121,23 @@ func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx con
 		}
 		return nil
 	}
+	handle := func(ctx context.Context, tx TX) error {
+		err := fn(ctx, tx)
+		crash.At(crash.WorkerBeforeCommit)
+		return err
+	}
 	if mutant.Active(mutant.InboxOutsideTransaction) {
 		if err := store.InTx(ctx, claim); err != nil {
 			return err
 		}
-		return store.InTx(ctx, fn)
+		return store.InTx(ctx, handle)
 	}
 	for try := 1; ; try++ {
 		err := store.InTx(ctx, func(ctx context.Context, tx TX) error {
 			if err := claim(ctx, tx); err != nil {
 				return err
 			}
-			return fn(ctx, tx)
+			return handle(ctx, tx)
 		})
 		// It is not the message's failure, and nothing of it happened.
 		if try == lostTries || !errors.Is(err, waybill.ErrTransactionLost) || ctx.Err() != nil {

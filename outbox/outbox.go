@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/crash"
 )
 
 // DefaultTransport is where messages go when neither Config nor RelayConfig
@@ -182,7 +183,13 @@ func (t Tx[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context) erro
 // An error that wraps waybill.ErrCommitUnknown says that the answer to COMMIT
 // was lost; the *waybill.CommitUnknownError has the messages' ids.
 func (o *Outbox[TX]) InTx(ctx context.Context, fn func(ctx context.Context, tx Tx[TX]) error) error {
-	return o.writer.InTx(ctx, func(ctx context.Context, tx TX) error { return fn(ctx, Tx[TX]{o, tx}) })
+	err := o.writer.InTx(ctx, func(ctx context.Context, tx TX) error {
+		err := fn(ctx, Tx[TX]{o, tx})
+		crash.At(crash.DispatchBeforeCommit)
+		return err
+	})
+	crash.At(crash.DispatchAfterCommit)
+	return err
 }
 
 // Savepoint is Tx.Savepoint for a transaction that is at hand as TX, such as an

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/crash"
 	"github.com/waybill-go/waybill/internal/mutant"
 )
 
@@ -286,6 +287,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		r.status.idle(ctx)
 		return 0, nil
 	}
+	crash.At(crash.RelayAfterClaim)
 	// The batch in hand outlives the stop signal: what the broker confirms must
 	// be deleted, or it is published again.
 	ctx = context.WithoutCancel(ctx)
@@ -303,6 +305,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		}
 	}()
 	b := r.publish(ctx, rows)
+	crash.At(crash.RelayAfterPublish)
 	r.trouble.learn(b)
 	done, failed := b.finished()
 	if _, ok := r.store.(RouteStore); ok {
@@ -317,6 +320,7 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 	if err := claim.Settle(settling, done, failed); err != nil {
 		return 0, fmt.Errorf("settle: %w", err)
 	}
+	crash.At(crash.RelayAfterSettle)
 	r.report(ctx, done, failed)
 	r.status.now(ctx, b.Outage())
 	if err := b.Outage(); err != nil {
@@ -434,6 +438,7 @@ func (r *Relay) exchange(ctx context.Context, b *batch, window int) {
 		select {
 		case result := <-results:
 			b.Done(result.Seq, result.Err)
+			crash.At(crash.RelayInPublish)
 		case <-late.C:
 			b.Abandon(errNoAnswer)
 			return

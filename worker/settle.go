@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/crash"
 )
 
 // settleTimeout bounds each call that settles deliveries.
@@ -17,6 +18,7 @@ func (r *running) finish(o outcome) {
 	d := o.d
 	switch {
 	case o.err == nil:
+		crash.At(crash.WorkerBeforeAck)
 		r.hand.Succeeded(d)
 		r.acks <- d
 	case errors.Is(o.cause, waybill.ErrLeaseLost):

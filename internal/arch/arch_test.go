@@ -79,6 +79,7 @@ var rules = []rule{
 	{packages: "internal/arch"},
 	{packages: "internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "internal/chain", reaches: []string{".", "internal/mutant"}, modules: ids},
+	{packages: "internal/crash"},
 	{packages: "internal/demo", reaches: with(core, "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "internal/droptables"},
 	{packages: "internal/hand", reaches: []string{"."}, modules: ids},

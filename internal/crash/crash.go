@@ -1,0 +1,35 @@
+// Package crash kills a process at a place of its work that has a name, so that
+// what must survive that can be seen to survive it.
+//
+// It does so only in binaries built with the tag chaos, and there only in the
+// process whose environment says WAYBILL_CRASH_AT=POINT,N: it dies by SIGKILL
+// when it comes to that point for the N-th time. Without the tag At does
+// nothing and the compiler leaves it out.
+package crash
+
+// The points.
+const (
+	// DispatchBeforeCommit is a unit of work whose function has returned.
+	DispatchBeforeCommit = "dispatch-before-commit"
+	// DispatchAfterCommit is a unit of work that is committed, and nobody knows.
+	DispatchAfterCommit = "dispatch-after-commit"
+	// RelayAfterClaim is a relay that has claimed and published nothing.
+	RelayAfterClaim = "relay-after-claim"
+	// RelayInPublish is one that has the answer to a part of what it has sent.
+	RelayInPublish = "relay-in-publish"
+	// RelayAfterPublish is one whose batch is confirmed and not settled.
+	RelayAfterPublish = "relay-after-publish"
+	// RelayAfterSettle is one whose batch is settled.
+	RelayAfterSettle = "relay-after-settle"
+	// WorkerBeforeCommit is an inbox handler that has returned.
+	WorkerBeforeCommit = "worker-after-handler-before-commit"
+	// WorkerBeforeAck is a worker that has handled a message.
+	WorkerBeforeAck = "worker-after-commit-before-ack"
+)
+
+// Points are all there are. The part before the first dash is the role.
+var Points = []string{
+	DispatchBeforeCommit, DispatchAfterCommit,
+	RelayAfterClaim, RelayInPublish, RelayAfterPublish, RelayAfterSettle,
+	WorkerBeforeCommit, WorkerBeforeAck,
+}
