@@ -1,5 +1,5 @@
 # `make test` is the whole of what CI runs. The other targets are parts of it,
-# or slower: fuzz, bench and the mutants over more seeds.
+# or slower: chaos, fuzz, bench and the mutants over more seeds.
 
 GO = go
 GOFMT = "$$($(GO) env GOROOT)/bin/gofmt"
@@ -16,7 +16,7 @@ SERVERS = $(GO) run ./internal/testserver/run --
 # First line of each recipe that needs somewhere to put binaries and databases.
 IN_TMP = set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 130' INT TERM
 
-.PHONY: test lint unit modules campaign healthy mutants-briefly mutants recover demo bench fuzz fmt
+.PHONY: test lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants demo bench fuzz fmt
 .NOTPARALLEL:
 
 test: lint unit modules campaign
@@ -35,7 +35,7 @@ lint:
 # The race detector needs cgo, hence a C compiler.
 unit:
 	@echo "unit: go test -race, the architecture test included"
-	@$(GO) test -count=1 ./internal/sim && CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/mutant || { \
+	@$(GO) test -count=1 ./internal/sim && CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/mutant ./internal/crash || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
 
 # Modules of their own, which ./... does not reach.
@@ -52,8 +52,9 @@ modules:
 				echo "modules: run the same in $$dir; it must build with this tree"; exit 1; }; done; \
 	fi
 
-# Short proof by the demo: it finds nothing in a healthy build, and finds each mutant.
-campaign: healthy mutants-briefly
+# Short proofs: by the demo, which finds nothing in a healthy build and finds each
+# mutant, and by processes under faults.
+campaign: healthy mutants-briefly chaos-briefly
 
 healthy:
 	@echo "campaign: demo with seeds $(SEEDS), nothing may be lost or done twice"
@@ -70,11 +71,24 @@ mutants mutants-briefly:
 	@echo "mutants: each planted bug must be caught"
 	@CGO_ENABLED=1 $(SERVERS) $(GO) run ./internal/mutant/hunt $(if $(filter mutants-briefly,$@),-briefly)
 
-# Two relays and two workers against killed servers, resets and black holes: some
-# three minutes.
-recover:
-	@echo "recover: servers are killed and connections cut, processes must recover by themselves"
-	@$(GO) test -count=1 -v -timeout 30m ./internal/recovery -long
+# Applications, relays and workers are killed, frozen and cut off, and so are their
+# servers: a minute, or seven for each database. CHAOS takes flags, such as -seed 7.
+CHAOS =
+chaos-briefly:
+	@echo "chaos: processes and servers are killed, nothing may be lost, done twice or out of order"
+	@CGO_ENABLED=0 $(GO) test -count=1 -tags chaos -timeout 10m ./internal/chaos -args $(CHAOS)
+
+chaos:
+	@echo "chaos: processes and servers are killed for five minutes on each database"
+	@CGO_ENABLED=0 $(GO) test -count=1 -tags chaos -v -timeout 60m ./internal/chaos -args -long $(CHAOS)
+
+# The bugs that the campaign must notice, and by which gate.
+CHAOS_GATES = no-dispatch-lock:order delete-before-confirm:lost inbox-outside-transaction:lost
+chaos-mutants:
+	@echo "chaos: the campaign must notice each of: $(CHAOS_GATES)"
+	@$(IN_TMP); for one in $(CHAOS_GATES); do for on in postgres mariadb; do \
+		! WAYBILL_MUTANT=$${one%%:*} CGO_ENABLED=0 $(GO) test -count=1 -tags chaos ./internal/chaos -args -on $$on $(CHAOS) >"$$tmp/out" 2>&1 && \
+		grep "$${one##*:}.*want 0" "$$tmp/out" || { cat "$$tmp/out"; echo "chaos: $$one on $$on was not noticed"; exit 1; }; done; done
 
 demo:
 	@echo "demo: orders through outbox, relay and inbox, with faults"

@@ -88,7 +88,7 @@ var rules = []rule{
 	{packages: "internal/mutant"},
 	{packages: "internal/mutant/hunt", reaches: []string{"internal/mutant"}},
 	{packages: "internal/nearest"},
-	{packages: "internal/recovery"},
+	{packages: "internal/chaos"},
 	{packages: "internal/sim", reaches: core, modules: ids},
 	{packages: "internal/sqlfile"},
 	{packages: "internal/stack"},

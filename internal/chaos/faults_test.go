@@ -1,0 +1,167 @@
+//go:build chaos
+
+package chaos
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/crash"
+	"github.com/waybill-go/waybill/internal/faultproxy"
+	"github.com/waybill-go/waybill/internal/testserver"
+)
+
+// A fault is one thing that goes wrong, so many times in a round.
+type fault struct {
+	name   string
+	times  int
+	strike func(c *campaign) bool
+}
+
+// processFaults strike while the servers are well, so that it can be measured
+// how long a relay is missed.
+var processFaults = []fault{
+	{"kill a relay with claims", 2, func(c *campaign) bool { return c.one("relay", func(m *member) bool { return m.kill(true, "") }) }},
+	{"kill a relay", 1, func(c *campaign) bool { return c.one("relay", func(m *member) bool { return m.kill(false, "") }) }},
+	{"kill a worker", 1, func(c *campaign) bool { return c.one("worker", func(m *member) bool { return m.kill(false, "") }) }},
+	{"kill a dispatcher", 2, func(c *campaign) bool { return c.one("dispatch", func(m *member) bool { return m.kill(false, "") }) }},
+	{"freeze a relay with claims", 1, func(c *campaign) bool { return c.freeze("relay", true) }},
+	{"freeze a worker", 1, func(c *campaign) bool { return c.freeze("worker", false) }},
+	{"freeze a dispatcher", 1, func(c *campaign) bool { return c.freeze("dispatch", false) }},
+}
+
+// serverFaults strike everybody.
+var serverFaults = []fault{
+	{"reset all connections to the database", 2, func(c *campaign) bool { return c.toServer.Reset() > 0 }},
+	{"reset all connections to the broker", 2, func(c *campaign) bool { return c.toRabbit.Reset() > 0 }},
+	{"black hole before the database", 1, func(c *campaign) bool { return c.hole(c.toServer) }},
+	{"black hole before the broker", 1, func(c *campaign) bool { return c.hole(c.toRabbit) }},
+	{"kill the database", 1, func(c *campaign) bool { return c.restart(c.server) }},
+	{"kill the broker", 1, func(c *campaign) bool { return c.restart(c.rabbit) }},
+}
+
+// deck returns the faults of a round in a random order.
+func (c *campaign) deck(of []fault) []fault {
+	var all []fault
+	for _, f := range of {
+		for range f.times {
+			all = append(all, f)
+		}
+	}
+	c.dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// round has everything go wrong at least once: first the processes, and when
+// those that were frozen are back, the servers.
+func (c *campaign) round() {
+	c.t.Helper()
+	points := c.deck(crashes)
+	half := len(points) / 2
+	var frozen sync.WaitGroup
+	c.frozen = &frozen
+	c.fleet.measure(true)
+	c.strike(append(c.deck(processFaults), points[:half]...))
+	frozen.Wait()
+	c.awaitCrashes()
+	c.fleet.measure(false)
+	c.say("those that were frozen are back")
+	c.strike(append(c.deck(serverFaults), points[half:]...))
+	c.awaitCrashes()
+	c.awaitEffect()
+}
+
+// crashes have processes die at each point.
+var crashes = func() (all []fault) {
+	for _, point := range crash.Points {
+		all = append(all, fault{point, 1, func(c *campaign) bool { return c.arm(point) }})
+	}
+	return all
+}()
+
+func (c *campaign) strike(deck []fault) {
+	c.t.Helper()
+	c.dice.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+	for _, f := range deck {
+		if c.t.Context().Err() != nil {
+			return
+		}
+		c.say(f.name)
+		if !f.strike(c) {
+			c.t.Errorf("%s: it could not be done", f.name)
+		}
+		c.faults[f.name]++
+		time.Sleep(c.plan.pause/2 + time.Duration(c.dice.Int64N(int64(c.plan.pause))))
+	}
+}
+
+// one tries members of a role, in a random order, until do succeeds with one.
+func (c *campaign) one(role string, do func(m *member) bool) bool {
+	for start := time.Now(); time.Since(start) < 20*time.Second; time.Sleep(5 * time.Millisecond) {
+		members := c.fleet.of(role)
+		for _, i := range c.dice.Perm(len(members)) {
+			if do(members[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// frozenFor is beyond every timeout.
+const frozenFor = idle + 2*time.Second
+
+// freeze stops a process for longer than every timeout, while others go on.
+func (c *campaign) freeze(role string, busy bool) bool {
+	return c.one(role, func(m *member) bool {
+		thaw := m.freeze(busy)
+		if thaw != nil {
+			c.frozen.Go(func() { time.Sleep(frozenFor); thaw() })
+		}
+		return thaw != nil
+	})
+}
+
+// arm has a process die at a point: one of those that come there, or each worker,
+// because only one of them is given messages.
+func (c *campaign) arm(point string) bool {
+	role, _, _ := strings.Cut(point, "-")
+	at := func() string { return fmt.Sprintf("%s,%d", point, 1+c.dice.IntN(10)) }
+	c.wanted[point] = c.fleet.crashes()[point] + 1
+	done := c.one(role, func(m *member) bool { return m.kill(false, at()) })
+	if role == "worker" {
+		for _, m := range c.fleet.of(role) {
+			m.kill(false, at())
+		}
+	}
+	return done
+}
+
+// awaitCrashes waits until all that are to crash have done so.
+func (c *campaign) awaitCrashes() {
+	c.await("processes crash where they are to", 30*time.Second, func() bool {
+		hit := c.fleet.crashes()
+		return !slices.ContainsFunc(crash.Points, func(point string) bool { return hit[point] < c.wanted[point] })
+	})
+}
+
+// hole lets nothing pass for longer than every timeout but the idle one.
+func (c *campaign) hole(proxy *faultproxy.Proxy) bool {
+	proxy.BlackHole(true)
+	time.Sleep(3*heartbeat + time.Second)
+	proxy.BlackHole(false)
+	return true
+}
+
+// restart kills a server and starts it again.
+func (c *campaign) restart(s *testserver.Server) bool {
+	c.t.Helper()
+	s.Kill()
+	time.Sleep(200 * time.Millisecond)
+	s.Start()
+	c.restarts = append(c.restarts, time.Now().UnixMicro())
+	return true
+}

@@ -1,0 +1,336 @@
+//go:build chaos
+
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waybill-go/waybill/internal/crash"
+)
+
+// A message is one that is committed, that arrived or that was handled.
+type message struct {
+	counted
+	id    string
+	relay string // that sent it
+	at    int64  // microseconds: when it was sent or handled
+}
+
+// evidence is all that is left of a campaign.
+type evidence struct {
+	outcomes map[string]entry // of attempts, by the journals
+	// The database's own word, and the order of the effects.
+	committed, handled []message
+	arrived            []message // in the queue of the broker, in its order
+	suppressed         int       // by the inbox
+	losses             []loss
+	calmUntil          int64 // microseconds: no fault before it
+}
+
+// An entry is what a journal says of an attempt; at is when it ended.
+type entry struct {
+	outcome string
+	at      int64
+}
+
+// A report is what the campaign prints. Its JSON form is stable.
+type report struct {
+	Database string `json:"database"`
+	Seed     uint64 `json:"seed"`
+
+	Attempts   int `json:"attempts"` // at a transaction
+	Committed  int `json:"committed"`
+	RolledBack int `json:"rolled_back"`
+	Unknown    int `json:"unknown"`
+	Messages   int `json:"messages"` // that are committed
+
+	Lost             int `json:"lost"`    // committed, and not in the broker or without an effect
+	Phantoms         int `json:"phantom"` // in the broker or with an effect, and not committed
+	DuplicateEffects int `json:"duplicate_effects"`
+	OrderViolations  int `json:"order_violations"` // of first deliveries to the broker, and of effects
+	IDChanges        int `json:"id_changes"`
+
+	DuplicateDeliveries int `json:"duplicate_deliveries"` // to the broker
+	DuplicatesBound     int `json:"duplicates_bound"`     // what the faults explain
+	CalmDuplicates      int `json:"calm_duplicates"`      // before the first fault, while relays came and went
+	Suppressed          int `json:"suppressed"`           // deliveries to workers
+
+	Takeover takeover `json:"takeover_after_kill"`
+	Thaw     takeover `json:"takeover_after_freeze"`
+
+	CrashPoints map[string]int `json:"crash_points"`
+	Faults      map[string]int `json:"faults"`
+
+	SlowestRecovery float64 `json:"slowest_recovery_seconds"` // of a server: from its start to the next effect
+	SecondsToDrain  float64 `json:"seconds_to_drain"`
+	Rate            float64 `json:"rate"` // messages committed a second, faults included
+
+	found []string // the first violations, in words
+}
+
+// A takeover is how long the keys of lost relays waited.
+type takeover struct {
+	Keys int     `json:"keys"`
+	P50  float64 `json:"p50_seconds"`
+	P99  float64 `json:"p99_seconds"`
+}
+
+func (r *report) find(count *int, format string, args ...any) {
+	if *count++; *count <= 5 {
+		r.found = append(r.found, fmt.Sprintf(format, args...))
+	}
+}
+
+// place is what a message is told by, besides its id.
+type place struct {
+	key string
+	n   int
+}
+
+// judge compares what was committed with what came of it.
+func (r *report) judge(e *evidence) {
+	written := map[string]bool{} // attempts
+	ids := make(map[place]message, len(e.committed))
+	for _, m := range e.committed {
+		written[m.Attempt] = true
+		ids[place{m.Key, m.N}] = m
+	}
+	r.Messages, r.Suppressed = len(e.committed), e.suppressed
+	for attempt, end := range e.outcomes {
+		r.Attempts++
+		switch end.outcome {
+		case committed:
+			if r.Committed++; !written[attempt] {
+				r.find(&r.Lost, "lost: %s was told that it is committed, and it is not", attempt)
+			}
+		case rolledBack:
+			if r.RolledBack++; written[attempt] {
+				r.find(&r.Phantoms, "phantom: %s was told that it is rolled back, and it is committed", attempt)
+			}
+		default:
+			r.Unknown++
+		}
+	}
+	arrived := r.follow(e.arrived, ids, "delivery", &r.DuplicateDeliveries)
+	handled := r.follow(e.handled, ids, "effect", &r.DuplicateEffects)
+	for _, m := range e.committed {
+		switch at := (place{m.Key, m.N}); {
+		case !arrived[at]:
+			r.find(&r.Lost, "lost: %s %d (%s, %s) never came to the broker", m.Key, m.N, m.id, m.Attempt)
+		case !handled[at]:
+			r.find(&r.Lost, "lost: %s %d (%s, %s) has no effect", m.Key, m.N, m.id, m.Attempt)
+		}
+	}
+	seen := map[string]bool{}
+	for _, m := range e.arrived {
+		if m.at < e.calmUntil && seen[m.id] {
+			r.CalmDuplicates++
+		}
+		seen[m.id] = true
+	}
+	r.Takeover, r.Thaw = e.takeover(false), e.takeover(true)
+}
+
+// follow goes through deliveries or effects in their order, and returns what was
+// there.
+func (r *report) follow(all []message, ids map[place]message, what string, duplicates *int) map[place]bool {
+	there := make(map[place]bool, len(all))
+	latest := map[string]message{}
+	for _, m := range all {
+		at := place{m.Key, m.N}
+		switch want, ok := ids[at]; {
+		case !ok || want.Attempt != m.Attempt:
+			r.find(&r.Phantoms, "phantom: %s of %s %d (%s, %s)", what, m.Key, m.N, m.id, m.Attempt)
+			continue
+		case want.id != m.id:
+			r.find(&r.IDChanges, "id change: %s of %s %d with %s, want %s", what, m.Key, m.N, m.id, want.id)
+		}
+		if there[at] {
+			*duplicates++
+			continue
+		}
+		there[at] = true
+		if last := latest[m.Key]; m.N < last.N && !free(m.Key) {
+			r.find(&r.OrderViolations, "order: %s of %s %d (%s, by %s at %d) after %d (by %s at %d)", what, m.Key, m.N, m.id, m.relay, m.at, last.N, last.relay, last.at)
+			continue
+		}
+		latest[m.Key] = m
+	}
+	return there
+}
+
+// takeover measures how long keys waited which a relay had in hand when it was
+// killed or frozen: until another relay sent the next message of the key, where
+// one was committed by then.
+func (e *evidence) takeover(frozen bool) takeover {
+	sent := map[string][]message{} // by key
+	for _, m := range e.arrived {
+		sent[m.Key] = append(sent[m.Key], m)
+	}
+	var waits []float64
+	for _, l := range e.losses {
+		if l.frozen != frozen {
+			continue
+		}
+		for key, since := range l.held {
+			for _, m := range sent[key] {
+				if m.relay == l.relay || m.at < since {
+					continue
+				}
+				if end := e.outcomes[m.Attempt]; end.outcome == committed && end.at < l.at {
+					waits = append(waits, max(0, float64(m.at-l.at)/1e6))
+				}
+				break
+			}
+		}
+	}
+	slices.Sort(waits)
+	return takeover{len(waits), quantile(waits, 0.5), quantile(waits, 0.99)}
+}
+
+// quantile returns the value that a part q of all does not exceed.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
+}
+
+// failures returns what is against a campaign: first what must never happen, and
+// then why it would prove nothing.
+func (r *report) failures(p plan) []string {
+	var all []string
+	fail := func(bad bool, format string, args ...any) {
+		if bad {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	for _, gate := range []struct {
+		what string
+		n    int
+	}{{"lost", r.Lost}, {"phantom", r.Phantoms}, {"duplicate effects", r.DuplicateEffects}, {"order violations", r.OrderViolations}, {"id changes", r.IDChanges},
+		{"duplicate deliveries without a fault", r.CalmDuplicates}} {
+		fail(gate.n != 0, "%s: %d, want 0", gate.what, gate.n)
+	}
+	fail(r.DuplicateDeliveries > r.DuplicatesBound, "%d duplicate deliveries, and the faults explain %d", r.DuplicateDeliveries, r.DuplicatesBound)
+	fail(r.SlowestRecovery > p.recovery.Seconds(), "after the start of a server nothing was handled for %.1f s, want at most %v", r.SlowestRecovery, p.recovery)
+	fail(r.Takeover.P99 > p.takeover.Seconds(), "keys of a killed relay waited %.2f s (p99), want at most %v", r.Takeover.P99, p.takeover)
+	fail(r.Thaw.P99 > (idle+p.takeover).Seconds(), "keys of a frozen relay waited %.2f s (p99), want at most %v", r.Thaw.P99, idle+p.takeover)
+
+	const proof = ": the campaign proves nothing"
+	fail(r.Committed == 0 || r.RolledBack == 0, "%d attempts committed and %d rolled back"+proof, r.Committed, r.RolledBack)
+	fail(r.DuplicateDeliveries == 0 || r.Suppressed == 0, "%d duplicate deliveries, %d suppressed"+proof, r.DuplicateDeliveries, r.Suppressed)
+	fail(r.Takeover.Keys == 0 || r.Thaw.Keys == 0, "%d keys of killed and %d of frozen relays"+proof, r.Takeover.Keys, r.Thaw.Keys)
+	for _, point := range crash.Points {
+		fail(r.CrashPoints[point] == 0, "nothing crashed at %s"+proof, point)
+	}
+	for _, fault := range append(slices.Clone(processFaults), serverFaults...) {
+		fail(r.Faults[fault.name] == 0, "no %s"+proof, fault.name)
+	}
+	return all
+}
+
+// String is the report as people read it.
+func (r *report) String() string {
+	var b strings.Builder
+	line := func(what string, value any) { fmt.Fprintf(&b, "%-26s %v\n", what, value) }
+	line("database", r.Database)
+	line("seed", r.Seed)
+	line("attempts", fmt.Sprintf("%d: %d committed, %d rolled back, %d unknown; %d messages, %.0f a second", r.Attempts, r.Committed, r.RolledBack, r.Unknown, r.Messages, r.Rate))
+	line("lost", r.Lost)
+	line("phantom", r.Phantoms)
+	line("duplicate effects", r.DuplicateEffects)
+	line("order violations", r.OrderViolations)
+	line("id changes", r.IDChanges)
+	line("duplicate deliveries", fmt.Sprintf("%d, at most %d explained by faults; %d while all was well", r.DuplicateDeliveries, r.DuplicatesBound, r.CalmDuplicates))
+	line("suppressed by the inbox", r.Suppressed)
+	line("takeover after a kill", r.Takeover)
+	line("takeover after a freeze", r.Thaw)
+	line("seconds to drain", fmt.Sprintf("%.1f", r.SecondsToDrain))
+	line("slowest recovery", fmt.Sprintf("%.1f s", r.SlowestRecovery))
+	line("crash points", counts(r.CrashPoints))
+	line("faults", counts(r.Faults))
+	for _, found := range r.found {
+		fmt.Fprintln(&b, found)
+	}
+	return b.String()
+}
+
+func (t takeover) String() string {
+	return fmt.Sprintf("%.3f s p50, %.3f s p99 of %d keys", t.P50, t.P99, t.Keys)
+}
+
+func counts(of map[string]int) string {
+	var all []string
+	for what, n := range of {
+		all = append(all, fmt.Sprintf("%s %d", what, n))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+func TestJudgeSeesEachViolation(t *testing.T) {
+	msg := func(key string, n int, attempt, id string) message {
+		return message{counted: counted{key, n, attempt}, id: id, relay: "relay-1", at: int64(n)}
+	}
+	a1, a2, b1 := msg("a", 1, "d/1", "ia1"), msg("a", 2, "d/2", "ia2"), msg("b", 1, "d/2", "ib1")
+	whole := func() *evidence {
+		return &evidence{
+			outcomes:  map[string]entry{"d/1": {committed, 1}, "d/2": {unknown, 2}, "d/3": {rolledBack, 3}},
+			committed: []message{a1, a2, b1}, arrived: []message{a1, a1, b1, a2}, handled: []message{a1, a2, b1},
+		}
+	}
+	type gates struct{ Lost, Phantoms, Effects, Order, IDs, Deliveries, Calm int }
+	for _, test := range []struct {
+		name   string
+		change func(e *evidence)
+		want   gates
+	}{
+		{"nothing", func(*evidence) {}, gates{Deliveries: 1}},
+		{"a message that never came", func(e *evidence) { e.arrived = e.arrived[:3] }, gates{Lost: 1, Deliveries: 1}},
+		{"a message without an effect", func(e *evidence) { e.handled = e.handled[:2] }, gates{Lost: 1, Deliveries: 1}},
+		{"a commit that is gone", func(e *evidence) { e.outcomes["d/4"] = entry{committed, 4} }, gates{Lost: 1, Deliveries: 1}},
+		{"half of an unknown attempt", func(e *evidence) { e.committed = e.committed[:2] }, gates{Phantoms: 2, Deliveries: 1}},
+		{"a rollback that was none", func(e *evidence) { e.outcomes["d/1"] = entry{rolledBack, 1} }, gates{Phantoms: 1, Deliveries: 1}},
+		{"another's content", func(e *evidence) { e.handled[1].Attempt = "d/3" }, gates{Lost: 1, Phantoms: 1, Deliveries: 1}},
+		{"a second effect", func(e *evidence) { e.handled = append(e.handled, a1) }, gates{Effects: 1, Deliveries: 1}},
+		{"deliveries out of order", func(e *evidence) { e.arrived = []message{a2, a1, b1} }, gates{Order: 1}},
+		{"effects out of order", func(e *evidence) { e.handled = []message{a2, b1, a1} }, gates{Order: 1, Deliveries: 1}},
+		{"another id", func(e *evidence) { e.arrived[1].id = "new" }, gates{IDs: 1, Deliveries: 1}},
+		{"a duplicate before the faults", func(e *evidence) { e.calmUntil = 2 }, gates{Deliveries: 1, Calm: 1}},
+	} {
+		e, r := whole(), &report{}
+		test.change(e)
+		r.judge(e)
+		if got := (gates{r.Lost, r.Phantoms, r.DuplicateEffects, r.OrderViolations, r.IDChanges, r.DuplicateDeliveries, r.CalmDuplicates}); got != test.want {
+			t.Errorf("%s: %+v, want %+v\n%s", test.name, got, test.want, strings.Join(r.found, "\n"))
+		}
+	}
+}
+
+func TestTakeoverIsWhatAKeyWaitsForAnotherRelay(t *testing.T) {
+	sent := func(key string, n int, by string, at int64) message {
+		return message{counted: counted{key, n, fmt.Sprint(n)}, relay: by, at: at}
+	}
+	const second = 1_000_000
+	e := &evidence{
+		outcomes: map[string]entry{"1": {committed, 1}, "2": {committed, 2}, "3": {committed, 9 * second}},
+		arrived: []message{
+			sent("a", 1, "dead", 3*second), sent("a", 1, "other", 6*second), sent("a", 2, "other", 7*second),
+			sent("b", 1, "other", second), sent("b", 2, "dead", 3*second), // nobody needed to take over
+			sent("c", 3, "other", 10*second), // committed after the end
+		},
+		losses: []loss{{relay: "dead", at: 4 * second, held: map[string]int64{"a": 2 * second, "b": 2 * second, "c": 2 * second}}},
+	}
+	if got, want := e.takeover(false), (takeover{1, 2, 2}); got != want {
+		t.Errorf("takeover = %+v, want %+v", got, want)
+	}
+	if got := e.takeover(true); cmp.Compare(got.Keys, 0) != 0 {
+		t.Errorf("takeover after a freeze = %+v, want none", got)
+	}
+}
