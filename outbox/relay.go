@@ -295,7 +295,9 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		if err := claim.Settle(ctx, rows, nil); err != nil {
 			return 0, err
 		}
+		crash.At(crash.RelayAfterSettle)
 		r.publish(ctx, rows)
+		crash.At(crash.RelayAfterPublish)
 		return len(rows), nil
 	}
 	settled := false

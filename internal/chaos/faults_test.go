@@ -35,8 +35,8 @@ var processFaults = []fault{
 
 // serverFaults strike everybody.
 var serverFaults = []fault{
-	{"reset all connections to the database", 2, func(c *campaign) bool { return c.toServer.Reset() > 0 }},
-	{"reset all connections to the broker", 2, func(c *campaign) bool { return c.toRabbit.Reset() > 0 }},
+	{"reset all connections to the database", 2, func(c *campaign) bool { return c.reset(c.toServer) }},
+	{"reset all connections to the broker", 2, func(c *campaign) bool { return c.reset(c.toRabbit) }},
 	{"black hole before the database", 1, func(c *campaign) bool { return c.hole(c.toServer) }},
 	{"black hole before the broker", 1, func(c *campaign) bool { return c.hole(c.toRabbit) }},
 	{"kill the database", 1, func(c *campaign) bool { return c.restart(c.server) }},
@@ -146,6 +146,12 @@ func (c *campaign) awaitCrashes() {
 		hit := c.fleet.crashes()
 		return !slices.ContainsFunc(crash.Points, func(point string) bool { return hit[point] < c.wanted[point] })
 	})
+}
+
+// reset ends all connections, once there are any.
+func (c *campaign) reset(proxy *faultproxy.Proxy) bool {
+	c.await("a connection to reset", 20*time.Second, func() bool { return proxy.Reset() > 0 })
+	return true
 }
 
 // hole lets nothing pass for longer than every timeout but the idle one.

@@ -76,11 +76,14 @@ func (m counted) PartitionKey() string {
 // free reports whether the messages of a key have no order.
 func free(key string) bool { return strings.HasPrefix(key, "free-") }
 
-// keyNames returns n keys, and some whose messages have no order.
+// keyNames returns n keys, five to a bucket, and some whose messages have no
+// order.
 func keyNames(n int) []string {
 	names := make([]string, 0, n+n/10)
-	for i := range n {
-		names = append(names, fmt.Sprintf("key-%03d", i))
+	for i := 0; len(names) < n; i++ {
+		if key := fmt.Sprintf("key-%03d", i); outbox.Bucket(key, outbox.DefaultBuckets) < n/5 {
+			names = append(names, key)
+		}
 	}
 	for i := range n / 10 {
 		names = append(names, fmt.Sprintf("free-%03d", i))
@@ -213,7 +216,7 @@ func (d *dispatcher) try(ctx context.Context, attempt string) error {
 	keys = slices.Compact(keys)
 	run, linger, rollBack := d.unit, time.Duration(0), d.dice.IntN(20) == 0
 	if d.dice.IntN(10) < 3 {
-		run, linger = d.own, time.Duration(d.dice.IntN(20))*time.Millisecond
+		run, linger = d.own, time.Duration(d.dice.IntN(40))*time.Millisecond
 	}
 	return run(ctx, func(ctx context.Context, tx tx, dispatch dispatch) error {
 		msgs := make([]any, len(keys))
