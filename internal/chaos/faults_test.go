@@ -24,7 +24,7 @@ type fault struct {
 // processFaults strike while the servers are well, so that it can be measured
 // how long a relay is missed.
 var processFaults = []fault{
-	{"kill a relay with claims", 2, func(c *campaign) bool { return c.one("relay", func(m *member) bool { return m.kill(true, "") }) }},
+	{"kill a relay with claims", 3, func(c *campaign) bool { return c.one("relay", func(m *member) bool { return m.kill(true, "") }) }},
 	{"kill a relay", 1, func(c *campaign) bool { return c.one("relay", func(m *member) bool { return m.kill(false, "") }) }},
 	{"kill a worker", 1, func(c *campaign) bool { return c.one("worker", func(m *member) bool { return m.kill(false, "") }) }},
 	{"kill a dispatcher", 2, func(c *campaign) bool { return c.one("dispatch", func(m *member) bool { return m.kill(false, "") }) }},
@@ -43,47 +43,43 @@ var serverFaults = []fault{
 	{"kill the broker", 1, func(c *campaign) bool { return c.restart(c.rabbit) }},
 }
 
-// deck returns the faults of a round in a random order.
-func (c *campaign) deck(of []fault) []fault {
-	var all []fault
-	for _, f := range of {
-		for range f.times {
-			all = append(all, f)
-		}
-	}
-	c.dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all
-}
-
 // round has everything go wrong at least once: first the processes, and when
 // those that were frozen are back, the servers.
 func (c *campaign) round() {
 	c.t.Helper()
-	points := c.deck(crashes)
-	half := len(points) / 2
+	c.say(fmt.Sprintf("%d messages wait in the outbox", c.count("waybill_outbox")))
 	var frozen sync.WaitGroup
 	c.frozen = &frozen
 	c.fleet.measure(true)
-	c.strike(append(c.deck(processFaults), points[:half]...))
+	c.strike(processFaults, crashes("relay"))
 	frozen.Wait()
 	c.awaitCrashes()
 	c.fleet.measure(false)
-	c.say("those that were frozen are back")
-	c.strike(append(c.deck(serverFaults), points[half:]...))
+	c.say(fmt.Sprintf("those that were frozen are back, %d messages wait in the outbox", c.count("waybill_outbox")))
+	c.strike(serverFaults, crashes("dispatch"), crashes("worker"))
 	c.awaitCrashes()
 	c.awaitEffect()
 }
 
-// crashes have processes die at each point.
-var crashes = func() (all []fault) {
+// crashes have processes of a role die at each of its points.
+func crashes(role string) (all []fault) {
 	for _, point := range crash.Points {
-		all = append(all, fault{point, 1, func(c *campaign) bool { return c.arm(point) }})
+		if strings.HasPrefix(point, role) {
+			all = append(all, fault{point, 1, func(c *campaign) bool { return c.arm(point) }})
+		}
 	}
 	return all
-}()
+}
 
-func (c *campaign) strike(deck []fault) {
+// strike has faults strike in a random order.
+func (c *campaign) strike(faults ...[]fault) {
 	c.t.Helper()
+	var deck []fault
+	for _, f := range slices.Concat(faults...) {
+		for range f.times {
+			deck = append(deck, f)
+		}
+	}
 	c.dice.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 	for _, f := range deck {
 		if c.t.Context().Err() != nil {
@@ -162,12 +158,14 @@ func (c *campaign) hole(proxy *faultproxy.Proxy) bool {
 	return true
 }
 
-// restart kills a server and starts it again.
+// restart kills a server, starts it again and waits for the next effect.
 func (c *campaign) restart(s *testserver.Server) bool {
 	c.t.Helper()
 	s.Kill()
 	time.Sleep(200 * time.Millisecond)
 	s.Start()
-	c.restarts = append(c.restarts, time.Now().UnixMicro())
+	start := time.Now()
+	c.awaitEffect()
+	c.slowest = max(c.slowest, time.Since(start))
 	return true
 }

@@ -3,7 +3,6 @@
 package chaos
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -78,6 +77,7 @@ type takeover struct {
 	Keys int     `json:"keys"`
 	P50  float64 `json:"p50_seconds"`
 	P99  float64 `json:"p99_seconds"`
+	Last string  `json:"slowest"` // of the keys, in words
 }
 
 func (r *report) find(count *int, format string, args ...any) {
@@ -173,6 +173,7 @@ func (e *evidence) takeover(frozen bool) takeover {
 		sent[m.Key] = append(sent[m.Key], m)
 	}
 	var waits []float64
+	last := ""
 	for _, l := range e.losses {
 		if l.frozen != frozen {
 			continue
@@ -183,14 +184,18 @@ func (e *evidence) takeover(frozen bool) takeover {
 					continue
 				}
 				if end := e.outcomes[m.Attempt]; end.outcome == committed && end.at < l.at {
-					waits = append(waits, max(0, float64(m.at-l.at)/1e6))
+					wait := max(0, float64(m.at-l.at)/1e6)
+					if len(waits) == 0 || wait > slices.Max(waits) {
+						last = fmt.Sprintf("%s %d: %s had it, and was lost at %d; %s sent it at %d", m.Key, m.N, l.relay, l.at, m.relay, m.at)
+					}
+					waits = append(waits, wait)
 				}
 				break
 			}
 		}
 	}
 	slices.Sort(waits)
-	return takeover{len(waits), quantile(waits, 0.5), quantile(waits, 0.99)}
+	return takeover{len(waits), quantile(waits, 0.5), quantile(waits, 0.99), last}
 }
 
 // quantile returns the value that a part q of all does not exceed.
@@ -262,7 +267,7 @@ func (r *report) String() string {
 }
 
 func (t takeover) String() string {
-	return fmt.Sprintf("%.3f s p50, %.3f s p99 of %d keys", t.P50, t.P99, t.Keys)
+	return fmt.Sprintf("%.3f s p50, %.3f s p99 of %d keys (the slowest: %s)", t.P50, t.P99, t.Keys, t.Last)
 }
 
 func counts(of map[string]int) string {
@@ -327,10 +332,10 @@ func TestTakeoverIsWhatAKeyWaitsForAnotherRelay(t *testing.T) {
 		},
 		losses: []loss{{relay: "dead", at: 4 * second, held: map[string]int64{"a": 2 * second, "b": 2 * second, "c": 2 * second}}},
 	}
-	if got, want := e.takeover(false), (takeover{1, 2, 2}); got != want {
+	if got, want := e.takeover(false), (takeover{1, 2, 2, "a 1: dead had it, and was lost at 4000000; other sent it at 6000000"}); got != want {
 		t.Errorf("takeover = %+v, want %+v", got, want)
 	}
-	if got := e.takeover(true); cmp.Compare(got.Keys, 0) != 0 {
+	if got := e.takeover(true); got.Keys != 0 {
 		t.Errorf("takeover after a freeze = %+v, want none", got)
 	}
 }
