@@ -197,7 +197,7 @@ func (c *campaign) run() *report {
 	c.calm()
 	calmUntil := time.Now()
 	c.say("here the faults begin")
-	for first := true; first || time.Since(calmUntil) < c.plan.faults; first = false {
+	for first := true; !c.t.Failed() && (first || time.Since(calmUntil) < c.plan.faults); first = false {
 		c.round()
 	}
 	c.say("here the faults end")
@@ -229,7 +229,8 @@ func (c *campaign) calm() {
 	c.fleet.add("relay", c.plan.relays-c.plan.few, false)
 	c.awaitEffect()
 	time.Sleep(c.plan.calm / 3)
-	c.fleet.dismiss(c.fleet.of("relay")[c.plan.few:]...)
+	many := c.fleet.of("relay")
+	c.fleet.dismiss(many[min(c.plan.few, len(many)):]...)
 	time.Sleep(c.plan.calm / 3)
 	c.fleet.dismiss(c.fleet.of("relay")...)
 	c.fleet.add("relay", c.plan.relays, true)

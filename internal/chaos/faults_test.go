@@ -82,7 +82,7 @@ func (c *campaign) strike(faults ...[]fault) {
 	}
 	c.dice.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 	for _, f := range deck {
-		if c.t.Context().Err() != nil {
+		if c.t.Failed() {
 			return
 		}
 		c.say(f.name)

@@ -137,6 +137,7 @@ func (m *member) keep(cmd *exec.Cmd) {
 		default:
 			text, _ := os.ReadFile(filepath.Join(f.role.Dir, m.name+".log"))
 			f.t.Errorf("%s has ended: %v\n%s", m.name, err, text[max(0, len(text)-2500):])
+			m.leaving = true
 		}
 		if m.leaving {
 			m.mu.Unlock()
