@@ -15,26 +15,29 @@ func printResults(w io.Writer, results []bench.Result, asJSON bool) error {
 			Results []bench.Result `json:"results"`
 		}{results})
 	}
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	switch {
-	case len(results) > 0 && results[0].Latency != nil:
-		fmt.Fprintln(tab, "ratio\tp50\tp99\tyardstick p50\tp99\tkeys\t  case\t")
-		for _, r := range results {
-			fmt.Fprintf(tab, "%.2f\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%d\t  %s\t\n", r.Ratio, r.Latency.P50, r.Latency.P99, r.YardstickLatency.P50, r.YardstickLatency.P99, r.Keys, r.Case)
-		}
-	case len(results) > 0 && results[0].Growth != nil:
-		fmt.Fprintln(tab, "ratio\tmin\tmax\twanted\tgrowth\tfrom\tto\tyardstick\tfrom\tto\t  case\t")
-		for _, r := range results {
-			fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t  %s\t\n", r.Ratio, r.Min, r.Max, wanted(r.Growth), growthCells(r.Growth), growthCells(r.YardstickGrowth), r.Case)
-		}
-	default:
-		fmt.Fprintln(tab, "ratio\tmin\tmax\ttarget\twaybill\tyardstick\tkeys\tat once\t  case\t")
-		for _, r := range results {
-			fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t%s\t%.0f/s\t%.0f/s\t%d\t%d\t  %s\t\n", r.Ratio, r.Min, r.Max, target(r), r.Rate, r.YardstickRate, r.Keys, r.Workers, r.Case)
+	var rates, latencies, growths []bench.Result
+	for _, r := range results {
+		switch {
+		case r.Latency != nil:
+			latencies = append(latencies, r)
+		case r.Growth != nil:
+			growths = append(growths, r)
+		default:
+			rates = append(rates, r)
 		}
 	}
-	if err := tab.Flush(); err != nil {
-		return err
+	for _, table := range []struct {
+		rows  []bench.Result
+		print func(w io.Writer, results []bench.Result)
+	}{{rates, printRates}, {latencies, printLatencies}, {growths, printGrowths}} {
+		if len(table.rows) == 0 {
+			continue
+		}
+		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		table.print(tab, table.rows)
+		if err := tab.Flush(); err != nil {
+			return err
+		}
 	}
 	for _, r := range results {
 		if r.Relayed > 0 {
@@ -42,6 +45,27 @@ func printResults(w io.Writer, results []bench.Result, asJSON bool) error {
 		}
 	}
 	return nil
+}
+
+func printRates(w io.Writer, results []bench.Result) {
+	fmt.Fprintln(w, "ratio\tmin\tmax\ttarget\twaybill\tyardstick\tkeys\tat once\t  case\t")
+	for _, r := range results {
+		fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t%s\t%.0f/s\t%.0f/s\t%d\t%d\t  %s\t\n", r.Ratio, r.Min, r.Max, target(r), r.Rate, r.YardstickRate, r.Keys, r.Workers, r.Case)
+	}
+}
+
+func printLatencies(w io.Writer, results []bench.Result) {
+	fmt.Fprintln(w, "ratio\tp50\tp99\tyardstick p50\tp99\tkeys\t  case\t")
+	for _, r := range results {
+		fmt.Fprintf(w, "%.2f\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%d\t  %s\t\n", r.Ratio, r.Latency.P50, r.Latency.P99, r.YardstickLatency.P50, r.YardstickLatency.P99, r.Keys, r.Case)
+	}
+}
+
+func printGrowths(w io.Writer, results []bench.Result) {
+	fmt.Fprintln(w, "ratio\tmin\tmax\twanted\tgrowth\tfrom\tto\tyardstick\tfrom\tto\t  case\t")
+	for _, r := range results {
+		fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t  %s\t\n", r.Ratio, r.Min, r.Max, wanted(r.Growth), growthCells(r.Growth), growthCells(r.YardstickGrowth), r.Case)
+	}
 }
 
 func target(r bench.Result) string {

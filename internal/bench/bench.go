@@ -39,7 +39,8 @@ type Options struct {
 	Batch, Window int
 	// Buckets is how many the outbox has; 0 means outbox.DefaultBuckets.
 	Buckets int
-	// Slice is how long a side of latency or dispatch is measured in a round.
+	// Slice is how long a side of latency, of dispatch or of one-failing-key is
+	// measured in a round.
 	Slice time.Duration
 	// Drain is the command of a process that drains the outbox of a configuration
 	// file, whose name is added.
@@ -58,6 +59,7 @@ func Cases(command string) (names []string) {
 		for _, c := range relayCases {
 			names = append(names, c.name)
 		}
+		names = append(names, oneFailingKey)
 	case "dispatch":
 		names = []string{"one", "two", "five", "beside-relay"}
 	case "claim":
@@ -95,7 +97,8 @@ type Result struct {
 	Min           float64 `json:"min"` // the lowest ratio of a round
 	Max           float64 `json:"max"`
 	Rounds        int     `json:"rounds"`
-	Target        float64 `json:"target,omitempty"` // the ratio that is wanted at least
+	Target        float64 `json:"target,omitempty"`    // the ratio that is wanted at least
+	MaxRatio      float64 `json:"max_ratio,omitempty"` // the ratio that is wanted at the most
 	Buckets       int     `json:"buckets,omitempty"`
 
 	Batch  int `json:"batch,omitempty"`  // the relay's, where it is not its default
@@ -110,7 +113,7 @@ type Result struct {
 	Growth          *Growth `json:"growth,omitempty"`
 	YardstickGrowth *Growth `json:"yardstick_growth,omitempty"`
 
-	// Of latency alone, which has no rates.
+	// Of latency and one-failing-key, which have no rates.
 	Latency          *quantiles `json:"latency,omitempty"`
 	YardstickLatency *quantiles `json:"yardstick_latency,omitempty"`
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/waybill-go/waybill/wayamqp"
 )
 
-// every is the pause between the transactions of latency: 50 a second.
-const every = 20 * time.Millisecond
+// pace is the pause between the transactions of latency: 50 a second.
+const pace = 20 * time.Millisecond
 
 // Latency measures the time from a commit to the arrival at a consumer, of one
 // message at a time, against a client that publishes after its commit and would
@@ -59,7 +59,7 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 	}
 	var results []Result
 	for _, c := range cases {
-		l := latency{place: p, broker: broker, opt: opt, one: c.one}
+		l := latency{place: p, broker: broker, opt: opt, one: c.one, every: pace}
 		res := Result{Case: "latency, " + c.name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds}
 		relayed := func(ctx context.Context) (quantiles, error) { return l.relayed(ctx, c.store) }
 		if res, err = compare(ctx, opt, res, relayed, l.published); err != nil {
@@ -104,14 +104,18 @@ func compare(ctx context.Context, opt Options, res Result, waybill, yardstick fu
 type quantiles struct {
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
+	// The longest that nothing arrived, where that is measured.
+	Pause float64 `json:"longest_pause_ms,omitempty"`
 }
 
+// medians has the longest pause of all rounds.
 func medians(rounds []quantiles) *quantiles {
 	var p50, p99 []float64
+	pause := 0.0
 	for _, q := range rounds {
-		p50, p99 = append(p50, q.P50), append(p99, q.P99)
+		p50, p99, pause = append(p50, q.P50), append(p99, q.P99), max(pause, q.Pause)
 	}
-	return &quantiles{median(p50), median(p99)}
+	return &quantiles{median(p50), median(p99), pause}
 }
 
 // latency is one case on both sides.
@@ -120,11 +124,13 @@ type latency struct {
 	broker *broker
 	opt    Options
 	one    transaction
+	every  time.Duration
+	apart  string // a key whose messages are not measured
 }
 
 // relayed dispatches, and a relay publishes.
 func (l latency) relayed(ctx context.Context, store outbox.Store) (_ quantiles, err error) {
-	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: l.opt.Broker, Exchange: l.broker.name})
+	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: l.opt.Broker, Exchange: l.broker.name, KeyHeader: l.apart != ""})
 	if err != nil {
 		return quantiles{}, err
 	}
@@ -166,9 +172,9 @@ func (l latency) measure(ctx context.Context, commit, publish func(m sold) error
 	if err := l.clear(ctx); err != nil {
 		return quantiles{}, err
 	}
-	n := int(l.opt.Slice / every)
+	n := int(l.opt.Slice / l.every)
 	committed, arrived := make([]time.Time, n), make([]time.Time, n)
-	ctx, cancel := context.WithTimeout(ctx, l.opt.Slice+30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 4*l.opt.Slice+30*time.Second) // the machine may not keep up with the pace
 	defer cancel()
 	deliveries, err := l.broker.ch.ConsumeWithContext(ctx, l.broker.name, "latency", true, true, false, false, nil)
 	if err != nil {
@@ -177,21 +183,24 @@ func (l latency) measure(ctx context.Context, commit, publish func(m sold) error
 	var wg sync.WaitGroup
 	var late error
 	wg.Go(func() {
-		for range n {
+		for left := n - l.notMeasured(n); left > 0; {
 			select {
 			case d := <-deliveries:
 				var m sold
 				if late = json.Unmarshal(d.Body, &m); late != nil {
 					return
 				}
-				arrived[m.Cents] = time.Now()
+				if m.Customer != l.apart {
+					arrived[m.Cents] = time.Now()
+					left--
+				}
 			case <-ctx.Done():
 				late = fmt.Errorf("not all of %d messages arrived: %w", n, ctx.Err())
 				return
 			}
 		}
 	})
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(l.every)
 	defer tick.Stop()
 	for i := range n {
 		<-tick.C
@@ -214,16 +223,45 @@ func (l latency) measure(ctx context.Context, commit, publish func(m sold) error
 	if late == nil {
 		late = l.broker.ch.Cancel("latency", false)
 	}
-	took := make([]float64, n)
-	for i := range took {
-		took[i] = max(arrived[i].Sub(committed[i]).Seconds()*1000, 0)
+	var took []float64
+	for i := range n {
+		if !arrived[i].IsZero() {
+			took = append(took, max(arrived[i].Sub(committed[i]).Seconds()*1000, 0))
+		}
 	}
-	return quantilesOf(took), late
+	if late != nil {
+		return quantiles{}, late
+	}
+	q := quantilesOf(took)
+	if l.apart != "" {
+		q.Pause = longestPause(arrived)
+	}
+	return q, nil
+}
+
+// notMeasured counts the messages of the key that is set apart.
+func (l latency) notMeasured(n int) (of int) {
+	for i := range n {
+		if keyOf(i, l.opt.Keys) == l.apart {
+			of++
+		}
+	}
+	return of
+}
+
+// longestPause is the longest between two arrivals, in milliseconds.
+func longestPause(arrived []time.Time) (longest float64) {
+	arrived = slices.DeleteFunc(slices.Clone(arrived), time.Time.IsZero)
+	slices.SortFunc(arrived, time.Time.Compare)
+	for i := 1; i < len(arrived); i++ {
+		longest = max(longest, arrived[i].Sub(arrived[i-1]).Seconds()*1000)
+	}
+	return longest
 }
 
 // quantilesOf sorts what took so many milliseconds.
 func quantilesOf(took []float64) quantiles {
 	slices.Sort(took)
 	n := len(took)
-	return quantiles{took[n/2], took[n*99/100]}
+	return quantiles{P50: took[n/2], P99: took[n*99/100]}
 }

@@ -64,6 +64,13 @@ func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
 		}
 		results = append(results, res)
 	}
+	if opt.Keys == 0 && opt.Wants(oneFailingKey) {
+		res, err := failingKey(ctx, p, broker, opt)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, res)
+	}
 	return results, nil
 }
 

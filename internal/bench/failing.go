@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+const (
+	oneFailingKey = "one-failing-key"
+	failingKeys   = 1000
+	failingPace   = time.Second / 300
+	failingRatio  = 1.25 // of the 99th percentiles, at the most
+)
+
+// failingKey measures the latency of 999 keys while the broker refuses every
+// message of one more, against the same while it takes them.
+func failingKey(ctx context.Context, p place, b *broker, opt Options) (_ Result, err error) {
+	db, ok := p.store().(admin.Database)
+	if !ok {
+		return Result{}, fmt.Errorf("%T is no admin.Database", p.store())
+	}
+	kinds, err := p.transactions()
+	if err != nil {
+		return Result{}, err
+	}
+	opt.Keys = failingKeys
+	l := latency{place: p, broker: b, opt: opt, one: kinds[0], every: failingPace, apart: keyOf(0, failingKeys)}
+	refuse, closeRefusal, err := b.refusal(ctx, l.apart)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, closeRefusal()) }()
+	side := func(refused bool) func(ctx context.Context) (quantiles, error) {
+		return func(ctx context.Context) (quantiles, error) {
+			if err := refuse(refused); err != nil {
+				return quantiles{}, err
+			}
+			q, err := l.relayed(ctx, p.store())
+			if err != nil {
+				return q, err
+			}
+			blocked, err := db.Blocked(ctx, outbox.DefaultTransport, 0)
+			if err == nil && (len(blocked) > 0) != refused {
+				err = fmt.Errorf("%d keys are blocked where the broker refuses one: %t", len(blocked), refused)
+			}
+			if err != nil {
+				return q, err
+			}
+			_, err = db.Release(ctx, admin.BlockedQuery{}) // its rows are removed before the next turn
+			return q, err
+		}
+	}
+	res := Result{Case: "relay, " + oneFailingKey, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds,
+		MaxRatio: failingRatio, Buckets: opt.buckets()}
+	res, err = compare(ctx, opt, res, side(true), side(false))
+	if err == nil {
+		opt.say("%s: others paused for %.0f ms at the longest, %.0f ms without it", res.Case, res.Latency.Pause, res.YardstickLatency.Pause)
+	}
+	return res, err
+}
+
+// refusal has the broker refuse what has a key, as long as it is told to: such a
+// message goes to a queue which is full, too.
+func (b *broker) refusal(ctx context.Context, key string) (set func(on bool) error, end func() error, err error) {
+	keys, full := b.name+"_keys", b.name+"_full"
+	of := amqp.Table{"x-match": "all-with-x", "x-partition-key": key}
+	end = func() error {
+		return errors.Join(second(b.ch.QueueDelete(full, false, false, false)), b.ch.ExchangeDelete(keys, false, false))
+	}
+	err = errors.Join(
+		b.ch.ExchangeDeclare(keys, "headers", true, false, false, false, nil),
+		b.ch.ExchangeBind(keys, "#", b.name, false, nil),
+		second(b.ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})),
+		b.ch.PublishWithContext(ctx, "", full, true, false, amqp.Publishing{}))
+	if err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	return func(on bool) error {
+		if on {
+			return b.ch.QueueBind(full, "", keys, false, of)
+		}
+		return b.ch.QueueUnbind(full, "", keys, of)
+	}, end, nil
+}
