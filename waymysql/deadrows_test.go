@@ -172,6 +172,67 @@ func TestClaimsStayFlatWhilePurgeIsHeldUp(t *testing.T) {
 	}
 }
 
+// What the database reads for others does not depend on how much is behind a
+// blocked key, once a claim has read past it.
+func TestRowsBehindABlockedKeyAreReadOnce(t *testing.T) {
+	t.Parallel()
+	db, _ := alone(t)
+	const followers, rounds = 100_000, 20
+	bad, good := keysOf63(2), otherBuckets(5)
+	put(t, db, order{bad[0], 0})
+	c := claim(t, db, manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Hour})
+	exec(t, db, fmt.Sprintf("INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body) SELECT l.id, 63, UNHEX(MD5(UUID())), 'order.placed', '%s', '{}' FROM waybill_outbox_lane AS l JOIN seq_1_to_%d", bad[0], followers))
+	pass := func() {
+		t.Helper()
+		msgs := []any{order{bad[1], 0}} // of its bucket
+		for _, key := range good {
+			msgs = append(msgs, order{key, 0})
+		}
+		put(t, db, msgs...)
+		for n := 0; n < len(msgs); {
+			c := claim(t, db, manyRows)
+			if n += len(c.Rows()); len(c.Rows()) == 0 {
+				t.Fatalf("%d rows came beside the blocked key, want %d", n, len(msgs))
+			}
+			settle(t, c, c.Rows())
+		}
+	}
+	cold := rowsRead(t, db, pass)
+	warm := rowsRead(t, db, func() {
+		for range rounds {
+			pass()
+		}
+	})
+	t.Logf("%d rows are read at first, then %d for each %d", cold, warm/rounds, 1+len(good))
+	if cold < followers {
+		t.Errorf("%d rows are read at first, want all %d: this proves nothing", cold, followers)
+	}
+	if warm/rounds > 2000 {
+		t.Errorf("%d rows are read for %d", warm/rounds, 1+len(good))
+	}
+}
+
+// keysOf63 returns n keys of the bucket that is the last to be looked at from
+// its start.
+func keysOf63(n int) (keys []string) {
+	for i := 0; len(keys) < n; i++ {
+		if key := fmt.Sprint("l", i, "-"); outbox.Bucket(key, 64) == 63 {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// rowsRead is how many rows of all tables do has the server read.
+func rowsRead(t testing.TB, db *waymysql.DB, do func()) int {
+	t.Helper()
+	const query = "SELECT CAST(SUM(variable_value) AS SIGNED) FROM information_schema.global_status WHERE variable_name IN ('HANDLER_READ_FIRST', 'HANDLER_READ_KEY', 'HANDLER_READ_LAST', 'HANDLER_READ_NEXT', 'HANDLER_READ_PREV')"
+	before := count(t, db, query)
+	do()
+	return count(t, db, query) - before
+}
+
 // A transaction that got its id early and commits late, below what a relay has
 // seen go by: of a bucket that was empty, and without a key.
 func TestLateCommitOfALowIdIsNotOverlooked(t *testing.T) {

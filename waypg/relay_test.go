@@ -337,6 +337,77 @@ func TestManyRowsThatWaitCostOthersNothing(t *testing.T) {
 	}
 }
 
+// What the database reads for others does not depend on how much is behind a
+// blocked key, once a claim has read past it.
+func TestRowsBehindABlockedKeyAreReadOnce(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	const followers, rounds = 100_000, 20
+	bad, good := keysOf63(2), otherBuckets(5)
+	put(t, db, outbox.Config{}, order{bad[0], 0})
+	c := claim(t, db, "default", manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Hour})
+	exec(t, db, fmt.Sprintf(`INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
+		SELECT 1, 63, gen_random_uuid(), 'order.placed', '%s', '{}' FROM generate_series(1, %d)`, bad[0], followers))
+	pass := func() {
+		t.Helper()
+		msgs := []any{order{bad[1], 0}} // of its bucket
+		for _, key := range good {
+			msgs = append(msgs, order{key, 0})
+		}
+		put(t, db, outbox.Config{}, msgs...)
+		for n := 0; n < len(msgs); {
+			c := claim(t, db, "default", manyRows)
+			if n += len(c.Rows()); len(c.Rows()) == 0 {
+				t.Fatalf("%d rows came beside the blocked key, want %d", n, len(msgs))
+			}
+			settle(t, c, c.Rows())
+		}
+	}
+	cold := rowsRead(t, db, pass)
+	warm := rowsRead(t, db, func() {
+		for range rounds {
+			pass()
+		}
+	})
+	t.Logf("%d rows are read at first, then %d for each %d", cold, warm/rounds, 1+len(good))
+	if cold < followers {
+		t.Errorf("%d rows are read at first, want all %d: this proves nothing", cold, followers)
+	}
+	if warm/rounds > 200 {
+		t.Errorf("%d rows are read for %d", warm/rounds, 1+len(good))
+	}
+}
+
+// keysOf63 returns n keys of the bucket that is the last to be looked at from
+// its start.
+func keysOf63(n int) (keys []string) {
+	for i := 0; len(keys) < n; i++ {
+		if key := fmt.Sprint("l", i, "-"); outbox.Bucket(key, 64) == 63 {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// rowsRead is how many rows of the outbox do has the server read.
+func rowsRead(t testing.TB, db *waypg.DB, do func()) int {
+	t.Helper()
+	read := func() int {
+		for _, conn := range db.Pool().AcquireAllIdle(t.Context()) {
+			_, err := conn.Exec(t.Context(), "SELECT pg_stat_force_next_flush()")
+			conn.Release()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return count(t, db, "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'waybill_outbox'::regclass")
+	}
+	before := read()
+	do()
+	return read() - before
+}
+
 // An old snapshot keeps dead rows alive; marks step over them.
 func TestClaimStaysFlatWhileAnOldSnapshotIsHeld(t *testing.T) {
 	dsn := testserver.Postgres(t)
