@@ -130,9 +130,15 @@ func (c *claim) Rows() []outbox.ClaimedRow { return c.rows }
 func (c *claim) Settle(_ context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
 	c.db.mu.Lock()
 	defer c.db.mu.Unlock()
+	heads := map[int64]bool{} // that are refused, whatever was published behind them
+	for _, f := range failed {
+		heads[f.Row.ID] = true
+	}
 	for _, row := range published {
 		c.lane.rows = slices.DeleteFunc(c.lane.rows, func(r outbox.ClaimedRow) bool { return r.ID == row.ID })
-		delete(c.lane.blocked, keyOf(row))
+		if b := c.lane.blocked[keyOf(row)]; b != nil && !heads[b.head] {
+			delete(c.lane.blocked, keyOf(row))
+		}
 	}
 	for _, f := range failed {
 		b := c.lane.blocked[keyOf(f.Row)]

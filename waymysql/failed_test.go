@@ -142,6 +142,48 @@ func TestKeysBehindARouteHoldUpNoRelease(t *testing.T) {
 	}
 }
 
+// A parked row may be skipped when it is refused once more: then what follows it
+// goes on at once.
+func TestRowSkippedInAReleaseLetsTheRestGoOn(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db, order{"k", 0}, order{"k", 1}, order{"k", 2})
+	give(t, claim(t, db, manyRows), outbox.Park)
+	release(t, db)
+	give(t, claimReleasing(t, db), outbox.Skip)
+	if got := parked(t, db); got != "k1 k2" {
+		t.Errorf("parked are %q, want k1 k2", got)
+	}
+	c := claimReleasing(t, db)
+	if len(c.Rows()) != 2 || c.Rows()[0].Failures != 0 {
+		t.Errorf("released are %+v, want two that have not failed", c.Rows())
+	}
+	settle(t, c, nil)
+}
+
+// A row that is too large for a claim is not passed over.
+func TestReleaseEndsAtARowThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db, order{"k", 0}, waybill.RawMessage{Name: "big", Key: "k", ContentType: "x/y", Body: []byte(strings.Repeat("x", 30<<10))}, order{"k", 2})
+	give(t, claim(t, db, manyRows), outbox.Park)
+	release(t, db)
+	const room = 120 << 10 // rows of the usual size, as many as there are
+	c := claimReleasing(t, db)
+	settle(t, c, nil)
+	c, err := db.ClaimReleasing(t.Context(), outbox.DefaultTransport, outbox.Max{Rows: 10, Bytes: room})
+	if err != nil || len(c.Rows()) != 3 {
+		t.Fatalf("%d rows, %v, want all: this proves nothing", len(c.Rows()), err)
+	}
+	settle(t, c, nil)
+	exec(t, db, "UPDATE waybill_failed SET body = REPEAT('x', 200000) WHERE message_name = 'big'")
+	c, err = db.ClaimReleasing(t.Context(), outbox.DefaultTransport, outbox.Max{Rows: 10, Bytes: room})
+	if err != nil || len(c.Rows()) != 1 {
+		t.Errorf("%d rows, %v, want the first", len(c.Rows()), err)
+	}
+	settle(t, c, nil)
+}
+
 // A route that works again frees the keys that wait for its sake, but none that is
 // parked.
 func TestRouteThatWorksAgainFreesNoParkedKey(t *testing.T) {

@@ -30,7 +30,7 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 
 // settle takes what is deleted out of left.
 func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure, left map[int64]int) error {
-	statements := c.deletes(published, left)
+	statements := c.deletes(published, failed, left)
 	failed = slices.DeleteFunc(slices.Clone(failed), func(f outbox.Failure) bool { _, ours := left[f.Row.ID]; return !ours })
 	if len(failed) > 0 || slices.ContainsFunc(statements, func(s statement) bool { return s.blocks }) {
 		// First: its row lock makes those take turns who change what is blocked,
@@ -52,10 +52,15 @@ func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, faile
 }
 
 // deletes returns what removes the published rows and unblocks their keys and
-// routes, and takes the rows out of left.
-func (c *claim) deletes(published []outbox.ClaimedRow, left map[int64]int) []statement {
+// routes, but for keys whose head has failed in front of them, and takes the rows
+// out of left.
+func (c *claim) deletes(published []outbox.ClaimedRow, failed []outbox.Failure, left map[int64]int) []statement {
 	if len(published) == 0 {
 		return nil
+	}
+	stays := map[string]bool{}
+	for _, f := range failed {
+		stays[f.Row.Record.Key] = f.Row.Record.Key != ""
 	}
 	tables := qualified(c.db.schema, c.db.prefix)
 	var rows []string
@@ -68,7 +73,7 @@ func (c *claim) deletes(published []outbox.ClaimedRow, left map[int64]int) []sta
 		rows = append(rows, fmt.Sprintf("[%d,%d]", from.Bucket, row.ID))
 		// A row without key may have been refused elsewhere in the moment before it
 		// was claimed here.
-		if from.KeyBlocked || from.Bucket == lane.Unkeyed && anyUnkeyed {
+		if from.KeyBlocked && !stays[row.Record.Key] || from.Bucket == lane.Unkeyed && anyUnkeyed {
 			keys = append(keys, "(partition_key = ? AND row_id = ?)")
 			unblock.args = append(unblock.args, []byte(row.Record.Key), lane.BlockedRow(row))
 		}

@@ -65,7 +65,7 @@ func (db *DB) ClaimReleasing(ctx context.Context, transport string, max outbox.M
 func (c *release) claim(ctx context.Context, max outbox.Max) error {
 	batch := &pgx.Batch{}
 	c.queueBegin(batch)
-	batch.Queue(c.at.failed.Query("lock_releasing"), c.lane, lane.MaxBuckets)
+	batch.Queue(c.at.failed.Query("lock_releasing"), c.lane, c.transport, lane.MaxBuckets)
 	results := c.conn.SendBatch(ctx, batch)
 	locked, err := c.locked(results)
 	if err := errors.Join(err, results.Close()); err != nil || len(locked) == 0 {
@@ -189,7 +189,7 @@ func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMe
 			}
 		}
 		return err
-	}, q.State, q.Transport, q.Key, q.Name, q.Numbers, q.After, limit(q.Limit))
+	}, q.State, q.Transport, q.Key, q.Name, nullIf(len(q.Numbers) == 0, q.Numbers), q.After, limit(q.Limit))
 }
 
 // FailedContent implements admin.Database.
@@ -209,11 +209,18 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 
 // RetryFailed implements admin.Database.
 func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := db.readLanes(ctx, p); err != nil { // an operator's process has dispatched to none
+		return 0, err
+	}
 	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		for _, number := range numbers {
+		for _, number := range slices.Sorted(slices.Values(numbers)) { // two operators lock in one order
 			rec := &waybill.Record{}
 			var transport, meta string
-			err := tx.QueryRow(ctx, db.found.failed.Query("take"), number).Scan(&transport, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt)
+			err := tx.QueryRow(ctx, p.failed.Query("take"), number).Scan(&transport, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt)
 			if errors.Is(err, pgx.ErrNoRows) {
 				continue // somebody else was quicker
 			}

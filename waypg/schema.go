@@ -333,6 +333,9 @@ func (db *DB) migrateDown(ctx context.Context, tx pgx.Tx, p *place) (name string
 		}
 	}
 	if all[i-1].version < failedVersion {
+		if _, err := tx.Exec(ctx, p.rebucket.Query("lock_failed")); err != nil {
+			return "", err
+		}
 		var some bool
 		if err := tx.QueryRow(ctx, p.rebucket.Query("any_failed")).Scan(&some); err != nil {
 			return "", err

@@ -22,7 +22,7 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	defer c.end()
 	left := c.Left()
 	settling := &pgx.Batch{}
-	changed := c.queueDelete(settling, published, left)
+	changed := c.queueDelete(settling, published, failed, left)
 	for _, f := range failed {
 		changed = c.queueBlock(settling, f, left) || changed
 	}
@@ -51,10 +51,15 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 }
 
 // queueDelete adds what removes the published rows, takes them out of left and
-// unblocks their keys and routes. It reports whether any was blocked.
-func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, left map[int64]int) (unblocked bool) {
+// unblocks their keys and routes, but for keys whose head has failed in front of
+// them. It reports whether any was blocked.
+func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, failed []outbox.Failure, left map[int64]int) (unblocked bool) {
 	if len(published) == 0 {
 		return false
+	}
+	stays := map[string]bool{}
+	for _, f := range failed {
+		stays[f.Row.Record.Key] = f.Row.Record.Key != ""
 	}
 	at, ids := make([]pgtype.TID, len(published)), make([]int64, len(published))
 	var routes, keys []string
@@ -66,7 +71,7 @@ func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, lef
 		at[i], ids[i] = tidOf(from.At), row.ID
 		// A row without key may have been refused elsewhere in the moment before it
 		// was claimed here.
-		if from.KeyBlocked || from.Bucket == lane.Unkeyed && anyUnkeyed {
+		if from.KeyBlocked && !stays[row.Record.Key] || from.Bucket == lane.Unkeyed && anyUnkeyed {
 			keys, rows = append(keys, row.Record.Key), append(rows, lane.BlockedRow(row))
 			unblocked = true
 		}

@@ -209,16 +209,23 @@ func (c *claim) block(ctx context.Context, tx *sql.Tx, f outbox.Failure) error {
 	return err
 }
 
-// rowsToPark returns the rows of each key that is to be parked. It looks before
-// anything is written, because dispatchers need not wait for that: what they
-// commit meanwhile waits in the outbox.
+// rowsToPark returns the rows of each key that is to be parked, from the first in
+// the claim: where several are on their way together, the refused one need not be
+// the first that stays. It looks before anything is written, because dispatchers
+// need not wait for that: what they commit meanwhile waits in the outbox.
 func (c *claim) rowsToPark(ctx context.Context, failed []outbox.Failure) (map[string][]int64, error) {
-	var heads []int64
-	found := map[string][]int64{}
+	parks := map[string]bool{}
 	for _, f := range failed {
 		if f.Parks() {
-			heads = append(heads, f.Row.ID)
-			found[f.Row.Record.Key] = []int64{f.Row.ID}
+			parks[f.Row.Record.Key] = true
+		}
+	}
+	var heads []int64
+	found := map[string][]int64{}
+	for _, row := range c.rows {
+		if key := row.Record.Key; parks[key] && found[key] == nil {
+			heads = append(heads, row.ID)
+			found[key] = []int64{row.ID}
 		}
 	}
 	if len(heads) == 0 {
@@ -235,9 +242,7 @@ func (c *claim) rowsToPark(ctx context.Context, failed []outbox.Failure) (map[st
 		if err := rows.Scan(&id, &key); err != nil {
 			return nil, err
 		}
-		if found[key][0] < id { // or it is published: the claim had it before the head
-			found[key] = append(found[key], id)
-		}
+		found[key] = append(found[key], id)
 	}
 	return found, translate(rows.Err())
 }
@@ -248,7 +253,7 @@ func (c *claim) rowsToPark(ctx context.Context, failed []outbox.Failure) (map[st
 const parkWithin = 100_000
 
 // giveUp moves what is to be parked, or else the refused row alone, to the failure
-// store.
+// store. What is published is deleted by then.
 func (c *claim) giveUp(ctx context.Context, tx *sql.Tx, f outbox.Failure, parked []int64) error {
 	state, ids := admin.Skipped, []int64{f.Row.ID}
 	if f.Parks() {

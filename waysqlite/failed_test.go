@@ -58,7 +58,8 @@ func TestReleaseIsInOneClaimAtATime(t *testing.T) {
 	for worker := range 6 {
 		claim := []func(context.Context, string, outbox.Max) (outbox.Claim, error){db.Claim, db.ClaimReleasing}[worker%2]
 		workers.Go(func() {
-			for ctx := t.Context(); ctx.Err() == nil; {
+			ctx := t.Context()
+			for start := time.Now(); time.Since(start) < 20*time.Second; {
 				c, err := claim(ctx, outbox.DefaultTransport, outbox.Max{Rows: 2, Bytes: 1 << 20})
 				if err != nil {
 					t.Error(err)
@@ -142,6 +143,52 @@ func TestHeadThatIsPassedIsParked(t *testing.T) {
 	found, err := db.Failed(t.Context(), admin.FailedQuery{State: admin.Parked})
 	if err != nil || len(found) != 1 || found[0].ID != head || found[0].Failures != 3 {
 		t.Errorf("parked: %+v, %v, want the head after 3 attempts", found, err)
+	}
+}
+
+// A message whose result did not come, and that is ahead of the refused one of its
+// key, is parked ahead of it.
+func TestKeyIsParkedFromItsFirstMessage(t *testing.T) {
+	db := open(t, waysqlite.Config{})
+	dispatch(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1}, order{"k", 2}, order{"k", 3})
+	c, err := db.Claim(t.Context(), outbox.DefaultTransport, all)
+	if err != nil || len(c.Rows()) != 4 {
+		t.Fatalf("Claim = %v, %v", c, err)
+	}
+	failed := outbox.Failure{Row: c.Rows()[2], Err: errRefused, Policy: outbox.Park, Exhausted: true}
+	if err := c.Settle(t.Context(), c.Rows()[:1], []outbox.Failure{failed}); err != nil {
+		t.Fatal(err)
+	}
+	found, err := db.Failed(t.Context(), admin.FailedQuery{Key: "k"})
+	if err != nil || len(found) != 3 {
+		t.Fatalf("Failed = %+v, %v, want all that are not published", found, err)
+	}
+	for i, m := range found {
+		if m.ID != c.Rows()[1+i].Record.ID {
+			t.Errorf("parked as number %d of the key: %+v", i, m)
+		}
+	}
+}
+
+// A released key that is refused waits for its time, whatever else is released.
+func TestReleasedKeyThatIsRefusedWaits(t *testing.T) {
+	db := open(t, waysqlite.Config{})
+	dispatch(t, db, outbox.Config{}, order{"a", 0}, order{"b", 0})
+	refuse(t, db, outbox.Park)
+	refuse(t, db, outbox.Park)
+	if n, err := db.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 2 {
+		t.Fatalf("Release = %d, %v", n, err)
+	}
+	c, err := db.ClaimReleasing(t.Context(), outbox.DefaultTransport, all)
+	if err != nil || len(c.Rows()) != 2 {
+		t.Fatalf("ClaimReleasing = %v, %v", c, err)
+	}
+	if err := c.Settle(t.Context(), nil, []outbox.Failure{{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Hour}}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := db.ClaimReleasing(t.Context(), outbox.DefaultTransport, all)
+	if err != nil || len(again.Rows()) != 1 || again.Rows()[0].ID != c.Rows()[1].ID {
+		t.Errorf("ClaimReleasing = %+v, %v, want the other key", again.Rows(), err)
 	}
 }
 

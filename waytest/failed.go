@@ -24,8 +24,12 @@ func failureCases[TX any]() []testCase[TX] {
 		{"ReleaseIsOneRelaysAtATime", releaseIsOneRelaysAtATime[TX]},
 		{"ReleaseInSmallClaims", releaseInSmallClaims[TX]},
 		{"ParkedRowsWaitForTheirRoute", parkedRowsWaitForTheirRoute[TX]},
+		{"KeysBehindARouteHoldUpNoRelease", keysBehindARouteHoldUpNoRelease[TX]},
+		{"RowSkippedInAReleaseLetsTheRestGoOn", rowSkippedInAReleaseLetsTheRestGoOn[TX]},
+		{"RouteThatWorksAgainFreesNoParkedKey", routeThatWorksAgainFreesNoParkedKey[TX]},
 		{"SkippedMessageLetsItsKeyGoOn", skippedMessageLetsItsKeyGoOn[TX]},
 		{"RetriedMessageComesUnderItsID", retriedMessageComesUnderItsID[TX]},
+		{"PassedHeadKeepsItsCount", passedHeadKeepsItsCount[TX]},
 		{"RemovedMessageIsNeverSent", removedMessageIsNeverSent[TX]},
 		{"FailureStoreShowsWhatItHas", failureStoreShowsWhatItHas[TX]},
 	}
@@ -129,12 +133,14 @@ func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *site[TX]) {
 		t.Fatalf("the failure store has %q, want %q", got, want)
 	}
 	s.put(out, order{k, 4}, order{other, 1})
-	await(t, "others go on", func() bool { return len(sink.all()) == 3 })
+	await(t, "others go on", func() bool {
+		left, err := s.Store.Left(context.Background(), outbox.DefaultTransport)
+		return err == nil && len(sink.all()) == 3 && left == (outbox.Left{Pending: 1, Blocked: 1})
+	})
 	b := s.blockedState()
 	if b.State != admin.Parked || b.Policy != "park" || b.Failures != 2 || b.NextAttemptAt != nil || b.Parked != 3 || b.Waiting != 1 || b.Key != k || b.LastError != errRefused.Error() {
 		t.Errorf("blocked: %+v", b)
 	}
-	s.wantLeft("parked", outbox.Left{Pending: 1, Blocked: 1})
 	sink.cured.Store(true)
 	seq := 5
 	s.put(out, order{k, seq})
@@ -298,6 +304,79 @@ func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
+// Released keys whose route leads nowhere are in nobody's way.
+func keysBehindARouteHoldUpNoRelease[TX any](t *testing.T, s *site[TX]) {
+	store, _ := s.failureStore()
+	if _, ok := s.Store.(outbox.RouteStore); !ok {
+		t.Skip("the store blocks no routes")
+	}
+	out := s.outbox(outbox.Config{})
+	small := outbox.Max{Rows: 4, Bytes: 1 << 20}
+	for _, key := range append(otherBuckets(40), sameBucket(10)...) {
+		s.put(out, named("x", order{key, 0}))
+	}
+	s.put(out, named("y", order{"z", 0}))
+	for c := s.claim(manyRows); len(c.Rows()) > 0; c = s.claim(manyRows) {
+		var parked []outbox.Failure
+		for _, row := range c.Rows() {
+			parked = append(parked, outbox.Failure{Row: row, Err: errRefused, Policy: outbox.Park, Exhausted: true})
+		}
+		s.settle(c, nil, parked...)
+	}
+	s.put(out, named("x", order{"behind", 0}))
+	s.release(admin.BlockedQuery{}, 51)
+	c := s.claim(manyRows)
+	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Route: true, RetryIn: time.Hour})
+	c, err := store.ClaimReleasing(t.Context(), outbox.DefaultTransport, small)
+	if err != nil || bodies(c.Rows()) != "z0" {
+		t.Fatalf("claim of %q, %v, want z0 alone", bodies(c.Rows()), err)
+	}
+	s.settle(c, c.Rows())
+	s.wantLeft("all others wait for the route", outbox.Left{Pending: 1, Blocked: 1})
+}
+
+func rowSkippedInAReleaseLetsTheRestGoOn[TX any](t *testing.T, s *site[TX]) {
+	store, _ := s.failureStore()
+	out := s.outbox(outbox.Config{})
+	s.put(out, order{"k", 0}, order{"k", 1}, order{"k", 2})
+	c := s.claim(manyRows)
+	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: outbox.Park, Exhausted: true})
+	s.release(admin.BlockedQuery{}, 1)
+	c = s.claimReleasing(store)
+	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Hour, Policy: outbox.Skip, Exhausted: true})
+	if got := s.failed(admin.FailedQuery{}); got != "k0 skipped, k1 parked, k2 parked" {
+		t.Errorf("the failure store has %q", got)
+	}
+	c = s.claimReleasing(store)
+	if got := bodies(c.Rows()); got != "k1 k2" || c.Rows()[0].Failures != 0 {
+		t.Errorf("released: %q, %+v", got, c.Rows())
+	}
+	s.settle(c, nil)
+}
+
+func routeThatWorksAgainFreesNoParkedKey[TX any](t *testing.T, s *site[TX]) {
+	s.failureStore()
+	if _, ok := s.Store.(outbox.RouteStore); !ok {
+		t.Skip("the store blocks no routes")
+	}
+	out := s.outbox(outbox.Config{})
+	s.put(out, named("x", order{"k", 0}))
+	c := s.claim(manyRows)
+	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: outbox.Park, Exhausted: true})
+	s.put(out, named("x", order{"l", 0}), named("x", order{"k", 1}))
+	c = s.claim(manyRows)
+	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Route: true})
+	c = s.claim(manyRows)
+	if got := bodies(c.Rows()); got != "l0" || c.Rows()[0].RouteFailures != 1 {
+		t.Fatalf("claim of %q: %+v", got, c.Rows())
+	}
+	s.settle(c, c.Rows())
+	if b := s.blockedState(); b.Key != "k" || b.State != admin.Parked || b.Waiting != 1 {
+		t.Errorf("blocked: %+v", b)
+	}
+	s.wantWaiting("a parked key")
+}
+
 func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *site[TX]) {
 	s.failureStore()
 	out := s.outbox(outbox.Config{})
@@ -349,7 +428,8 @@ func retriedMessageComesUnderItsID[TX any](t *testing.T, s *site[TX]) {
 	if skipped.ID != id || skipped.Failures != 1 || skipped.LastError != errRefused.Error() || skipped.FirstFailedAt == nil || skipped.Name != "order.placed" || skipped.Transport != outbox.DefaultTransport {
 		t.Errorf("failed: %+v", skipped)
 	}
-	if n, err := operator.RetryFailed(t.Context(), skipped.Number, skipped.Number+1); err != nil || n != 1 {
+	elsewhere := any(s.relays(2)[1]).(admin.Database) // where nobody has dispatched anything
+	if n, err := elsewhere.RetryFailed(t.Context(), skipped.Number, skipped.Number+1); err != nil || n != 1 {
 		t.Fatalf("RetryFailed = %d, %v, want 1", n, err)
 	}
 	rows := s.take(outbox.DefaultTransport)
@@ -359,6 +439,21 @@ func retriedMessageComesUnderItsID[TX any](t *testing.T, s *site[TX]) {
 	if n, err := operator.RetryFailed(t.Context(), skipped.Number); err != nil || n != 0 {
 		t.Errorf("RetryFailed once more = %d, %v, want 0", n, err)
 	}
+}
+
+// A pipelined relay may publish what is behind a refused head: that does not make
+// the head a new one.
+func passedHeadKeepsItsCount[TX any](t *testing.T, s *site[TX]) {
+	out := s.outbox(outbox.Config{})
+	s.put(out, order{"k", 0}, order{"k", 1}, order{"k", 2}, order{"k", 3})
+	for failures := range 3 {
+		c := s.claim(manyRows)
+		if got := c.Rows()[0].Failures; got != failures {
+			t.Fatalf("the head has %d failures, want %d", got, failures)
+		}
+		s.settle(c, c.Rows()[1:2], outbox.Failure{Row: c.Rows()[0], Err: errRefused})
+	}
+	s.wantWaiting("three were passed", order{"k", 0})
 }
 
 func removedMessageIsNeverSent[TX any](t *testing.T, s *site[TX]) {

@@ -76,7 +76,7 @@ func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	}
 	others := otherBuckets(3)
 	all.keys, all.slow = append(sameBucket(3), others[:2]...), others[2]
-	rapid.Check(t, often(15, func(rt *rapid.T) {
+	rapid.Check(t, often(12, func(rt *rapid.T) {
 		m := all
 		m.line, m.failures, m.asleep, m.free = newLine(), map[order]int{}, map[order]bool{}, map[string]bool{}
 		defer m.abandon() // after a failure, for the smaller cases that rapid tries

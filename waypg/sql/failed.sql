@@ -38,11 +38,18 @@ FROM   gone AS g JOIN public.waybill_outbox_lane AS l ON l.id = g.lane, freed AS
 SELECT EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b WHERE b.lane = $1::smallint AND b.release_at <= now());
 
 -- name: lock_releasing
--- The buckets of released keys that are due, as lock_buckets has them.
+-- The buckets of released keys that are due, as lock_buckets has them. A key whose
+-- first row waits for its route is not, or it would be in the way of others.
 SELECT b.bucket FROM public.waybill_outbox_bucket AS b
-WHERE  b.lane = $1::smallint AND b.bucket = ANY (ARRAY (SELECT k.bucket % 1024 FROM public.waybill_outbox_blocked AS k WHERE k.lane = $1::smallint AND k.release_at <= now()))
+WHERE  b.lane = $1::smallint AND b.bucket = ANY (ARRAY (
+       SELECT k.bucket % 1024 FROM public.waybill_outbox_blocked AS k
+       WHERE  k.lane = $1::smallint AND k.release_at <= now() AND NOT EXISTS (
+           SELECT 1 FROM public.waybill_outbox_blocked AS w
+           WHERE  w.lane = k.lane AND w.partition_key = '' AND w.row_id = 0 AND w.next_attempt_at > now() AND w.route = (
+                  SELECT e.message_name FROM public.waybill_failed AS e
+                  WHERE  e.transport = $2::text AND e.partition_key = k.partition_key AND e.state = 'parked' ORDER BY e.id LIMIT 1))))
 AND    NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
-ORDER  BY b.bucket LIMIT $2
+ORDER  BY b.bucket LIMIT $3
 FOR    UPDATE OF b SKIP LOCKED;
 
 -- name: claim_releasing
@@ -59,7 +66,11 @@ FROM  (SELECT k.partition_key, k.bucket, k.release_at, f.*, sum(f.size) OVER (OR
                                                  WHERE  i.lane = k.lane AND i.route = e.message_name AND i.partition_key = '' AND i.row_id = 0 LIMIT 1) AS w ON true
                             WHERE  e.transport = $2::text AND e.partition_key = k.partition_key AND e.state = 'parked'
                             ORDER  BY e.id LIMIT $4) AS f ON true
-       WHERE  k.lane = $1::smallint AND k.release_at <= now() AND k.bucket % 1024 = ANY ($3::smallint[])) AS r
+       WHERE  k.lane = $1::smallint AND k.release_at <= now() AND k.bucket % 1024 = ANY ($3::smallint[]) AND NOT EXISTS (
+           SELECT 1 FROM public.waybill_outbox_blocked AS w
+           WHERE  w.lane = k.lane AND w.partition_key = '' AND w.row_id = 0 AND w.next_attempt_at > now() AND w.route = (
+                  SELECT e.message_name FROM public.waybill_failed AS e
+                  WHERE  e.transport = $2::text AND e.partition_key = k.partition_key AND e.state = 'parked' ORDER BY e.id LIMIT 1))) AS r
 WHERE  r.id IS NULL OR r.before < $5
 ORDER  BY r.release_at, r.partition_key, r.id LIMIT $4;
 

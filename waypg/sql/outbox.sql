@@ -294,13 +294,17 @@ to_queue AS (
 SELECT count(*) FROM gone;
 
 -- name: left
--- Parked rows count once their key is released and due; until then what is behind
--- them waits. Blocked are the rows of keys and routes that wait; those that are due count as
+-- Parked rows count once their key is released and due, and its first row does not
+-- wait for its route; until then what is behind them waits. Blocked are the rows of keys and routes that wait; those that are due count as
 -- pending alone, or a drain would leave them to nobody. What has a row of a
 -- waiting route in its key waits with it.
 SELECT count(*) + (SELECT count(*) FROM public.waybill_outbox_blocked AS b JOIN public.waybill_outbox_lane AS l ON l.id = b.lane
                    JOIN public.waybill_failed AS f ON f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'
-                   WHERE l.name = $1::text AND b.release_at <= now()),
+                   WHERE l.name = $1::text AND b.release_at <= now() AND NOT EXISTS (
+                         SELECT 1 FROM public.waybill_outbox_blocked AS w
+                         WHERE  w.lane = b.lane AND w.partition_key = '' AND w.row_id = 0 AND w.next_attempt_at > now() AND w.route = (
+                                SELECT e.message_name FROM public.waybill_failed AS e
+                                WHERE  e.transport = l.name AND e.partition_key = b.partition_key AND e.state = 'parked' ORDER BY e.id LIMIT 1))),
        count(*) FILTER (WHERE blocked), (SELECT count(*) FROM public.waybill_delayed AS d JOIN public.waybill_outbox_lane AS l ON l.id = d.lane WHERE l.name = $1::text)
 FROM  (SELECT EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
                       WHERE  b.lane = o.lane AND b.next_attempt_at > now()

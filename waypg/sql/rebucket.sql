@@ -51,5 +51,9 @@ ALTER TABLE public.waybill_outbox ADD CONSTRAINT waybill_outbox_bucket_of_key CH
 -- name: any_unserialized
 SELECT EXISTS (SELECT 1 FROM public.waybill_outbox WHERE bucket >= 1024) OR EXISTS (SELECT 1 FROM public.waybill_delayed WHERE bucket >= 1024);
 
+-- name: lock_failed
+-- Nobody parks anything after this.
+LOCK TABLE public.waybill_outbox_blocked, public.waybill_failed IN ACCESS EXCLUSIVE MODE;
+
 -- name: any_failed
 SELECT EXISTS (SELECT 1 FROM public.waybill_failed WHERE state <> 'removed') OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked WHERE state <> 'retrying');
