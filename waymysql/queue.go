@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"time"
 
 	"github.com/gofrs/uuid/v5"
@@ -288,22 +287,31 @@ func (q *Queue) each(ctx context.Context, ds []*waybill.Delivery, statement stri
 	if err := q.db.writer(ctx); err != nil {
 		return nil, err
 	}
-	leases := make(map[int64]int64, len(ds))
 	for _, d := range ds {
-		t, ok := d.Tag.(tag)
-		if !ok {
+		if _, ok := d.Tag.(tag); !ok {
 			return nil, errors.New("the delivery is not of this transport")
 		}
-		leases[t.id] = t.lease
 	}
 	if len(ds) == 0 {
 		return nil, nil
 	}
-	var ours []int64
 	err = q.db.inTx(ctx, func(tx *sql.Tx) error {
-		ours, err = q.ours(ctx, tx, idsOf(ds), leases)
-		if err != nil || len(ours) == 0 {
+		leases, err := q.leases(ctx, tx, idsOf(ds))
+		if err != nil {
 			return err
+		}
+		// One message may be there twice: as it was lent first, and as it is lent now.
+		var ours []int64
+		lost = nil
+		for _, d := range ds {
+			if t := d.Tag.(tag); leases[t.id] == t.lease {
+				ours = append(ours, t.id)
+			} else {
+				lost = append(lost, d)
+			}
+		}
+		if len(ours) == 0 {
+			return nil
 		}
 		_, err = tx.ExecContext(ctx, fmt.Sprintf(statement, q.rows(ours)), args...)
 		return err
@@ -311,30 +319,24 @@ func (q *Queue) each(ctx context.Context, ds []*waybill.Delivery, statement stri
 	if err != nil {
 		return nil, translate(err)
 	}
-	slices.Sort(ours)
-	for _, d := range ds {
-		if _, ok := slices.BinarySearch(ours, d.Tag.(tag).id); !ok {
-			lost = append(lost, d)
-		}
-	}
 	return lost, nil
 }
 
-// ours locks rows and returns those that have the lease that was given out.
-func (q *Queue) ours(ctx context.Context, tx *sql.Tx, ids []int64, leases map[int64]int64) (ours []int64, err error) {
+// leases locks rows and returns the leases, from 1, of those that this receiver
+// was lent last.
+func (q *Queue) leases(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]int64, error) {
 	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT q.id, q.lease FROM %s WHERE q.holder = ? ORDER BY q.id FOR UPDATE", q.rows(ids)), q.holder[:])
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
+	leases := make(map[int64]int64, len(ids))
 	for rows.Next() {
 		var id, lease int64
 		if err := rows.Scan(&id, &lease); err != nil {
 			return nil, err
 		}
-		if leases[id] == lease {
-			ours = append(ours, id)
-		}
+		leases[id] = lease
 	}
-	return ours, rows.Err()
+	return leases, rows.Err()
 }

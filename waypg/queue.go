@@ -247,14 +247,16 @@ func (q *Queue) each(ctx context.Context, verb string, ds []*waybill.Delivery, a
 	if err != nil {
 		return nil, translate(err)
 	}
-	ended, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
+	// By lease: one message may be there twice, as it was lent first and as it is
+	// lent now.
+	ended := make(map[tag]bool, len(ds))
+	var t tag
+	if _, err := pgx.ForEachRow(rows, []any{&t.id, &t.lease}, func() error { ended[t] = true; return nil }); err != nil {
 		return nil, translate(err)
 	}
-	slices.Sort(ended)
 	var lost []*waybill.Delivery
-	for i, d := range ds {
-		if _, ok := slices.BinarySearch(ended, ids[i]); !ok {
+	for _, d := range ds {
+		if !ended[d.Tag.(tag)] {
 			lost = append(lost, d)
 		}
 	}

@@ -239,14 +239,25 @@ func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *site[TX]) {
 }
 
 // The same receiver may have let a lease end and got the row again: its first
-// delivery must not settle the second.
+// delivery must not settle the second, also where it has both in hand.
 func oldDeliveryOfTheSameHolderIsFenced[TX any](t *testing.T, s *site[TX]) {
 	q := s.queue("q", time.Second)
 	s.local(order{"x", 0})
-	old := receive(t, q, 1)
-	receive(t, q, 1)
-	if err := q.Ack(t.Context(), old...); !errors.Is(err, waybill.ErrLeaseLost) {
+	old := receive(t, q, 1)[0]
+	current := receive(t, q, 1)[0]
+	if err := q.Ack(t.Context(), old); !errors.Is(err, waybill.ErrLeaseLost) {
 		t.Errorf("Ack of the old delivery = %v, want ErrLeaseLost", err)
+	}
+	for _, both := range [][]*waybill.Delivery{{old, current}, {current, old}} {
+		if lost, err := q.Renew(t.Context(), both...); err != nil || !slices.Equal(lost, []*waybill.Delivery{old}) {
+			t.Errorf("Renew of both deliveries = %d lost, %v, want the old one", len(lost), err)
+		}
+	}
+	if err := q.Ack(t.Context(), current, old); !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Errorf("Ack of both deliveries = %v, want ErrLeaseLost", err)
+	}
+	if err := q.Ack(t.Context(), current); !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Errorf("Ack after that = %v, want ErrLeaseLost: the message was ended with the other", err)
 	}
 }
 

@@ -33,21 +33,21 @@ RETURNING q.id, q.message_id, q.message_name, q.partition_key, q.headers, q.body
 -- name: ack
 -- Ends deliveries, unless their leases have gone to somebody else.
 DELETE FROM public.waybill_queue AS q USING unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id;
+WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
 
 -- name: release
 UPDATE public.waybill_queue AS q SET held_until = '-infinity', holder = NULL
 FROM   unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id;
+WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
 
 -- name: renew
 UPDATE public.waybill_queue AS q SET held_until = clock_timestamp() + make_interval(secs => $4::float8)
 FROM   unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id;
+WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
 
 -- name: retry
 -- Counts a failure and lets the row, and its key behind it, wait.
 UPDATE public.waybill_queue AS q
 SET    failures = q.failures + 1, headers = $5::jsonb, holder = NULL, held_until = clock_timestamp() + make_interval(secs => $4::float8)
 FROM   unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id;
+WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
