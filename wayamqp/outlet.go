@@ -170,7 +170,7 @@ func (o *outlet) judge() {
 			decided = append(decided, p)
 		}
 	}
-	if !mutant.Active(mutant.ReturnsNotDrained) {
+	if !mutant.Active(mutant.ReturnsNotDrained) && !mutant.Active(mutant.ConfirmBeforeReturn) {
 		o.drain()
 	}
 	// What is not acknowledged because the channel has ended is no nack: the end
@@ -186,7 +186,7 @@ func (o *outlet) judge() {
 		<-o.slots
 		p.answer(p.outcome())
 	}
-	if mutant.Active(mutant.ReturnsNotDrained) {
+	if mutant.Active(mutant.ConfirmBeforeReturn) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.drain()

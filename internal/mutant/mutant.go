@@ -58,8 +58,12 @@ const (
 	// without the writes they belong to.
 	NoSavepointGuard = "no-savepoint-guard"
 
-	// ReturnsNotDrained judges a confirm without looking at the returns that came
-	// before it: a message that no queue took counts as delivered.
+	// ConfirmBeforeReturn judges a confirm before it looks at the returns that came
+	// ahead of it: a message that no queue took counts as delivered.
+	ConfirmBeforeReturn = "confirm-before-return"
+
+	// ReturnsNotDrained never looks at returns: all that no queue took counts as
+	// delivered.
 	ReturnsNotDrained = "returns-not-drained"
 
 	// ReleaseByReinsertion puts the parked rows of a released key back into the
@@ -69,6 +73,6 @@ const (
 
 // All lists them.
 func All() []string {
-	return []string{NoDispatchLock, LockAndReadAtOnce, RepeatableReadRelay, DeleteBeforeConfirm, ReturnsNotDrained, TwoInFlight, MarkBeforeCommit,
+	return []string{NoDispatchLock, LockAndReadAtOnce, RepeatableReadRelay, DeleteBeforeConfirm, ConfirmBeforeReturn, ReturnsNotDrained, TwoInFlight, MarkBeforeCommit,
 		IDFromRelay, InboxOutsideTransaction, AckBeforeCommit, AckOverUncommitted, ReleaseByReinsertion, UnserializedMark, NoSavepointGuard}
 }
