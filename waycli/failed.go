@@ -126,11 +126,11 @@ func (s *session) failedShow(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	content, err := db.FailedContent(ctx, numbers[0])
+	m, err := s.oneFailed(ctx, db, numbers[0])
 	if err != nil {
 		return err
 	}
-	m, err := s.oneFailed(ctx, db, numbers[0])
+	content, err := db.FailedContent(ctx, numbers[0])
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *session) oneFailed(ctx context.Context, db Database, number int64) (m a
 			return found[0], nil
 		}
 	}
-	return m, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound)
+	return m, &Error{NotFound, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound), fmt.Sprintf("`%s failed list` lists what there is", s.app.Name)}
 }
 
 func failedNumbers(args []string) ([]int64, error) {

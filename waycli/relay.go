@@ -241,7 +241,7 @@ func (s *session) relayResult(ctx context.Context, db Database, lanes []string, 
 	}
 	if reason == "drained" && blocked > 0 {
 		return &Error{Partial, fmt.Errorf("%s blocked by a message that is refused", keysAre(blocked)),
-			fmt.Sprintf("`%s outbox blocked` shows why, and how many wait; a relay goes on trying", s.app.Name)}
+			fmt.Sprintf("`%s outbox blocked` shows why, and how many wait; a relay goes on trying what is not parked", s.app.Name)}
 	}
 	return nil
 }

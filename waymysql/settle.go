@@ -37,6 +37,9 @@ func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		// because a route is not one bucket's.
 		statements = slices.Insert(statements, 0, c.bump(c.Lane.ID))
 	}
+	if mutant.Active(mutant.MarkBeforeCommit) {
+		c.Settled(left)
+	}
 	if err := c.exec(ctx, statements...); err != nil {
 		return err
 	}
@@ -44,9 +47,6 @@ func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		if err := c.block(ctx, f, c.Origin(left[f.Row.ID]).Bucket); err != nil {
 			return err
 		}
-	}
-	if mutant.Active(mutant.MarkBeforeCommit) {
-		c.Settled(left)
 	}
 	return c.commit(ctx)
 }
