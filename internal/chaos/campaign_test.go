@@ -50,6 +50,7 @@ type plan struct {
 	pause    time.Duration // between two faults
 	pace     time.Duration // of one dispatcher
 	takeover time.Duration // of the keys of a relay that was killed
+	measures bool          // takeovers: there must be some of each kind
 	recovery time.Duration // from the start of a server to the next effect
 }
 
@@ -58,7 +59,7 @@ var (
 	shortPlan = plan{few: 1, relays: 3, dispatchers: 6, workers: 2, keys: 40, calm: 3 * time.Second, pause: 200 * time.Millisecond, pace: 40 * time.Millisecond,
 		takeover: 10 * time.Second, recovery: 30 * time.Second}
 	longPlan = plan{few: 2, relays: 10, dispatchers: 40, workers: 3, keys: 200, calm: time.Minute, faults: 5 * time.Minute, pause: time.Second, pace: 300 * time.Millisecond,
-		takeover: time.Second, recovery: 10 * time.Second}
+		takeover: time.Second, measures: true, recovery: 10 * time.Second}
 )
 
 func TestProcessesRecoverFromEveryFault(t *testing.T) {
