@@ -138,7 +138,7 @@ func (c *campaign) arm(point string) bool {
 
 // awaitCrashes waits until all that are to crash have done so.
 func (c *campaign) awaitCrashes() {
-	c.await("processes crash where they are to", 30*time.Second, func() bool {
+	c.await("processes crash where they are to", 90*time.Second, func() bool {
 		hit := c.fleet.crashes()
 		return !slices.ContainsFunc(crash.Points, func(point string) bool { return hit[point] < c.wanted[point] })
 	})
