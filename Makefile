@@ -52,9 +52,8 @@ modules:
 				echo "modules: run the same in $$dir; it must build with this tree"; exit 1; }; done; \
 	fi
 
-# Short proofs: by the demo, which finds nothing in a healthy build and finds each
-# mutant, and by processes under faults.
-campaign: healthy mutants-briefly chaos-briefly
+# Short proofs: the demo finds nothing in a healthy build, and each mutant is caught.
+campaign: healthy mutants-briefly
 
 healthy:
 	@echo "campaign: demo with seeds $(SEEDS), nothing may be lost or done twice"
