@@ -47,17 +47,9 @@ func (s *session) outboxBlocked(ctx context.Context, transport string, limit int
 	if err != nil {
 		return err
 	}
-	ask := limit
-	if limit > 0 {
-		ask++
-	}
-	keys, err := db.Blocked(ctx, transport, ask)
+	keys, more, err := upTo(limit, func(limit int) ([]admin.BlockedKey, error) { return db.Blocked(ctx, transport, limit) })
 	if err != nil {
 		return err
-	}
-	more := limit > 0 && len(keys) > limit
-	if more {
-		keys = keys[:limit]
 	}
 	if s.flags.json {
 		s.stdout.json(struct {

@@ -79,17 +79,12 @@ func (s *session) failedList(ctx context.Context, q admin.FailedQuery) error {
 	if err != nil {
 		return err
 	}
-	limit := q.Limit
-	if limit > 0 {
-		q.Limit++ // one more shows that there are more
-	}
-	found, err := db.Failed(ctx, q)
+	found, more, err := upTo(q.Limit, func(limit int) ([]admin.FailedMessage, error) {
+		q.Limit = limit
+		return db.Failed(ctx, q)
+	})
 	if err != nil {
 		return err
-	}
-	more := limit > 0 && len(found) > limit
-	if more {
-		found = found[:limit]
 	}
 	if s.flags.json {
 		s.stdout.json(struct {

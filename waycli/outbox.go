@@ -52,17 +52,12 @@ func (s *session) outboxList(ctx context.Context, q admin.OutboxQuery) error {
 	if err != nil {
 		return err
 	}
-	limit := q.Limit
-	if limit > 0 {
-		q.Limit++ // one more shows that there are more
-	}
-	messages, err := db.Outbox(ctx, q)
+	messages, more, err := upTo(q.Limit, func(limit int) ([]admin.OutboxMessage, error) {
+		q.Limit = limit
+		return db.Outbox(ctx, q)
+	})
 	if err != nil {
 		return err
-	}
-	more := limit > 0 && len(messages) > limit
-	if more {
-		messages = messages[:limit]
 	}
 	if s.flags.json {
 		s.stdout.json(struct {
@@ -80,6 +75,21 @@ func (s *session) outboxList(ctx context.Context, q admin.OutboxQuery) error {
 		s.say("there are more: --limit 0 shows all")
 	}
 	return nil
+}
+
+// upTo lists up to limit things, and says whether there are more. Zero means all.
+func upTo[T any](limit int, list func(limit int) ([]T, error)) (found []T, more bool, err error) {
+	ask := limit
+	if limit > 0 {
+		ask++ // one more shows that there are more
+	}
+	if found, err = list(ask); err != nil {
+		return nil, false, err
+	}
+	if more = limit > 0 && len(found) > limit; more {
+		found = found[:limit]
+	}
+	return found, more, nil
 }
 
 func stateOf(m admin.OutboxMessage) string {
