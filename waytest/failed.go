@@ -515,6 +515,7 @@ func failureStoreShowsWhatItHas[TX any](t *testing.T, s *site[TX]) {
 		{admin.FailedQuery{State: admin.Removed}, ""},
 		{admin.FailedQuery{Name: "x"}, "a0 skipped"},
 		{admin.FailedQuery{Key: "b"}, "b0 skipped"},
+		{admin.FailedQuery{Key: "b", Numbers: []int64{}}, "b0 skipped"},
 		{admin.FailedQuery{Transport: "elsewhere"}, ""},
 		{admin.FailedQuery{Key: "c", After: all[2].Number, Limit: 5}, "c1 parked"},
 		{admin.FailedQuery{Key: "c", Limit: 1}, "c0 parked"},

@@ -71,11 +71,11 @@ FROM   waybill_outbox_blocked AS b
 WHERE  f.id = ?1 AND b.lane = ?3 AND b.partition_key = f.partition_key AND b.row_id = 0;
 
 -- name: list
--- Without bodies. The list ?5 of numbers is null for all.
+-- Without bodies. The list ?5 of numbers is null or empty for all.
 SELECT id, state, transport, message_name, partition_key, message_id, created_at, failures, first_failed_at, failed_at, last_error, removed_at, length(body)
 FROM   waybill_failed
 WHERE  iif(?1 = '', state <> 'removed', state = ?1) AND (?2 = '' OR transport = ?2) AND (?3 = '' OR partition_key = ?3) AND (?4 = '' OR message_name = ?4)
-AND    (?5 = 'null' OR id IN (SELECT value FROM json_each(?5))) AND id > ?6
+AND    (?5 IN ('null', '[]') OR id IN (SELECT value FROM json_each(?5))) AND id > ?6
 ORDER  BY id LIMIT ?7;
 
 -- name: content
