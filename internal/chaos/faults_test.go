@@ -121,26 +121,39 @@ func (c *campaign) freeze(role string, busy bool) bool {
 	})
 }
 
-// arm has a process die at a point: one of those that come there, or each worker,
-// because only one of them is given messages.
+// arm has a process die at a point: the next one that comes there.
 func (c *campaign) arm(point string) bool {
-	role, _, _ := strings.Cut(point, "-")
-	at := func() string { return fmt.Sprintf("%s,%d", point, 1+c.dice.IntN(10)) }
 	c.wanted[point] = c.fleet.crashes()[point] + 1
-	done := c.one(role, func(m *member) bool { return m.kill(false, at()) })
-	if role == "worker" {
-		for _, m := range c.fleet.of(role) {
-			m.kill(false, at())
-		}
-	}
-	return done
+	return c.one(roleAt(point), func(m *member) bool { return m.kill(false, c.visit(point)) })
 }
 
-// awaitCrashes waits until all that are to crash have done so.
+// visit is a point, and how many times a process comes to it before it dies.
+func (c *campaign) visit(point string) string { return fmt.Sprintf("%s,%d", point, 1+c.dice.IntN(10)) }
+
+func roleAt(point string) string {
+	role, _, _ := strings.Cut(point, "-")
+	return role
+}
+
+// awaitCrashes waits until all that are to crash have done so. Only one worker at a
+// time is given messages: all are to die at the point, and who replaces one that
+// died elsewhere, too.
 func (c *campaign) awaitCrashes() {
 	c.await("processes crash where they are to", 90*time.Second, func() bool {
-		hit := c.fleet.crashes()
-		return !slices.ContainsFunc(crash.Points, func(point string) bool { return hit[point] < c.wanted[point] })
+		hit, all := c.fleet.crashes(), true
+		for _, point := range crash.Points {
+			if hit[point] >= c.wanted[point] {
+				continue
+			}
+			all = false
+			if roleAt(point) != "worker" {
+				continue
+			}
+			for _, m := range c.fleet.of("worker") {
+				m.kill(false, c.visit(point)) // one that is to crash is left alone
+			}
+		}
+		return all
 	})
 }
 

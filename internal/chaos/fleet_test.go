@@ -127,13 +127,14 @@ func (m *member) keep(cmd *exec.Cmd) {
 		m.mu.Lock()
 		status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 		killed := status.Signaled() && status.Signal() == syscall.SIGKILL
+		young := status.Signaled() && status.Signal() == syscall.SIGTERM // it was asked to stop before it listened
 		switch {
 		case killed && !m.struck && m.armed != "":
 			f.mu.Lock()
 			f.crashed[m.armed]++
 			f.mu.Unlock()
 			m.lost(false)
-		case m.leaving && err == nil, killed && m.struck:
+		case m.leaving && (err == nil || young), killed && m.struck:
 		default:
 			text, _ := os.ReadFile(filepath.Join(f.role.Dir, m.name+".log"))
 			f.t.Errorf("%s has ended: %v\n%s", m.name, err, text[max(0, len(text)-2500):])
