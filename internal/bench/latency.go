@@ -59,7 +59,7 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 	}
 	var results []Result
 	for _, c := range cases {
-		l := latency{place: p, broker: broker, opt: opt, one: c.one, every: pace}
+		l := latency{place: p, broker: broker, opt: opt, one: c.one, every: pace, burst: 1}
 		res := Result{Case: "latency, " + c.name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds}
 		relayed := func(ctx context.Context) (quantiles, error) { return l.relayed(ctx, c.store) }
 		if res, err = compare(ctx, opt, res, relayed, l.published); err != nil {
@@ -104,7 +104,7 @@ func compare(ctx context.Context, opt Options, res Result, waybill, yardstick fu
 type quantiles struct {
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
-	// The longest that nothing arrived, where that is measured.
+	// The longest between two messages of a key, where that is measured.
 	Pause float64 `json:"longest_pause_ms,omitempty"`
 }
 
@@ -124,8 +124,9 @@ type latency struct {
 	broker *broker
 	opt    Options
 	one    transaction
-	every  time.Duration
-	apart  string // a key whose messages are not measured
+	every  time.Duration // a transaction
+	burst  int           // messages in it
+	apart  string        // a key whose messages are not measured
 }
 
 // relayed dispatches, and a relay publishes.
@@ -143,7 +144,7 @@ func (l latency) relayed(ctx context.Context, store outbox.Store) (_ quantiles, 
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(running) }()
 	defer func() { stop(); err = errors.Join(err, <-ended) }()
-	return l.measure(ctx, func(m sold) error { return l.one.waybill(ctx, []sold{m}) }, nil)
+	return l.measure(ctx, func(ms []sold) error { return l.one.waybill(ctx, ms) }, nil)
 }
 
 // published is the yardstick: a transaction, and a publish after it.
@@ -157,7 +158,7 @@ func (l latency) published(ctx context.Context) (_ quantiles, err error) {
 	if err != nil {
 		return quantiles{}, err
 	}
-	return l.measure(ctx, func(m sold) error { return l.one.plain(ctx, []sold{m}) }, func(m sold) error {
+	return l.measure(ctx, func(ms []sold) error { return l.one.plain(ctx, ms) }, func(m sold) error {
 		body, err := json.Marshal(m)
 		if err != nil {
 			return err
@@ -168,11 +169,11 @@ func (l latency) published(ctx context.Context) (_ quantiles, err error) {
 
 // measure commits at its pace for opt.Slice, and waits for all that it committed.
 // A message that is there before its commit was answered counts as 0.
-func (l latency) measure(ctx context.Context, commit, publish func(m sold) error) (quantiles, error) {
+func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publish func(m sold) error) (quantiles, error) {
 	if err := l.clear(ctx); err != nil {
 		return quantiles{}, err
 	}
-	n := int(l.opt.Slice / l.every)
+	n := int(l.opt.Slice/l.every) * l.burst
 	committed, arrived := make([]time.Time, n), make([]time.Time, n)
 	ctx, cancel := context.WithTimeout(ctx, 4*l.opt.Slice+30*time.Second) // the machine may not keep up with the pace
 	defer cancel()
@@ -202,21 +203,24 @@ func (l latency) measure(ctx context.Context, commit, publish func(m sold) error
 	})
 	tick := time.NewTicker(l.every)
 	defer tick.Stop()
-	for i := range n {
+	for first := 0; first < n; first += l.burst {
 		<-tick.C
-		m := sold{keyOf(i, l.opt.Keys), i, note}
-		if err := commit(m); err != nil {
+		ms := make([]sold, l.burst)
+		for i := range ms {
+			ms[i] = sold{keyOf(first+i, l.opt.Keys), first + i, note}
+		}
+		err := commit(ms)
+		now := time.Now()
+		for i, m := range ms {
+			committed[first+i] = now
+			if err == nil && publish != nil {
+				err = publish(m)
+			}
+		}
+		if err != nil {
 			cancel()
 			wg.Wait()
 			return quantiles{}, err
-		}
-		committed[i] = time.Now()
-		if publish != nil {
-			if err := publish(m); err != nil {
-				cancel()
-				wg.Wait()
-				return quantiles{}, err
-			}
 		}
 	}
 	wg.Wait()
@@ -234,7 +238,7 @@ func (l latency) measure(ctx context.Context, commit, publish func(m sold) error
 	}
 	q := quantilesOf(took)
 	if l.apart != "" {
-		q.Pause = longestPause(arrived)
+		q.Pause = longestPause(arrived, l.opt.Keys)
 	}
 	return q, nil
 }
@@ -249,12 +253,15 @@ func (l latency) notMeasured(n int) (of int) {
 	return of
 }
 
-// longestPause is the longest between two arrivals, in milliseconds.
-func longestPause(arrived []time.Time) (longest float64) {
-	arrived = slices.DeleteFunc(slices.Clone(arrived), time.Time.IsZero)
-	slices.SortFunc(arrived, time.Time.Compare)
-	for i := 1; i < len(arrived); i++ {
-		longest = max(longest, arrived[i].Sub(arrived[i-1]).Seconds()*1000)
+// longestPause is the longest between the arrivals of two messages of one of the
+// keys, in milliseconds.
+func longestPause(arrived []time.Time, keys int) (longest float64) {
+	last := make([]time.Time, keys)
+	for i, at := range arrived {
+		if before := last[i%keys]; !before.IsZero() {
+			longest = max(longest, at.Sub(before).Seconds()*1000)
+		}
+		last[i%keys] = at
 	}
 	return longest
 }
