@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -85,7 +86,8 @@ type DB struct {
 
 	outbox, inbox, queue, admin, failed, rebucketing sqlfile.Set
 
-	usual atomic.Int64 // size of an outbox's rows in bytes
+	usual  atomic.Int64 // size of an outbox's rows in bytes
+	moving lane.Moving
 
 	mu        sync.Mutex
 	relays    *sql.DB // for claims, once there is one: sessions that end when they are silent

@@ -299,6 +299,14 @@ func (db *DB) locking(locks []gate) statement {
 // by now, or this is not the outbox's database. It looks from outside of the
 // transaction, whose snapshot may be older, and which must not lock more.
 func (db *DB) noGate(ctx context.Context, buckets int) error {
+	if err := db.sameBuckets(ctx, buckets); err != nil {
+		return err
+	}
+	return errForeign
+}
+
+// sameBuckets returns outbox.ErrBucketsChanged where there are other buckets by now.
+func (db *DB) sameBuckets(ctx context.Context, buckets int) error {
 	var value string
 	if err := db.pool.QueryRowContext(ctx, db.rebucketing.Query("recorded")).Scan(&value); err != nil {
 		return fmt.Errorf("number of buckets: %w", translate(err))
@@ -307,7 +315,7 @@ func (db *DB) noGate(ctx context.Context, buckets int) error {
 		db.lookAgain()
 		return outbox.ErrBucketsChanged
 	}
-	return errForeign
+	return nil
 }
 
 // inserts gathers rows of one table into statements of many rows.

@@ -91,6 +91,7 @@ type DB struct {
 	idle      time.Duration
 	owned     bool        // Close closes the pool
 	due       atomic.Bool // delayed messages are, as a claim has seen
+	moving    lane.Moving
 	schema    string
 	self      string    // marks what this DB announces
 	notifier  *notifier // nil unless commits are announced

@@ -116,38 +116,9 @@ func (db *DB) upkeep(ctx context.Context, p *place, l *lane.Lane) error {
 	return nil
 }
 
-// moveBatch is how many delayed messages one statement moves, so that
-// dispatchers wait for milliseconds.
-const moveBatch = 1000
-
 // stuckEvery is how often sessions that are stuck are looked for: a frozen relay
 // is replaced within its idle timeout and this.
 const stuckEvery = 500 * time.Millisecond
-
-// upkeepDelayed moves delayed messages where any is due.
-func (db *DB) upkeepDelayed(ctx context.Context, p *place) error {
-	var due bool
-	if err := db.pool.QueryRow(ctx, p.outbox.Query("any_due")).Scan(&due); err != nil || !due {
-		return translate(err)
-	}
-	return db.moveDelayed(ctx, p)
-}
-
-// moveDelayed moves delayed messages that are due to where they go.
-func (db *DB) moveDelayed(ctx context.Context, p *place) error {
-	for {
-		var moved int
-		err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, p.outbox.Query("move_due"), p.namespace, moveBatch).Scan(&moved)
-		})
-		if err != nil {
-			return fmt.Errorf("move delayed messages: %w", translate(err))
-		}
-		if moved < moveBatch {
-			return nil
-		}
-	}
-}
 
 // readCommitted is for transactions whose later statements must see what was
 // committed while an earlier one waited, whatever the server's default is.

@@ -34,6 +34,8 @@ func relayCases[TX any]() []testCase[TX] {
 		{"KeyedAndUnkeyedRowsDoNotStarveEachOther", keyedAndUnkeyedRowsDoNotStarveEachOther[TX]},
 		{"DelayedMessageIsOrderedFromItsDueTime", delayedMessageIsOrderedFromItsDueTime[TX]},
 		{"DelayedMessagesOfAKeyMoveInTheOrderTheyAreDue", delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX]},
+		{"OpenTransactionHoldsBackDelayedMessagesOfItsBucketAlone", openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX]},
+		{"DelayedMessageOfABusyKeyIsMoved", delayedMessageOfABusyKeyIsMoved[TX]},
 		{"LanesAreIndependent", lanesAreIndependent[TX]},
 		{"DispatcherDoesNotWaitForAPublish", dispatcherDoesNotWaitForAPublish[TX]},
 		{"RelaysShareTheWorkInOrder", relaysShareTheWorkInOrder[TX]},
@@ -594,67 +596,6 @@ func keyedAndUnkeyedRowsDoNotStarveEachOther[TX any](t *testing.T, s *site[TX]) 
 	}
 	if len(kinds) != 2 {
 		t.Errorf("of 10 claims of one row all were of one kind: %v", kinds)
-	}
-}
-
-func delayedMessageIsOrderedFromItsDueTime[TX any](t *testing.T, s *site[TX]) {
-	out := s.outbox(outbox.Config{})
-	start := time.Now()
-	for i, delay := range []time.Duration{600 * time.Millisecond, 300 * time.Millisecond, 0} {
-		s.put(out, waybill.NewEnvelope(order{"k", i}, waybill.Delay(delay)))
-	}
-	s.put(out, waybill.NewEnvelope(order{"k", 9}, waybill.Delay(time.Hour)))
-	sink := &recorder{}
-	for _, store := range s.relays(2) {
-		s.relaying(store, sink, outbox.RelayConfig{})
-	}
-	await(t, "all come", func() bool { return len(sink.all()) == 3 })
-	if took := time.Since(start); took < 600*time.Millisecond {
-		t.Errorf("the last came after %v, it was delayed by 600 ms", took)
-	}
-	if diff := cmp.Diff([]order{{"k", 2}, {"k", 1}, {"k", 0}}, sink.all()); diff != "" {
-		t.Errorf("order (-want +got):\n%s", diff)
-	}
-	await(t, "all is settled", func() bool {
-		left, err := s.Store.Left(t.Context(), outbox.DefaultTransport)
-		return err == nil && left == outbox.Left{Delayed: 1}
-	})
-}
-
-// All are due at one look, in an order that is not that of their dispatch, and
-// several relays move them.
-func delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX any](t *testing.T, s *site[TX]) {
-	s.outbox(outbox.Config{})
-	longAgo := time.Now().Add(-time.Hour)
-	due := func(rank int) time.Duration { return time.Minute + time.Duration(rank)*10*time.Millisecond }
-	want := map[string]int{"k": 1100, sameBucket(1)[0]: 50} // more than one transaction moves
-	var rows []outbox.Row
-	for key, n := range want {
-		for i := range n {
-			rank := i * 7 % n // of its key, by the time they are due
-			rows = append(rows, outbox.Row{Transport: outbox.DefaultTransport, Record: &waybill.Record{
-				ID: newID(t), Name: "order.placed", Key: key, ContentType: "application/json", Body: fmt.Appendf(nil, `{"key":%q,"seq":%d}`, key, rank),
-				DispatchedAt: longAgo, Delay: due(rank),
-			}})
-		}
-	}
-	err := s.Store.InTx(t.Context(), func(ctx context.Context, tx TX) error { return s.Store.Write(ctx, tx, rows...) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	sink := &recorder{refuse: func(rec *waybill.Record) error {
-		at := longAgo.Add(due(bodyOf(rec).Seq)) // from then on it is ordered, and aged
-		if off := rec.DispatchedAt.Sub(at); off < -time.Second || off > time.Second || rec.Delay != 0 {
-			t.Errorf("%v is aged from %v with a delay of %v, want from %v, when it was due", bodyOf(rec), rec.DispatchedAt, rec.Delay, at)
-		}
-		return nil
-	}}
-	for _, store := range s.relays(3) {
-		s.relaying(store, sink, outbox.RelayConfig{Workers: 2})
-	}
-	await(t, "all come", func() bool { return len(sink.all()) >= len(rows) })
-	if diff := cmp.Diff(want, perKey(t, sink.all())); diff != "" {
-		t.Errorf("messages by key (-want +got):\n%s", diff)
 	}
 }
 

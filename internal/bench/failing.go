@@ -16,7 +16,7 @@ const (
 	oneFailingKey = "one-failing-key"
 	failingKeys   = 1000
 	failingPace   = 10 * time.Millisecond
-	failingBurst  = 20 // messages each, so that a key has two a second
+	failingBurst  = 20   // messages each, so that a key has two a second
 	failingRatio  = 1.25 // of the 99th percentiles, at the most
 )
 

@@ -84,9 +84,9 @@ INSERT IGNORE INTO app.waybill_meta (name, value) VALUES ('unserialized', '1');
 SELECT g.bucket FROM app.waybill_outbox_gate AS g WHERE g.lane = 0 AND g.bucket = -1 FOR UPDATE SKIP LOCKED;
 
 -- name: due
-SELECT d.id, COALESCE(d.lane, 0), d.partition_key, COALESCE(l.name, '')
+SELECT d.id, CAST(d.due_at AS CHAR), COALESCE(d.lane, 0), d.partition_key, COALESCE(l.name, '')
 FROM   app.waybill_delayed AS d LEFT JOIN app.waybill_outbox_lane AS l ON l.id = d.lane
-WHERE  d.due_at <= UTC_TIMESTAMP(6) ORDER BY d.due_at, d.id LIMIT ?;
+WHERE  d.due_at <= UTC_TIMESTAMP(6) AND d.due_at >= ? AND (d.due_at > ? OR d.id > ?) ORDER BY d.due_at, d.id LIMIT ?;
 
 -- name: left
 -- Parked rows count once their key is one of releasing_keys; until then what is

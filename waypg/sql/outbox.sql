@@ -267,31 +267,37 @@ INSERT INTO public.waybill_meta (name, value) VALUES ('unserialized', '1') ON CO
 
 -- name: move_due
 -- Moves delayed messages that are due to where they go, in order of the time
--- they are due. One mover at a time, or two would invert a key; and under the
--- dispatch locks, because the ids they get now must be commit-ordered. What
+-- they are due, from a place on. One mover at a time, or two would invert a key; and
+-- under the dispatch locks, because the ids they get now must be commit-ordered. It
+-- waits for none: messages whose lock somebody holds, or held before, stay. What
 -- another mover has moved since this statement began is not deleted again, and
 -- only what is deleted here is inserted. The bucket is the one that the key has
 -- now, from 1024 on for an unserialized message; queues have 64 for ever.
 WITH mover AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($1::int, -1) AS mine),
-due AS MATERIALIZED (
-    SELECT d.id, d.lane, CASE WHEN d.partition_key = '' THEN -1 ELSE
+seen AS MATERIALIZED (
+    SELECT d.id, d.due_at, d.lane, CASE WHEN d.partition_key = '' THEN -1 ELSE
            (get_byte(sha256(convert_to(d.partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(d.partition_key, 'UTF8')), 1))
            % CASE WHEN d.lane IS NULL THEN 64 ELSE (SELECT m.value::int FROM public.waybill_meta AS m WHERE m.name = 'buckets') END END AS bucket
     FROM   mover, public.waybill_delayed AS d
-    WHERE  mover.mine AND d.due_at <= now() ORDER BY d.due_at, d.id LIMIT $2),
+    WHERE  mover.mine AND d.due_at <= now() AND (d.due_at, d.id) > ($4::timestamptz, $5::bigint) ORDER BY d.due_at, d.id LIMIT $2),
 locks AS MATERIALIZED (
-    SELECT count(*) AS n FROM (
-        SELECT pg_advisory_xact_lock($1::int, b.lock) FROM (
-            SELECT DISTINCT coalesce(lane, 0) * 65536 + bucket AS lock FROM due WHERE bucket >= 0 ORDER BY 1) AS b OFFSET 0) AS l),
+    SELECT b.lock, pg_try_advisory_xact_lock($1::int, b.lock) AS mine FROM (
+        SELECT DISTINCT coalesce(lane, 0) * 65536 + bucket AS lock FROM seen WHERE bucket >= 0 OFFSET 0) AS b WHERE b.lock <> ALL ($3::int[])),
+due AS MATERIALIZED (
+    SELECT s.* FROM seen AS s LEFT JOIN locks AS l ON l.lock = coalesce(s.lane, 0) * 65536 + s.bucket WHERE s.bucket < 0 OR l.mine),
 gone AS (
-    DELETE FROM public.waybill_delayed AS d USING due, locks WHERE d.id = due.id AND locks.n >= 0 RETURNING d.*, due.bucket + CASE WHEN d.bucket >= 1024 THEN 1024 ELSE 0 END AS now_bucket),
+    DELETE FROM public.waybill_delayed AS d USING due WHERE d.id = due.id RETURNING d.*, due.bucket + CASE WHEN d.bucket >= 1024 THEN 1024 ELSE 0 END AS now_bucket),
 to_outbox AS (
     INSERT INTO public.waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
     SELECT lane, now_bucket, message_id, message_name, partition_key, headers, body, due_at FROM gone WHERE lane IS NOT NULL ORDER BY due_at, id),
 to_queue AS (
     INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
     SELECT queue, message_id, message_name, partition_key, headers, body, due_at FROM gone WHERE queue IS NOT NULL ORDER BY due_at, id)
-SELECT count(*) FROM gone;
+SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM gone), coalesce(last.due_at, $4), coalesce(last.id, $5), ARRAY(SELECT lock FROM locks WHERE NOT mine)
+FROM   (SELECT 1) AS one LEFT JOIN (SELECT due_at, id FROM seen ORDER BY due_at DESC, id DESC LIMIT 1) AS last ON true;
+
+-- name: wait_for_lock
+SELECT set_config('lock_timeout', $3::text, true), pg_advisory_xact_lock($1::int, $2::int);
 
 -- name: left
 -- Parked rows count once their key is released and due, and its first row does not
