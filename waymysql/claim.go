@@ -25,6 +25,7 @@ type claim struct {
 	free    bool           // unserialized rows may be there
 	buckets int            // that there are, according to the tables
 	news    map[int16]news // by bucket: what is in those that are not open
+	aside   aside
 }
 
 // A holder is the open transaction of a claim.
@@ -107,7 +108,7 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max, idle *[]int
 	if err != nil {
 		return nil, false, err
 	}
-	now, entries, err := c.readState(ctx)
+	now, err := c.readState(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -122,7 +123,7 @@ func (db *DB) claim(ctx context.Context, l *served, most outbox.Max, idle *[]int
 	if len(locked) == 0 || len(c.Batch.Rows) >= most.Rows {
 		return c, false, c.flush(ctx, len(c.Batch.Rows))
 	}
-	again, err = c.readBuckets(ctx, locked, entries, most, idle)
+	again, err = c.readBuckets(ctx, locked, most, idle)
 	return c, again, err
 }
 
@@ -259,21 +260,68 @@ func (e entry) get(what, none string) string {
 	return "IFNULL((SELECT " + what + " FROM " + e.tables + "outbox_blocked AS i WHERE i.lane = e.lane AND " + e.where + "), " + none + ")"
 }
 
-// readState reads which keys and routes wait, and who answers. It reports
-// whether any has an entry, also one that is due.
-func (c *claim) readState(ctx context.Context) (server string, entries bool, err error) {
-	c.State.Next = map[int16]time.Time{}
+// aside is what is blocked: the buckets of which something has an entry, also one
+// that is due, and the routes.
+type aside struct {
+	buckets map[int16]bool
+	routes  map[string]blockedRoute
+}
+
+type blockedRoute struct {
+	failures int
+	waits    bool
+}
+
+// of reports whether keys of a bucket may have an entry. That of a key may be in the
+// bucket of its other rows, the unserialized or those that are not.
+func (a aside) of(bucket int16) bool {
+	return a.buckets[bucket] || a.buckets[(bucket+outbox.Unserialized)%(2*outbox.Unserialized)]
+}
+
+// maxRouteNames is of how many routes a statement has the names in each of its arms.
+// To plan lookups for thirty buckets takes the server as many milliseconds.
+const maxRouteNames = 20
+
+// body is the expression for the body of a row, which is left out where its route
+// waits.
+func (a aside) body(lookUp string) string {
+	var waiting []string
+	for name, route := range a.routes {
+		if route.waits {
+			waiting = append(waiting, fmt.Sprintf("X'%x'", name))
+		}
+	}
+	switch n := len(waiting); {
+	case n == 0:
+		return "e.body"
+	case n > maxRouteNames:
+		return "CASE WHEN " + lookUp + " THEN e.body END"
+	}
+	slices.Sort(waiting)
+	return "CASE WHEN e.message_name NOT IN (" + strings.Join(waiting, ", ") + ") THEN e.body END"
+}
+
+// readState reads which keys and routes wait, and who answers.
+func (c *claim) readState(ctx context.Context) (server string, err error) {
+	c.State.Next, c.aside = map[int16]time.Time{}, aside{map[int16]bool{}, map[string]blockedRoute{}}
 	err = c.query(ctx, c.db.outbox.Query("blocked_state"), func(rows *sql.Rows) error {
 		var now int64
-		var who sql.NullString
+		var who, route sql.NullString
 		var bucket sql.Null[int16]
 		var next sql.NullInt64
-		if err := rows.Scan(&c.State.Version, &now, &who, &c.buckets, &bucket, &next); err != nil {
+		var failures sql.Null[int]
+		if err := rows.Scan(&c.State.Version, &now, &who, &c.buckets, &bucket, &route, &next, &failures); err != nil {
 			return err
 		}
 		c.State.Now, server = at(now), who.String
-		entries = entries || bucket.Valid
-		if next.Valid {
+		switch {
+		case !bucket.Valid:
+		case bucket.V == lane.Route:
+			c.aside.routes[route.String] = blockedRoute{failures.V, next.Valid}
+		default:
+			c.aside.buckets[bucket.V] = true
+		}
+		if until, ok := c.State.Next[bucket.V]; next.Valid && (!ok || at(next.Int64).Before(until)) {
 			c.State.Next[bucket.V] = at(next.Int64)
 		}
 		return nil
@@ -281,14 +329,14 @@ func (c *claim) readState(ctx context.Context) (server string, entries bool, err
 	if err == nil && server == "" {
 		err = errors.New("waymysql: the outbox's table is gone")
 	}
-	return server, entries, err
+	return server, err
 }
 
 // readBuckets reads the locked buckets, from behind their cursors where those
 // still hold. Again says that there was nothing to publish and may be more, or
 // that what waits has changed meanwhile: a key that was let go would be read
 // from behind its head.
-func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, most outbox.Max, idle *[]int16) (again bool, err error) {
+func (c *claim) readBuckets(ctx context.Context, locked []int16, most outbox.Max, idle *[]int16) (again bool, err error) {
 	limit := outbox.Max{Rows: most.Rows - len(c.Batch.Rows), Bytes: most.Bytes}
 	for _, row := range c.Batch.Rows {
 		limit.Bytes -= len(row.Record.Body)
@@ -309,7 +357,7 @@ func (c *claim) readBuckets(ctx context.Context, locked []int16, entries bool, m
 	if mutant.Active(mutant.LockAndReadAtOnce) {
 		read = c.lockAndRead(locked)
 	}
-	version, found, err := read(ctx, c.rowsOf(parts, entries), limit)
+	version, found, err := read(ctx, c.rowsOf(parts), limit)
 	if err != nil || version != c.State.Version {
 		*idle = nil
 		return err == nil, err
@@ -346,35 +394,33 @@ type part struct {
 // each from behind a mark or cursor of its own, without those of keys that wait.
 // Rows of a route that waits come without their bodies, because what follows
 // them in their keys must wait with them. The first arm is the version of the
-// blocked keys that this statement sees. Where something is blocked each bucket
-// also has an arm with its last id, in case nothing of it may be published; not
-// so one of unserialized rows, which has no cursor and of which only what does not
-// wait is read.
-func (c *claim) rowsOf(parts []part, entries bool) string {
+// blocked keys that this statement sees. A bucket in which a key is blocked also has
+// an arm with its last id, in case nothing of it may be published; not so one of
+// unserialized rows, which has no cursor and of which only what does not wait is
+// read.
+func (c *claim) rowsOf(parts []part) string {
 	tables := qualified(c.db.schema, c.db.prefix)
 	key, route := entry{tables, ofKey}, entry{tables, ofRoute}
+	body := c.aside.body(route.get(c.due(), "TRUE"))
 	var b strings.Builder
 	fmt.Fprintf(&b, "(SELECT -3, l.blocked_version, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM %soutbox_lane AS l WHERE l.id = %d)", tables, c.Lane.ID)
 	for _, p := range parts {
 		where := fmt.Sprintf(" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = %d AND e.bucket = %d AND e.id > %d", tables, c.Lane.ID, p.bucket, p.from)
-		if !entries {
-			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", 0, FALSE, 0, FALSE%s ORDER BY e.id LIMIT %d)", "e.body", where, p.rows)
+		arm := func(body, failures, blocked, where string) {
+			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, 0, FALSE%s ORDER BY e.id LIMIT %d)", body, failures, blocked, where, p.rows)
+		}
+		free := lane.Unserialized(p.bucket)
+		if free && c.RouteWaits() {
+			where = c.notBehind(p.bucket, where, route)
+		}
+		if !c.aside.of(p.bucket) {
+			arm(body, "0", "FALSE", where)
 			continue
 		}
-		if lane.Unserialized(p.bucket) {
-			if c.RouteWaits() {
-				where = c.notBehind(p.bucket, where, route)
-			}
-			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, %s, FALSE%s AND %s ORDER BY e.id LIMIT %d)", "e.body",
-				key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"),
-				where, key.get(c.due(), "TRUE"), p.rows)
-			continue
+		if !free {
+			fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", p.bucket, where)
 		}
-		fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", p.bucket, where)
-		fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, %s, NOT %s%s AND %s ORDER BY e.id LIMIT %d)",
-			"CASE WHEN "+route.get(c.due(), "TRUE")+" THEN e.body END",
-			key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), route.get("i.failures", "0"), route.get(c.due(), "TRUE"),
-			where, key.get(c.due(), "TRUE"), p.rows)
+		arm(body, key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), where+" AND "+key.get(c.due(), "TRUE"))
 	}
 	return b.String()
 }
@@ -396,6 +442,8 @@ func (c *claim) readFrom(ctx context.Context, text string, limit outbox.Max) (ve
 			found = append(found, r)
 			return nil
 		}
+		route := c.aside.routes[r.Claimed.Record.Name]
+		r.Claimed.RouteFailures, r.Held = route.failures, route.waits
 		// There is something of this bucket to publish, or to wait behind.
 		if n := len(found) - 1; n >= 0 && found[n].None && found[n].Bucket == r.Bucket {
 			found = found[:n]

@@ -23,6 +23,7 @@ func unserializedCases[TX any]() []testCase[TX] {
 		{"UnserializedApplicationKeepsTheOrder", unserializedApplicationKeepsTheOrder[TX]},
 		{"UnserializedKeyInFlightIsNobodyElses", unserializedKeyInFlightIsNobodyElses[TX]},
 		{"UnserializedKeysAndRoutesWaitAlone", unserializedKeysAndRoutesWaitAlone[TX]},
+		{"BlockedKeyWaitsWithAllItsRows", blockedKeyWaitsWithAllItsRows[TX]},
 		{"UnserializedMessagesMoveToOtherBuckets", unserializedMessagesMoveToOtherBuckets[TX]},
 		{"UnserializedMessagesMayBeDelayed", unserializedMessagesMayBeDelayed[TX]},
 	}
@@ -324,5 +325,29 @@ func unserializedMessagesMayBeDelayed[TX any](t *testing.T, s *site[TX]) {
 	}
 	if got, err := s.Bucket(t.Context(), id); err != nil || got != outbox.Unserialized+7 {
 		t.Errorf("it is in bucket %d, %v, want %d", got, err, outbox.Unserialized+7)
+	}
+}
+
+// A key is blocked as a whole, whether the message that was refused is serialized and
+// the others are not, or the other way round.
+func blockedKeyWaitsWithAllItsRows[TX any](t *testing.T, s *site[TX]) {
+	operator := s.operator()
+	kinds := []*outbox.Outbox[TX]{s.outbox(outbox.Config{}), s.outbox(unserialized)}
+	for i, k := range sameBucket(2) {
+		s.put(kinds[i], order{k, 0})
+		c := s.claim(manyRows)
+		s.settle(c, nil, outbox.Failure{Row: s.row(c, order{k, 0}), Err: errRefused, RetryIn: time.Hour})
+		s.put(kinds[1-i], order{k, 1})
+		s.put(kinds[1], order{"free", i}) // beside it
+		c = s.claim(manyRows)
+		if got, want := names(c.Rows()), fmt.Sprint("free", i); got != want {
+			t.Errorf("while %s waits a claim has %q, want %q", k, got, want)
+		}
+		s.settle(c, c.Rows())
+		if _, err := operator.Release(t.Context(), admin.BlockedQuery{}); err != nil {
+			t.Fatal(err)
+		}
+		s.wantWaiting("when it is let go", order{k, 0}, order{k, 1})
+		s.drain(&recorder{}, outbox.RelayConfig{})
 	}
 }
