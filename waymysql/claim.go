@@ -260,11 +260,12 @@ func (e entry) get(what, none string) string {
 	return "IFNULL((SELECT " + what + " FROM " + e.tables + "outbox_blocked AS i WHERE i.lane = e.lane AND " + e.where + "), " + none + ")"
 }
 
-// aside is what is blocked: the buckets of which something has an entry, also one
-// that is due, and the routes.
+// aside is what is blocked.
 type aside struct {
-	buckets map[int16]bool
 	routes  map[string]blockedRoute
+	buckets map[int16]bool        // of which a key has an entry, also one that is due
+	keys    map[string]blockedKey // nil where there are too many to know
+	waiting map[int16][]string    // by bucket: keys that are known, as literals
 }
 
 type blockedRoute struct {
@@ -272,15 +273,22 @@ type blockedRoute struct {
 	waits    bool
 }
 
-// of reports whether keys of a bucket may have an entry. That of a key may be in the
-// bucket of its other rows, the unserialized or those that are not.
-func (a aside) of(bucket int16) bool {
-	return a.buckets[bucket] || a.buckets[(bucket+outbox.Unserialized)%(2*outbox.Unserialized)]
+type blockedKey struct {
+	message  waybill.MessageID // that was refused
+	failures int
 }
 
-// maxRouteNames is of how many routes a statement has the names in each of its arms.
-// To plan lookups for thirty buckets takes the server as many milliseconds.
-const maxRouteNames = 20
+// of reports whether keys of a bucket may have an entry.
+func (a aside) of(bucket int16) bool { return a.buckets[bucket] || a.buckets[lane.Twin(bucket)] }
+
+// To plan lookups for thirty buckets takes a server of MariaDB as many milliseconds, so
+// statements have the names of what waits while they are few.
+const (
+	maxKnownKeys  = 500
+	maxRouteNames = 20 // in each arm of a statement
+)
+
+func literal(name string) string { return fmt.Sprintf("X'%x'", name) }
 
 // body is the expression for the body of a row, which is left out where its route
 // waits.
@@ -288,7 +296,7 @@ func (a aside) body(lookUp string) string {
 	var waiting []string
 	for name, route := range a.routes {
 		if route.waits {
-			waiting = append(waiting, fmt.Sprintf("X'%x'", name))
+			waiting = append(waiting, literal(name))
 		}
 	}
 	switch n := len(waiting); {
@@ -301,35 +309,75 @@ func (a aside) body(lookUp string) string {
 	return "CASE WHEN e.message_name NOT IN (" + strings.Join(waiting, ", ") + ") THEN e.body END"
 }
 
+// fill writes into a row what is known of its key and route.
+func (a aside) fill(r *lane.Row) {
+	rec := r.Claimed.Record
+	route := a.routes[rec.Name]
+	r.Claimed.RouteFailures, r.Held = route.failures, route.waits
+	if key, ok := a.keys[rec.Key]; ok {
+		r.KeyBlocked = true
+		if key.message == rec.ID {
+			r.Claimed.Failures = key.failures
+		}
+	}
+}
+
 // readState reads which keys and routes wait, and who answers.
 func (c *claim) readState(ctx context.Context) (server string, err error) {
-	c.State.Next, c.aside = map[int16]time.Time{}, aside{map[int16]bool{}, map[string]blockedRoute{}}
-	err = c.query(ctx, c.db.outbox.Query("blocked_state"), func(rows *sql.Rows) error {
-		var now int64
-		var who, route sql.NullString
-		var bucket sql.Null[int16]
-		var next sql.NullInt64
-		var failures sql.Null[int]
-		if err := rows.Scan(&c.State.Version, &now, &who, &c.buckets, &bucket, &route, &next, &failures); err != nil {
-			return err
-		}
-		c.State.Now, server = at(now), who.String
-		switch {
-		case !bucket.Valid:
-		case bucket.V == lane.Route:
-			c.aside.routes[route.String] = blockedRoute{failures.V, next.Valid}
-		default:
-			c.aside.buckets[bucket.V] = true
-		}
-		if until, ok := c.State.Next[bucket.V]; next.Valid && (!ok || at(next.Int64).Before(until)) {
-			c.State.Next[bucket.V] = at(next.Int64)
-		}
-		return nil
-	}, c.db.schema, c.db.prefix+"outbox", c.Lane.ID)
+	at := []any{c.db.schema, c.db.prefix + "outbox", c.Lane.ID}
+	n, server, err := c.readAside(ctx, map[string]blockedKey{}, "blocked_entries", append(at, c.db.knownKeys+1, c.Lane.ID)...)
+	if err == nil && n > c.db.knownKeys {
+		_, server, err = c.readAside(ctx, nil, "blocked_buckets", at...)
+	}
 	if err == nil && server == "" {
 		err = errors.New("waymysql: the outbox's table is gone")
 	}
 	return server, err
+}
+
+func (c *claim) readAside(ctx context.Context, keys map[string]blockedKey, query string, args ...any) (n int, server string, err error) {
+	c.State.Next = map[int16]time.Time{}
+	c.aside = aside{map[string]blockedRoute{}, map[int16]bool{}, keys, map[int16][]string{}}
+	err = c.query(ctx, c.db.outbox.Query(query), func(rows *sql.Rows) (err error) {
+		n++
+		server, err = c.addState(rows)
+		return err
+	}, args...)
+	return n, server, err
+}
+
+// addState reads an entry, or what those of a bucket have in common.
+func (c *claim) addState(rows *sql.Rows) (server string, err error) {
+	var now int64
+	var who, route, key sql.NullString
+	var bucket sql.Null[int16]
+	var message []byte
+	var next sql.NullInt64
+	var failures sql.Null[int]
+	if err := rows.Scan(&c.State.Version, &now, &who, &c.buckets, &bucket, &route, &key, &message, &next, &failures); err != nil {
+		return "", err
+	}
+	c.State.Now = at(now)
+	switch {
+	case !bucket.Valid:
+	case bucket.V == lane.Route:
+		c.aside.routes[route.String] = blockedRoute{failures.V, next.Valid}
+	case bucket.V != lane.Unkeyed:
+		c.aside.buckets[bucket.V] = true
+		if c.aside.keys == nil {
+			break
+		}
+		entry := blockedKey{failures: failures.V}
+		copy(entry.message[:], message)
+		c.aside.keys[key.String] = entry
+		if next.Valid {
+			c.aside.waiting[bucket.V] = append(c.aside.waiting[bucket.V], literal(key.String))
+		}
+	}
+	if until, ok := c.State.Next[bucket.V]; next.Valid && (!ok || at(next.Int64).Before(until)) {
+		c.State.Next[bucket.V] = at(next.Int64)
+	}
+	return who.String, nil
 }
 
 // readBuckets reads the locked buckets, from behind their cursors where those
@@ -394,8 +442,8 @@ type part struct {
 // each from behind a mark or cursor of its own, without those of keys that wait.
 // Rows of a route that waits come without their bodies, because what follows
 // them in their keys must wait with them. The first arm is the version of the
-// blocked keys that this statement sees. A bucket in which a key is blocked also has
-// an arm with its last id, in case nothing of it may be published; not so one of
+// blocked keys that this statement sees. A bucket in which a key waits also has an
+// arm with its last id, in case nothing of it may be published; not so one of
 // unserialized rows, which has no cursor and of which only what does not wait is
 // read.
 func (c *claim) rowsOf(parts []part) string {
@@ -406,21 +454,32 @@ func (c *claim) rowsOf(parts []part) string {
 	fmt.Fprintf(&b, "(SELECT -3, l.blocked_version, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM %soutbox_lane AS l WHERE l.id = %d)", tables, c.Lane.ID)
 	for _, p := range parts {
 		where := fmt.Sprintf(" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.lane = %d AND e.bucket = %d AND e.id > %d", tables, c.Lane.ID, p.bucket, p.from)
-		arm := func(body, failures, blocked, where string) {
+		arm := func(failures, blocked, where string) {
 			fmt.Fprintf(&b, " UNION ALL (SELECT "+columns+", %s, %s, 0, FALSE%s ORDER BY e.id LIMIT %d)", body, failures, blocked, where, p.rows)
 		}
 		free := lane.Unserialized(p.bucket)
 		if free && c.RouteWaits() {
 			where = c.notBehind(p.bucket, where, route)
 		}
-		if !c.aside.of(p.bucket) {
-			arm(body, "0", "FALSE", where)
-			continue
+		last := func() {
+			if !free {
+				fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", p.bucket, where)
+			}
 		}
-		if !free {
-			fmt.Fprintf(&b, " UNION ALL (SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", p.bucket, where)
+		switch {
+		case c.aside.keys != nil:
+			without := ""
+			if waiting := slices.Concat(c.aside.waiting[p.bucket], c.aside.waiting[lane.Twin(p.bucket)]); len(waiting) > 0 {
+				last()
+				without = " AND e.partition_key NOT IN (" + strings.Join(waiting, ", ") + ")"
+			}
+			arm("0", "FALSE", where+without)
+		case c.aside.of(p.bucket):
+			last()
+			arm(key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), where+" AND "+key.get(c.due(), "TRUE"))
+		default:
+			arm("0", "FALSE", where)
 		}
-		arm(body, key.get("CASE WHEN i.message_id = e.message_id THEN i.failures ELSE 0 END", "0"), key.get("TRUE", "FALSE"), where+" AND "+key.get(c.due(), "TRUE"))
 	}
 	return b.String()
 }
@@ -442,8 +501,7 @@ func (c *claim) readFrom(ctx context.Context, text string, limit outbox.Max) (ve
 			found = append(found, r)
 			return nil
 		}
-		route := c.aside.routes[r.Claimed.Record.Name]
-		r.Claimed.RouteFailures, r.Held = route.failures, route.waits
+		c.aside.fill(&r)
 		// There is something of this bucket to publish, or to wait behind.
 		if n := len(found) - 1; n >= 0 && found[n].None && found[n].Bucket == r.Bucket {
 			found = found[:n]

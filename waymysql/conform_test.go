@@ -22,6 +22,22 @@ func TestOutbox(t *testing.T) {
 	waytest.Outbox(t, place)
 }
 
+// The same where so much is blocked that a claim does not know it by name.
+func TestOutboxWithLookups(t *testing.T) {
+	t.Parallel()
+	waytest.Outbox(t, func(t *testing.T) waytest.Place[*sql.Tx] {
+		p := place(t)
+		p.Store.(*waymysql.DB).KnowNoKeys()
+		another := p.Another
+		p.Another = func(t *testing.T) waytest.Store[*sql.Tx] {
+			store := another(t)
+			store.(*waymysql.DB).KnowNoKeys()
+			return store
+		}
+		return p
+	})
+}
+
 func TestInbox(t *testing.T) {
 	t.Parallel()
 	waytest.Inbox(t, place)

@@ -86,6 +86,8 @@ type DB struct {
 
 	outbox, inbox, queue, admin, failed, rebucketing sqlfile.Set
 
+	knownKeys int // blocked keys that a claim knows by name, at the most
+
 	usual  atomic.Int64 // size of an outbox's rows in bytes
 	moving lane.Moving
 
@@ -154,7 +156,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 		c.Logger = &mysql.NopLogger{}
 	}
 	db := &DB{
-		cfg: c, prefix: prefix, schema: schema,
+		cfg: c, prefix: prefix, schema: schema, knownKeys: maxKnownKeys,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*served{},
 	}

@@ -333,17 +333,20 @@ func unserializedMessagesMayBeDelayed[TX any](t *testing.T, s *site[TX]) {
 func blockedKeyWaitsWithAllItsRows[TX any](t *testing.T, s *site[TX]) {
 	operator := s.operator()
 	kinds := []*outbox.Outbox[TX]{s.outbox(outbox.Config{}), s.outbox(unserialized)}
-	for i, k := range sameBucket(2) {
+	keys := sameBucket(4)
+	for i, k := range keys[:2] {
 		s.put(kinds[i], order{k, 0})
 		c := s.claim(manyRows)
 		s.settle(c, nil, outbox.Failure{Row: s.row(c, order{k, 0}), Err: errRefused, RetryIn: time.Hour})
 		s.put(kinds[1-i], order{k, 1})
-		s.put(kinds[1], order{"free", i}) // beside it
-		c = s.claim(manyRows)
-		if got, want := names(c.Rows()), fmt.Sprint("free", i); got != want {
-			t.Errorf("while %s waits a claim has %q, want %q", k, got, want)
+		for j, free := range keys[2:] { // of its bucket
+			s.put(kinds[j], order{free, i})
+			c = s.claim(manyRows)
+			if got, want := names(c.Rows()), fmt.Sprint(free, i); got != want {
+				t.Errorf("while %s waits a claim has %q, want %q", k, got, want)
+			}
+			s.settle(c, c.Rows())
 		}
-		s.settle(c, c.Rows())
 		if _, err := operator.Release(t.Context(), admin.BlockedQuery{}); err != nil {
 			t.Fatal(err)
 		}

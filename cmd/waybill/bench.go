@@ -49,7 +49,8 @@ same run. Rounds of both sides take turns; the ratio is the median of the rounds
             waits for each confirmation), pipelined (1000), pipelined-one-key; or --keys N, for one
             case of so many keys. --case one-failing-key: the latency of 999 keys, each with two messages
             a second for --slice, while the broker refuses all of one more, against the same while
-            it takes them; less is better. It needs RabbitMQ 3.10
+            it takes them; less is better. --case hundred-failing-keys: of 900 keys, beside so many.
+            They need RabbitMQ 3.10
   dispatch  a transaction with a business row and one, two or five messages, against the same with a
             plain insert; more --buckets are more dispatch locks, and fewer transactions that wait.
             --case one, two, five, beside-relay (8 writers while a relay drains)
@@ -70,8 +71,8 @@ measured; the yardstick keeps its batches of 500.
 With --json: {"results": [{"case", "database", "keys", "workers", "ordering", "rate",
 "yardstick_rate", "ratio", "min", "max", "rounds", "target", "buckets", "batch", "window",
 "rows"}]}; dispatch beside a relay has "relayed_rate" and "yardstick_relayed_rate" too; latency
-and one-failing-key have "latency" and "yardstick_latency" in place of rates, each with "p50_ms" and
-"p99_ms", one-failing-key also "longest_pause_ms", and "max_ratio"; claim
+and failing keys have "latency" and "yardstick_latency" in place of rates, each with "p50_ms" and
+"p99_ms", failing keys also "longest_pause_ms" (of any other key) and "max_ratio"; claim
 has "growth" and "yardstick_growth", each with "unit", "from", "to", "factor", and "max_to" or
 "max_factor" where something is wanted.`,
 		Example: `  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
@@ -86,7 +87,7 @@ has "growth" and "yardstick_growth", each with "unit", "from", "to", "factor", a
 	p.IntVar(&f.Rounds, "rounds", 5, "how often each side is measured; a median wants 3 or more")
 	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay and inbox (inbox: 20,000); waiting beside dispatch; for claim (default there 1,000,000)")
 	p.IntVar(&f.Keys, "keys", 1000, "partition keys (dispatch: 100,000); relay then measures this case alone")
-	p.DurationVar(&f.Slice, "slice", 30*time.Second, "how long each side of latency and one-failing-key is measured in a round (dispatch: 1s)")
+	p.DurationVar(&f.Slice, "slice", 30*time.Second, "how long each side of latency and failing keys is measured in a round (dispatch: 1s)")
 	p.IntVar(&f.Buckets, "buckets", outbox.DefaultBuckets, "buckets of the outbox")
 	p.IntVar(&f.Workers, "workers", 2, "batches a relay has in hand at once (inbox: handlers)")
 	p.IntVar(&f.Batch, "batch", 0, "rows a relay claims at once (default 500)")

@@ -39,7 +39,7 @@ type Options struct {
 	Batch, Window int
 	// Buckets is how many the outbox has; 0 means outbox.DefaultBuckets.
 	Buckets int
-	// Slice is how long a side of latency, of dispatch or of one-failing-key is
+	// Slice is how long a side of latency, of dispatch or of the failing keys is
 	// measured in a round.
 	Slice time.Duration
 	// Drain is the command of a process that drains the outbox of a configuration
@@ -59,7 +59,9 @@ func Cases(command string) (names []string) {
 		for _, c := range relayCases {
 			names = append(names, c.name)
 		}
-		names = append(names, oneFailingKey)
+		for _, c := range failingCases {
+			names = append(names, c.name)
+		}
 	case "dispatch":
 		names = []string{"one", "two", "five", "beside-relay"}
 	case "claim":
@@ -113,7 +115,7 @@ type Result struct {
 	Growth          *Growth `json:"growth,omitempty"`
 	YardstickGrowth *Growth `json:"yardstick_growth,omitempty"`
 
-	// Of latency and one-failing-key, which have no rates.
+	// Of latency and the failing keys, which have no rates.
 	Latency          *quantiles `json:"latency,omitempty"`
 	YardstickLatency *quantiles `json:"yardstick_latency,omitempty"`
 }

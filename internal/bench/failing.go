@@ -12,17 +12,22 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
+// failingCases are cases of relay: how many of the keys fail.
+var failingCases = []struct {
+	name string
+	keys int
+}{{"one-failing-key", 1}, {"hundred-failing-keys", 100}}
+
 const (
-	oneFailingKey = "one-failing-key"
-	failingKeys   = 1000
-	failingPace   = 10 * time.Millisecond
-	failingBurst  = 20   // messages each, so that a key has two a second
-	failingRatio  = 1.25 // of the 99th percentiles, at the most
+	failingKeys  = 1000
+	failingPace  = 10 * time.Millisecond
+	failingBurst = 20   // messages each, so that a key has two a second
+	failingRatio = 1.25 // of the 99th percentiles, at the most
 )
 
-// failingKey measures the latency of 999 keys while the broker refuses every
-// message of one more, against the same while it takes them.
-func failingKey(ctx context.Context, p place, b *broker, opt Options) (_ Result, err error) {
+// failing measures the latency of keys while the broker refuses every message of so
+// many others, against the same while it takes them.
+func failing(ctx context.Context, name string, refused int, p place, b *broker, opt Options) (_ Result, err error) {
 	db, ok := p.store().(admin.Database)
 	if !ok {
 		return Result{}, fmt.Errorf("%T is no admin.Database", p.store())
@@ -32,15 +37,15 @@ func failingKey(ctx context.Context, p place, b *broker, opt Options) (_ Result,
 		return Result{}, err
 	}
 	opt.Keys = failingKeys
-	l := latency{place: p, broker: b, opt: opt, one: kinds[0], every: failingPace, burst: failingBurst, apart: keyOf(0, failingKeys)}
-	refuse, closeRefusal, err := b.refusal(ctx, l.apart)
+	l := latency{place: p, broker: b, opt: opt, one: kinds[0], every: failingPace, burst: failingBurst, apart: refused}
+	refuse, closeRefusal, err := b.refusal(ctx, refused)
 	if err != nil {
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, closeRefusal()) }()
-	side := func(refused bool) func(ctx context.Context) (quantiles, error) {
+	side := func(refuses bool) func(ctx context.Context) (quantiles, error) {
 		return func(ctx context.Context) (quantiles, error) {
-			if err := refuse(refused); err != nil {
+			if err := refuse(refuses); err != nil {
 				return quantiles{}, err
 			}
 			q, err := l.relayed(ctx, p.store())
@@ -48,8 +53,8 @@ func failingKey(ctx context.Context, p place, b *broker, opt Options) (_ Result,
 				return q, err
 			}
 			blocked, err := db.Blocked(ctx, outbox.DefaultTransport, 0)
-			if err == nil && (len(blocked) > 0) != refused {
-				err = fmt.Errorf("%d keys are blocked where the broker refuses one: %t", len(blocked), refused)
+			if err == nil && (len(blocked) > 0) != refuses {
+				err = fmt.Errorf("%d keys are blocked where the broker refuses %d: %t", len(blocked), refused, refuses)
 			}
 			if err != nil {
 				return q, err
@@ -58,7 +63,7 @@ func failingKey(ctx context.Context, p place, b *broker, opt Options) (_ Result,
 			return q, err
 		}
 	}
-	res := Result{Case: "relay, " + oneFailingKey, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds,
+	res := Result{Case: "relay, " + name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds,
 		MaxRatio: failingRatio, Buckets: opt.buckets()}
 	res, err = compare(ctx, opt, res, side(true), side(false))
 	if err == nil {
@@ -67,11 +72,10 @@ func failingKey(ctx context.Context, p place, b *broker, opt Options) (_ Result,
 	return res, err
 }
 
-// refusal has the broker refuse what has a key, as long as it is told to: such a
-// message goes to a queue which is full, too.
-func (b *broker) refusal(ctx context.Context, key string) (set func(on bool) error, end func() error, err error) {
+// refusal has the broker refuse what has one of the first so many keys, as long as it
+// is told to: such a message goes to a queue which is full, too.
+func (b *broker) refusal(ctx context.Context, refused int) (set func(on bool) error, end func() error, err error) {
 	keys, full := b.name+"_keys", b.name+"_full"
-	of := amqp.Table{"x-match": "all-with-x", "x-partition-key": key}
 	end = func() error {
 		return errors.Join(second(b.ch.QueueDelete(full, false, false, false)), b.ch.ExchangeDelete(keys, false, false))
 	}
@@ -84,9 +88,16 @@ func (b *broker) refusal(ctx context.Context, key string) (set func(on bool) err
 		return nil, nil, errors.Join(err, end())
 	}
 	return func(on bool) error {
-		if on {
-			return b.ch.QueueBind(full, "", keys, false, of)
+		for i := range refused {
+			of := amqp.Table{"x-match": "all-with-x", "x-partition-key": keyOf(i, failingKeys)}
+			change := func() error { return b.ch.QueueUnbind(full, "", keys, of) }
+			if on {
+				change = func() error { return b.ch.QueueBind(full, "", keys, false, of) }
+			}
+			if err := change(); err != nil {
+				return err
+			}
 		}
-		return b.ch.QueueUnbind(full, "", keys, of)
+		return nil
 	}, end, nil
 }

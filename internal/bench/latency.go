@@ -126,12 +126,12 @@ type latency struct {
 	one    transaction
 	every  time.Duration // a transaction
 	burst  int           // messages in it
-	apart  string        // a key whose messages are not measured
+	apart  int           // so many keys' messages are not measured
 }
 
 // relayed dispatches, and a relay publishes.
 func (l latency) relayed(ctx context.Context, store outbox.Store) (_ quantiles, err error) {
-	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: l.opt.Broker, Exchange: l.broker.name, KeyHeader: l.apart != ""})
+	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: l.opt.Broker, Exchange: l.broker.name, KeyHeader: l.apart > 0})
 	if err != nil {
 		return quantiles{}, err
 	}
@@ -191,7 +191,7 @@ func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publ
 				if late = json.Unmarshal(d.Body, &m); late != nil {
 					return
 				}
-				if m.Customer != l.apart {
+				if !l.isApart(m.Cents) {
 					arrived[m.Cents] = time.Now()
 					left--
 				}
@@ -237,16 +237,19 @@ func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publ
 		return quantiles{}, late
 	}
 	q := quantilesOf(took)
-	if l.apart != "" {
+	if l.apart > 0 {
 		q.Pause = longestPause(arrived, l.opt.Keys)
 	}
 	return q, nil
 }
 
-// notMeasured counts the messages of the key that is set apart.
+// isApart reports whether the i-th message is of a key that is set apart.
+func (l latency) isApart(i int) bool { return i%l.opt.Keys < l.apart }
+
+// notMeasured counts the messages of the keys that are set apart.
 func (l latency) notMeasured(n int) (of int) {
 	for i := range n {
-		if keyOf(i, l.opt.Keys) == l.apart {
+		if l.isApart(i) {
 			of++
 		}
 	}

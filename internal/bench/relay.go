@@ -64,8 +64,11 @@ func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
 		}
 		results = append(results, res)
 	}
-	if opt.Keys == 0 && opt.Wants(oneFailingKey) {
-		res, err := failingKey(ctx, p, broker, opt)
+	for _, c := range failingCases {
+		if opt.Keys != 0 || !opt.Wants(c.name) {
+			continue
+		}
+		res, err := failing(ctx, c.name, c.keys, p, broker, opt)
 		if err != nil {
 			return nil, err
 		}

@@ -28,11 +28,14 @@ type State struct {
 	Next    map[int16]time.Time // when the first waiting key of a bucket is due; Route's: route
 }
 
-// waits reports whether rows of a bucket may be held back, and until when.
+// waits reports whether rows of a bucket may be held back, and until when. The entry
+// of a key may be in the bucket of its other rows, the unserialized or those that are
+// not.
 func (s State) waits(bucket int16) (until time.Time, waits bool) {
-	until, waits = s.Next[bucket]
-	if route, ok := s.Next[Route]; ok && (!waits || route.Before(until)) {
-		until, waits = route, true
+	for _, of := range []int16{bucket, Twin(bucket), Route} {
+		if next, ok := s.Next[of]; ok && (!waits || next.Before(until)) {
+			until, waits = next, true
+		}
 	}
 	return until, waits
 }

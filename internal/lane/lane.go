@@ -43,6 +43,10 @@ func (l *Lane) Buckets() int { return len(l.marks) }
 // dispatch lock.
 func Unserialized(bucket int16) bool { return bucket >= outbox.Unserialized }
 
+// Twin returns the bucket of the unserialized rows of a bucket's keys, and of that
+// the other one.
+func Twin(bucket int16) int16 { return (bucket + outbox.Unserialized) % (2 * outbox.Unserialized) }
+
 // Keyed returns the buckets whose locks relays take for these.
 func Keyed(buckets []int16) []int16 {
 	locks := make([]int16, len(buckets))

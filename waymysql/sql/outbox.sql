@@ -26,16 +26,25 @@ SELECT 'table', (SELECT CAST(m.value AS SIGNED) FROM app.waybill_meta AS m WHERE
        CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time)
 FROM   information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?;
 
--- name: blocked_state
--- Which state of the lane's blocked keys the rows are read by, in which buckets
--- there are any, when the next of them is due, and the same of routes; who answers,
--- and how many buckets there are. It is read after
--- buckets and rows are locked. The table's creation changes when it is truncated:
--- its ids begin anew.
+-- name: blocked_entries
+-- Which state of the lane's blocked keys the rows are read by, who answers, how many
+-- buckets there are, and so many entries of what is blocked, with the time at which
+-- one is due that waits. It is read after buckets and rows are locked. The table's
+-- creation changes when it is truncated: its ids begin anew.
 SELECT l.blocked_version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        (SELECT CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time) FROM information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?),
        (SELECT m.value FROM app.waybill_meta AS m WHERE m.name = 'buckets'),
-       b.bucket, b.route, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(CASE WHEN b.next_attempt_at > UTC_TIMESTAMP(6) THEN b.next_attempt_at END)), MAX(b.failures)
+       b.bucket, b.route, b.partition_key, b.message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE WHEN b.next_attempt_at > UTC_TIMESTAMP(6) THEN b.next_attempt_at END), b.failures
+FROM   app.waybill_outbox_lane AS l
+LEFT   JOIN (SELECT e.bucket, e.route, e.partition_key, e.message_id, e.next_attempt_at, e.failures FROM app.waybill_outbox_blocked AS e FORCE INDEX (PRIMARY) WHERE e.lane = ? LIMIT ?) AS b ON TRUE
+WHERE  l.id = ?;
+
+-- name: blocked_buckets
+-- The same where there are too many entries: those of keys by their buckets.
+SELECT l.blocked_version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       (SELECT CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time) FROM information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?),
+       (SELECT m.value FROM app.waybill_meta AS m WHERE m.name = 'buckets'),
+       b.bucket, b.route, NULL, NULL, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(CASE WHEN b.next_attempt_at > UTC_TIMESTAMP(6) THEN b.next_attempt_at END)), MAX(b.failures)
 FROM   app.waybill_outbox_lane AS l LEFT JOIN app.waybill_outbox_blocked AS b ON b.lane = l.id
 WHERE  l.id = ?
 GROUP  BY l.blocked_version, b.bucket, b.route;
