@@ -47,10 +47,10 @@ same run. Rounds of both sides take turns; the ratio is the median of the rounds
             and order are checked at the queue after it. --case strict (1000 keys), zipf (1000, some
             with many rows), unique (each row its own), ten-keys, one-key (against a client that
             waits for each confirmation), pipelined (1000), pipelined-one-key; or --keys N, for one
-            case of so many keys. --case one-failing-key: the latency of 999 keys, each with two messages
-            a second for --slice, while the broker refuses all of one more, against the same while
-            it takes them; less is better. --case hundred-failing-keys: of 900 keys, beside so many.
-            They need RabbitMQ 3.10
+            case of so many keys. --case one-failing-key: the latency of 999 keys, with two messages
+            a second each for --slice, while the broker refuses all of one more, against the same
+            while it takes them; less is better. --case hundred-failing-keys: of 900 keys, beside so
+            many. They need RabbitMQ 3.10
   dispatch  a transaction with a business row and one, two or five messages, against the same with a
             plain insert; more --buckets are more dispatch locks, and fewer transactions that wait.
             --case one, two, five, beside-relay (8 writers while a relay drains)
