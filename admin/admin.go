@@ -17,8 +17,6 @@ import (
 type Database interface {
 	// SchemaUp creates or upgrades the tables; it may be repeated.
 	SchemaUp(ctx context.Context) (SchemaStatus, error)
-	// SchemaDown undoes the newest version of the tables.
-	SchemaDown(ctx context.Context) (SchemaStatus, error)
 	// Rebucket changes the number of the outbox's buckets, while dispatchers and
 	// relays run; they wait meanwhile, and a transaction that is open may have to
 	// be run again. With dryRun it only counts.
@@ -34,21 +32,19 @@ type Database interface {
 	// first.
 	Blocked(ctx context.Context, transport string, limit int) ([]BlockedKey, error)
 	// Release lets blocked routes and keys be tried at once, and returns how many.
-	// An entry of which nothing is left in the outbox is removed. A parked key goes on
-	// in order: first with what is parked of it.
+	// An entry of which nothing is left in the outbox is removed. The rows of a parked
+	// key come back in batches, in order; nothing of it is published before the last.
 	Release(ctx context.Context, q BlockedQuery) (int, error)
 	// Failed lists the failure store, oldest first.
 	Failed(ctx context.Context, q FailedQuery) ([]FailedMessage, error)
 	// FailedContent returns what a failed message carries; it may be secret.
 	FailedContent(ctx context.Context, number int64) (FailedContent, error)
 	// RetryFailed dispatches skipped messages again, all or none, under the ids that
-	// they have, and behind what waits of their keys. It returns how many; others
-	// than skipped ones are left out: parked ones go out in order, by Release.
+	// they have, and behind what waits of their keys. It returns how many; removed
+	// ones are left out.
 	RetryFailed(ctx context.Context, numbers ...int64) (int, error)
 	// RemoveFailed removes body and headers of failed messages, which are never sent
-	// then, and returns how many. That they were there stays on record. Those of keys
-	// that are being released are left out. A key of which nothing is parked any
-	// more stays parked.
+	// then, and returns how many. That they were there stays on record.
 	RemoveFailed(ctx context.Context, numbers ...int64) (int, error)
 	// Relays lists the relays that have reported within the last minute, as far
 	// as the database keeps reports.
@@ -77,7 +73,6 @@ type SchemaStatus struct {
 	Wanted   int      `json:"wanted"`
 	Pending  []string `json:"pending,omitempty"` // migrations that are missing
 	Applied  []string `json:"applied,omitempty"` // by this SchemaUp
-	Undone   string   `json:"undone,omitempty"`  // by this SchemaDown
 }
 
 // MaxRebucket is how many keyed messages may wait in an outbox whose number of
@@ -134,6 +129,9 @@ type OutboxMessage struct {
 type BlockedQuery struct {
 	Transport, Key, Route string
 	Row                   int64 // of a message without key
+	// SkipHead moves the refused message of each to the failure store first. A route
+	// has none.
+	SkipHead bool
 }
 
 // A Relay is one that runs, in the words of its last report.
@@ -161,19 +159,18 @@ type BlockedKey struct {
 	FirstFailedAt time.Time         `json:"first_failed_at"`
 	NextAttemptAt *time.Time        `json:"next_attempt_at"` // nil while it is parked
 	LastError     string            `json:"last_error"`
-	State         string            `json:"state"`   // Retrying, Parked or Releasing
+	State         string            `json:"state"`   // Retrying or Parked
 	Policy        string            `json:"policy"`  // what becomes of it in the end: see outbox.Policy
-	Waiting       int               `json:"waiting"` // rows in the outbox, the head included where it is there
-	Parked        int               `json:"parked"`  // rows in the failure store, which go out before those
+	Waiting       int               `json:"waiting"` // rows in the outbox, the head included
+	Parked        int               `json:"parked"`  // of those, rows that are set aside
 }
 
 // The states of a BlockedKey and of a FailedMessage.
 const (
-	Retrying  = "retrying"  // its head is tried again and again
-	Parked    = "parked"    // nothing of it is tried until it is released
-	Releasing = "releasing" // what is parked of it goes out
-	Skipped   = "skipped"   // it was left out; its key has gone on
-	Removed   = "removed"   // by an operator
+	Retrying = "retrying" // its head is tried again and again
+	Parked   = "parked"   // nothing of it is tried until it is released
+	Skipped  = "skipped"  // it was left out; its key has gone on
+	Removed  = "removed"  // by an operator
 )
 
 // FailedQuery selects messages of the failure store; zero fields select all that
@@ -186,16 +183,16 @@ type FailedQuery struct {
 	Limit                int
 }
 
-// FailedMessage is one that a relay has given up, or that waits behind one.
+// FailedMessage is one that a relay or an operator has skipped.
 type FailedMessage struct {
 	Number        int64             `json:"number"` // in the failure store, in order within a key
-	State         string            `json:"state"`  // Parked, Skipped or Removed
+	State         string            `json:"state"`  // Skipped or Removed
 	Transport     string            `json:"transport"`
 	Name          string            `json:"name"`
 	Key           string            `json:"key"`
 	ID            waybill.MessageID `json:"id"`
 	CreatedAt     time.Time         `json:"created_at"`
-	Failures      int               `json:"failures"` // 0 for one that waits behind another
+	Failures      int               `json:"failures"`
 	FirstFailedAt *time.Time        `json:"first_failed_at,omitempty"`
 	FailedAt      time.Time         `json:"failed_at"` // when it came here, or was refused last
 	LastError     string            `json:"last_error"`

@@ -35,12 +35,12 @@ func dispatch(ctx context.Context, dir string, messages int) (*race, error) {
 	if err != nil {
 		return nil, err
 	}
-	var lane int64
-	if err := db.SQL().QueryRowContext(ctx, "SELECT id FROM waybill_outbox_lane WHERE name = ?", outbox.DefaultTransport).Scan(&lane); err != nil {
+	var transport int64
+	if err := db.SQL().QueryRowContext(ctx, "SELECT id FROM waybill_transport WHERE name = ?", outbox.DefaultTransport).Scan(&transport); err != nil {
 		return nil, err
 	}
 	statements, err := prepare(ctx, db, insertOrder,
-		"INSERT INTO waybill_outbox (lane, message_id, message_name, partition_key, headers, body, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)")
+		"INSERT INTO waybill_outbox (transport, message_id, message_name, partition_key, headers, body, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)")
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func dispatch(ctx context.Context, dir string, messages int) (*race, error) {
 		},
 		yardstick: func(ctx context.Context) (int, error) {
 			for n := range transactions {
-				if err := byHand(ctx, db.SQL(), order, message, lane, newOrder(n), messages); err != nil {
+				if err := byHand(ctx, db.SQL(), order, message, transport, newOrder(n), messages); err != nil {
 					return n, err
 				}
 			}
@@ -83,7 +83,7 @@ func byOutbox(ctx context.Context, out *outbox.Outbox[*sql.Tx], order *sql.Stmt,
 	})
 }
 
-func byHand(ctx context.Context, db *sql.DB, order, message *sql.Stmt, lane int64, m orderPlaced, messages int) error {
+func byHand(ctx context.Context, db *sql.DB, order, message *sql.Stmt, transport int64, m orderPlaced, messages int) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func byHand(ctx context.Context, db *sql.DB, order, message *sql.Stmt, lane int6
 		if err != nil {
 			return err
 		}
-		if _, err := insert.ExecContext(ctx, lane, id[:], m.MessageName(), m.PartitionKey(), "{}", body, time.Now().UnixMicro()); err != nil {
+		if _, err := insert.ExecContext(ctx, transport, id[:], m.MessageName(), m.PartitionKey(), "{}", body, time.Now().UnixMicro()); err != nil {
 			return err
 		}
 	}

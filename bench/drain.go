@@ -33,8 +33,8 @@ func drain(ctx context.Context, dir string, toQueue bool) (*race, error) {
 	if err := db.AddTransports(ctx, outbox.DefaultTransport); err != nil {
 		return nil, err
 	}
-	var lane int64
-	if err := db.SQL().QueryRowContext(ctx, "SELECT id FROM waybill_outbox_lane WHERE name = ?", outbox.DefaultTransport).Scan(&lane); err != nil {
+	var transport int64
+	if err := db.SQL().QueryRowContext(ctx, "SELECT id FROM waybill_transport WHERE name = ?", outbox.DefaultTransport).Scan(&transport); err != nil {
 		return nil, err
 	}
 	to, byHandTo := outbox.Publisher(confirming{}), (*sql.DB)(nil)
@@ -59,10 +59,10 @@ func drain(ctx context.Context, dir string, toQueue bool) (*race, error) {
 			}
 			return backlog, err
 		},
-		yardstick: func(ctx context.Context) (int, error) { return relayByHand(ctx, db.SQL(), byHandTo, lane) },
+		yardstick: func(ctx context.Context) (int, error) { return relayByHand(ctx, db.SQL(), byHandTo, transport) },
 		pairs:     1,
 		slice: func(ctx context.Context) error {
-			return errors.Join(empty(ctx, broker, "waybill_queue"), empty(ctx, db, "waybill_outbox"), fill(ctx, db, "waybill_outbox", "lane", lane, backlog))
+			return errors.Join(empty(ctx, broker, "waybill_queue"), empty(ctx, db, "waybill_outbox"), fill(ctx, db, "waybill_outbox", "transport", transport, backlog))
 		},
 		close: func() error { return errors.Join(db.Close(), broker.Close()) },
 	}, nil
@@ -79,7 +79,7 @@ func (confirming) Publish(_ context.Context, items []outbox.Item, results chan<-
 
 // relayByHand is what one would write in an afternoon: no refused messages, no
 // blocked keys, no delays, one relay. Without to, messages count as delivered.
-func relayByHand(ctx context.Context, db, to *sql.DB, lane int64) (total int, err error) {
+func relayByHand(ctx context.Context, db, to *sql.DB, transport int64) (total int, err error) {
 	type row struct {
 		at            int64
 		id            []byte
@@ -89,7 +89,7 @@ func relayByHand(ctx context.Context, db, to *sql.DB, lane int64) (total int, er
 	}
 	for {
 		rows, err := db.QueryContext(ctx, `SELECT id, message_id, message_name, partition_key, headers, body, created_at
-			FROM waybill_outbox WHERE lane = ? ORDER BY id LIMIT 500`, lane)
+			FROM waybill_outbox WHERE transport = ? ORDER BY id LIMIT 500`, transport)
 		if err != nil {
 			return total, err
 		}
@@ -123,7 +123,7 @@ func relayByHand(ctx context.Context, db, to *sql.DB, lane int64) (total int, er
 				return total, err
 			}
 		}
-		if _, err := db.ExecContext(ctx, "DELETE FROM waybill_outbox WHERE lane = ? AND id <= ?", lane, batch[len(batch)-1].at); err != nil {
+		if _, err := db.ExecContext(ctx, "DELETE FROM waybill_outbox WHERE transport = ? AND id <= ?", transport, batch[len(batch)-1].at); err != nil {
 			return total, err
 		}
 		total += len(batch)

@@ -93,9 +93,9 @@ const (
 type OnExhausted string
 
 const (
-	Halt OnExhausted = "halt"
-	Park OnExhausted = "park"
-	Skip OnExhausted = "skip"
+	Block OnExhausted = "block"
+	Park  OnExhausted = "park"
+	Skip  OnExhausted = "skip"
 )
 
 // A Message has no settings yet.
@@ -118,7 +118,7 @@ func defaults() *Config {
 	return &Config{
 		Transports: map[string]Transport{},
 		Outbox: Outbox{
-			Ordering: Strict, OnExhausted: Halt, Retry: OutboxRetry{MaxAttempts: 10},
+			Ordering: Strict, OnExhausted: Block, Retry: OutboxRetry{MaxAttempts: 10},
 			IdleTimeout: 30 * time.Second, PublishDeadline: 10 * time.Second,
 		},
 		Routing:  map[string][]string{},

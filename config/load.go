@@ -91,7 +91,7 @@ func (c *Config) read(r *reader) field {
 		"outbox": r.group(map[string]field{
 			"to":           r.text(&c.Outbox.To),
 			"ordering":     oneOf(r, &c.Outbox.Ordering, Strict, Pipelined),
-			"on_exhausted": oneOf(r, &c.Outbox.OnExhausted, Halt, Park, Skip),
+			"on_exhausted": oneOf(r, &c.Outbox.OnExhausted, Block, Park, Skip),
 			"retry":        r.group(map[string]field{"max_attempts": r.int(&c.Outbox.Retry.MaxAttempts)}),
 
 			"idle_timeout":     r.duration(&c.Outbox.IdleTimeout),
@@ -137,7 +137,7 @@ func (route *Route) read(r *reader) field {
 		"exchange":    r.text(&route.Exchange),
 		"routing_key": r.text(&route.RoutingKey),
 
-		"on_exhausted": oneOf(r, &route.OnExhausted, Halt, Park, Skip),
+		"on_exhausted": oneOf(r, &route.OnExhausted, Block, Park, Skip),
 	})
 }
 

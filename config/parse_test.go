@@ -20,7 +20,7 @@ transports:
   catalog:
     dsn: memory://
     retry: *slow
-outbox: { to: events, ordering: strict, on_exhausted: halt, retry: { max_attempts: "${ATTEMPTS:-7}" }, idle_timeout: 1m, publish_deadline: 20s, routes: { "payment.*": { exchange: payments, routing_key: payment }, order.placed: { exchange: orders, on_exhausted: park } } }
+outbox: { to: events, ordering: strict, on_exhausted: block, retry: { max_attempts: "${ATTEMPTS:-7}" }, idle_timeout: 1m, publish_deadline: 20s, routes: { "payment.*": { exchange: payments, routing_key: payment }, order.placed: { exchange: orders, on_exhausted: park } } }
 routing: { "catalog.*": catalog, "invoice.send": [orders_high, events], "*": events }
 messages: { order.placed: {}, order.shipped: }
 inbox: { retention: 2w }
@@ -42,7 +42,7 @@ func TestParseReadsEverySetting(t *testing.T) {
 			"catalog":     {DSN: MustParseDSN("memory://"), Retry: slow},
 		},
 		Outbox: Outbox{
-			To: "events", Ordering: Strict, OnExhausted: Halt, Retry: OutboxRetry{MaxAttempts: 7}, IdleTimeout: time.Minute, PublishDeadline: 20 * time.Second,
+			To: "events", Ordering: Strict, OnExhausted: Block, Retry: OutboxRetry{MaxAttempts: 7}, IdleTimeout: time.Minute, PublishDeadline: 20 * time.Second,
 			Routes: map[string]Route{"payment.*": {Exchange: "payments", RoutingKey: "payment"}, "order.placed": {Exchange: "orders", OnExhausted: Park}},
 		},
 		Routing:  map[string][]string{"catalog.*": {"catalog"}, "invoice.send": {"orders_high", "events"}, "*": {"events"}},
@@ -63,7 +63,7 @@ func TestAnEmptyFileIsTheDefaults(t *testing.T) {
 		want := &Config{
 			Database:   MustParseDSN("sqlite://./waybill.db"),
 			Transports: map[string]Transport{},
-			Outbox:     Outbox{Ordering: "strict", OnExhausted: "halt", Retry: OutboxRetry{MaxAttempts: 10}, IdleTimeout: 30 * time.Second, PublishDeadline: 10 * time.Second},
+			Outbox:     Outbox{Ordering: "strict", OnExhausted: "block", Retry: OutboxRetry{MaxAttempts: 10}, IdleTimeout: 30 * time.Second, PublishDeadline: 10 * time.Second},
 			Routing:    map[string][]string{},
 			Messages:   map[string]Message{},
 			Inbox:      Inbox{Retention: 720 * time.Hour},
@@ -166,7 +166,7 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"inbox: {retention: 0}":                                                                "inbox.retention: 0s is not above zero",
 		"inbox: {retention: '${N:-x}'}":                                                        `inbox.retention: "${N:-x}" is not a duration`,
 		transport + "inbox: {retention: 17m}":                                                  `waybill.yaml:2: inbox.retention: 17m is not longer than the retries of transport "events", 17m40.4s with jitter`,
-		transport + "outbox: {on_exhausted: retry}":                                            `outbox.on_exhausted: "retry" is not one of halt, park, skip`,
+		transport + "outbox: {on_exhausted: retry}":                                            `outbox.on_exhausted: "retry" is not one of block, park, skip`,
 		transport + "outbox:\n  routes: { 'payment.*': {} }":                                   `waybill.yaml:3: outbox.routes."payment.*": it changes nothing (give exchange, routing_key or on_exhausted)`,
 		transport + "outbox: {routes: {'payment*': {exchange: p}}}":                            `outbox.routes."payment*": not a pattern (write a message name, "prefix.*" or "*")`,
 		transport + "outbox: {routes: {'*': {routing_key: " + strings.Repeat("k", 256) + "}}}": `outbox.routes."*".routing_key: 256 bytes, the limit is 255`,

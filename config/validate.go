@@ -124,7 +124,7 @@ func (v *validation) outbox() {
 }
 
 func (v *validation) policy(at keyPath, p OnExhausted) {
-	v.check(p == Halt || p == Park || p == Skip, at, quote(string(p))+" is not a policy", "write halt, park or skip")
+	v.check(p == Block || p == Park || p == Skip, at, quote(string(p))+" is not a policy", "write block, park or skip")
 }
 
 func (v *validation) period(at keyPath, d time.Duration) {

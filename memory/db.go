@@ -27,17 +27,17 @@ var (
 type DB struct {
 	writing chan struct{} // holds a token while a transaction is open
 
-	mu      sync.Mutex // guards what follows; nobody waits while holding it
-	lastID  int64      // of rows and messages: ids are given in commit order
-	lanes   map[string]*lane
-	queues  map[string]*queue
-	delayed []delayed // by the time they are due
-	inbox   map[inboxKey]bool
+	mu         sync.Mutex // guards what follows; nobody waits while holding it
+	lastID     int64      // of rows and messages: ids are given in commit order
+	transports map[string]*transport
+	queues     map[string]*queue
+	delayed    []delayed // by the time they are due
+	inbox      map[inboxKey]bool
 }
 
 // NewDB returns an empty database.
 func NewDB() *DB {
-	return &DB{writing: make(chan struct{}, 1), lanes: map[string]*lane{}, queues: map[string]*queue{}, inbox: map[inboxKey]bool{}}
+	return &DB{writing: make(chan struct{}, 1), transports: map[string]*transport{}, queues: map[string]*queue{}, inbox: map[inboxKey]bool{}}
 }
 
 // A Tx is a transaction of a DB. It belongs to one goroutine.
@@ -161,7 +161,7 @@ func (db *DB) Write(_ context.Context, tx *Tx, rows ...outbox.Row) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	for _, row := range rows {
-		if row.Queue == "" && !db.lane(row.Transport).known {
+		if row.Queue == "" && !db.transport(row.Transport).known {
 			return fmt.Errorf("unknown transport %q", row.Transport)
 		}
 	}
@@ -216,7 +216,7 @@ func (db *DB) insert(row outbox.Row) {
 	if row.Queue != "" {
 		db.queue(row.Queue).add(db.lastID, row.Record)
 	} else {
-		db.lane(row.Transport).add(db.lastID, row.Record)
+		db.transport(row.Transport).add(db.lastID, row.Record)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill"
@@ -135,9 +134,9 @@ func TestStoredRecordsAreTheDatabasesOwn(t *testing.T) {
 	wantPending(t, db, "a1 ")
 }
 
-func claimRows(t testing.TB, db *memory.DB, max outbox.Max) (outbox.Claim, string) {
+func claimRows(t testing.TB, db *memory.DB, max outbox.ClaimLimit) (outbox.Claim, string) {
 	t.Helper()
-	claim, err := db.Claim(t.Context(), "events", max)
+	claim, err := db.Claim(t.Context(), "events", outbox.Keyed, max)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,47 +147,13 @@ func claimRows(t testing.TB, db *memory.DB, max outbox.Max) (outbox.Claim, strin
 	return claim, bodies(recs)
 }
 
-var anyNumber = outbox.Max{Rows: 100, Bytes: 1 << 20}
+var anyNumber = outbox.ClaimLimit{Rows: 100, Bytes: 1 << 20}
 
 func settle(t testing.TB, claim outbox.Claim, published []outbox.ClaimedRow, failed ...outbox.Failure) {
 	t.Helper()
 	if err := claim.Settle(t.Context(), published, failed); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func TestRefusedKeyWaitsAndOthersFlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := newDB(t)
-		commit(t, db, row(t, "a", "a1"), row(t, "a", "a2"), row(t, "", "x1"), row(t, "", "x2"))
-		for failures := range 3 {
-			claim, _ := claimRows(t, db, anyNumber)
-			rows := claim.Rows()
-			if got := []int{rows[0].Failures, rows[1].Failures}; !cmp.Equal(got, []int{failures, 0}) {
-				t.Errorf("failures of a1 and a2 = %v, want %v", got, []int{failures, 0})
-			}
-			settle(t, claim, nil, outbox.Failure{Row: rows[0], Err: errDeclined, RetryIn: time.Minute})
-			if empty, got := claimRows(t, db, anyNumber); got != "x1 x2 " {
-				t.Errorf("claim while a waits = %q, want the rows without key", got)
-			} else {
-				settle(t, empty, nil)
-			}
-			left, err := db.Left(t.Context(), "events")
-			if want := (outbox.Left{Pending: 4, Blocked: 2}); err != nil || left != want {
-				t.Errorf("Left = %+v, %v, want %+v", left, err, want)
-			}
-			time.Sleep(time.Minute)
-		}
-		claim, _ := claimRows(t, db, anyNumber)
-		rows := claim.Rows()
-		// The head gets through and its successor is refused: that counts anew.
-		settle(t, claim, rows[:1], outbox.Failure{Row: rows[1], Err: errDeclined, RetryIn: time.Minute}, outbox.Failure{Row: rows[2], Err: errDeclined, RetryIn: time.Hour})
-		time.Sleep(time.Minute)
-		claim, got := claimRows(t, db, anyNumber)
-		if got != "a2 x2 " || claim.Rows()[0].Failures != 1 {
-			t.Errorf("claim = %q with %d failures of a2, want a2 after its first failure and x2", got, claim.Rows()[0].Failures)
-		}
-	})
 }
 
 func TestDelayedRowIsOrderedFromItsDueTime(t *testing.T) {

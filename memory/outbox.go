@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// lane is the outbox of one transport. DB.mu guards it.
-type lane struct {
+// transport is the outbox of one. DB.mu guards it.
+type transport struct {
 	known   bool                // by AddTransports
 	rows    []outbox.ClaimedRow // in commit order
 	blocked map[blockedKey]*blocked
@@ -39,20 +39,20 @@ type blocked struct {
 	until    time.Time
 }
 
-// lane returns the lane of a transport. The caller holds mu.
-func (db *DB) lane(transport string) *lane {
-	l, ok := db.lanes[transport]
+// transport returns the outbox of a transport. The caller holds mu.
+func (db *DB) transport(name string) *transport {
+	t, ok := db.transports[name]
 	if !ok {
-		l = &lane{blocked: map[blockedKey]*blocked{}, claimed: map[blockedKey]bool{}, hints: make(chan struct{}, 1)}
-		db.lanes[transport] = l
+		t = &transport{blocked: map[blockedKey]*blocked{}, claimed: map[blockedKey]bool{}, hints: make(chan struct{}, 1)}
+		db.transports[name] = t
 	}
-	return l
+	return t
 }
 
-func (l *lane) add(id int64, rec *waybill.Record) {
-	l.rows = append(l.rows, outbox.ClaimedRow{ID: id, Record: rec})
+func (t *transport) add(id int64, rec *waybill.Record) {
+	t.rows = append(t.rows, outbox.ClaimedRow{ID: id, Record: rec})
 	select {
-	case l.hints <- struct{}{}:
+	case t.hints <- struct{}{}:
 	default: // a hint is waiting already
 	}
 }
@@ -62,7 +62,7 @@ func (db *DB) AddTransports(_ context.Context, names ...string) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	for _, name := range names {
-		db.lane(name).known = true
+		db.transport(name).known = true
 	}
 	return nil
 }
@@ -74,11 +74,11 @@ func (db *DB) Lead(context.Context) (func(), error) { return func() {}, nil }
 func (db *DB) Wake(transport string) <-chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return db.lane(transport).hints
+	return db.transport(transport).hints
 }
 
 // Claim implements outbox.Store.
-func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outbox.Claim, error) {
+func (db *DB) Claim(ctx context.Context, name string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -86,28 +86,42 @@ func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outb
 	defer db.mu.Unlock()
 	now := time.Now()
 	db.moveDue(now)
-	l := db.lane(transport)
-	c := &claim{db: db, lane: l}
+	t := db.transport(name)
+	c := &claim{db: db, transport: t}
 	size := 0
-	for _, row := range l.rows {
+	for _, row := range t.rows {
 		key := keyOf(row)
-		b := l.blocked[key]
-		if l.claimed[key] || b != nil && b.until.After(now) {
+		b := t.blocked[key]
+		if t.claimed[key] || partOf(row, b) != part {
 			continue
 		}
-		if size += sizeOf(row.Record); len(c.rows) == max.Rows || len(c.rows) > 0 && size > max.Bytes {
-			break
-		}
-		if b != nil && b.head == row.ID {
+		if part == outbox.Retries {
+			if b.head != row.ID || b.until.After(now) {
+				continue
+			}
 			row.Failures = b.failures
+		}
+		if size += sizeOf(row.Record); len(c.rows) == limit.Rows || len(c.rows) > 0 && size > limit.Bytes {
+			break
 		}
 		row.Record = clone(row.Record)
 		c.rows = append(c.rows, row)
 	}
 	for _, row := range c.rows {
-		l.claimed[keyOf(row)] = true
+		t.claimed[keyOf(row)] = true
 	}
 	return c, nil
+}
+
+// partOf returns the part that a row belongs to, b being what blocks it.
+func partOf(row outbox.ClaimedRow, b *blocked) outbox.Part {
+	switch {
+	case b != nil:
+		return outbox.Retries
+	case row.Record.Key == "":
+		return outbox.Unkeyed
+	}
+	return outbox.Keyed
 }
 
 func sizeOf(rec *waybill.Record) int {
@@ -119,9 +133,9 @@ func sizeOf(rec *waybill.Record) int {
 }
 
 type claim struct {
-	db   *DB
-	lane *lane
-	rows []outbox.ClaimedRow
+	db        *DB
+	transport *transport
+	rows      []outbox.ClaimedRow
 }
 
 func (c *claim) Rows() []outbox.ClaimedRow { return c.rows }
@@ -130,27 +144,25 @@ func (c *claim) Rows() []outbox.ClaimedRow { return c.rows }
 func (c *claim) Settle(_ context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
 	c.db.mu.Lock()
 	defer c.db.mu.Unlock()
-	heads := map[int64]bool{} // that are refused, whatever was published behind them
-	for _, f := range failed {
-		heads[f.Row.ID] = true
-	}
 	for _, row := range published {
-		c.lane.rows = slices.DeleteFunc(c.lane.rows, func(r outbox.ClaimedRow) bool { return r.ID == row.ID })
-		if b := c.lane.blocked[keyOf(row)]; b != nil && !heads[b.head] {
-			delete(c.lane.blocked, keyOf(row))
+		c.transport.rows = slices.DeleteFunc(c.transport.rows, func(r outbox.ClaimedRow) bool { return r.ID == row.ID })
+		if b := c.transport.blocked[keyOf(row)]; b != nil && b.head == row.ID {
+			delete(c.transport.blocked, keyOf(row))
 		}
 	}
 	for _, f := range failed {
-		b := c.lane.blocked[keyOf(f.Row)]
-		if b == nil || b.head != f.Row.ID {
+		b := c.transport.blocked[keyOf(f.Row)]
+		if b == nil {
 			b = &blocked{head: f.Row.ID}
-			c.lane.blocked[keyOf(f.Row)] = b
+			c.transport.blocked[keyOf(f.Row)] = b
 		}
-		b.failures++
+		if !f.Suspect {
+			b.failures++
+		}
 		b.until = time.Now().Add(f.RetryIn)
 	}
 	for _, row := range c.rows {
-		delete(c.lane.claimed, keyOf(row))
+		delete(c.transport.claimed, keyOf(row))
 	}
 	return nil
 }
@@ -159,10 +171,10 @@ func (c *claim) Settle(_ context.Context, published []outbox.ClaimedRow, failed 
 func (db *DB) Left(_ context.Context, transport string) (outbox.Left, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	l := db.lane(transport)
-	left := outbox.Left{Pending: len(l.rows)}
-	for _, row := range l.rows {
-		if l.blocked[keyOf(row)] != nil {
+	t := db.transport(transport)
+	left := outbox.Left{Pending: len(t.rows)}
+	for _, row := range t.rows {
+		if b := t.blocked[keyOf(row)]; b != nil && b.until.After(time.Now()) {
 			left.Blocked++
 		}
 	}
@@ -182,7 +194,7 @@ func (db *DB) Pending(transport string) []*waybill.Record {
 	defer db.mu.Unlock()
 	db.moveDue(time.Now())
 	var recs []*waybill.Record
-	for _, row := range db.lane(transport).rows {
+	for _, row := range db.transport(transport).rows {
 		recs = append(recs, clone(row.Record))
 	}
 	for _, d := range db.delayed {

@@ -57,10 +57,10 @@ func attrs(env *waybill.Envelope, took time.Duration, err error) []slog.Attr {
 	id, _ := waybill.Last[waybill.MessageID](env)
 	as := []slog.Attr{slog.String("id", id.String()), slog.Duration("took", took)}
 	if name, ok := waybill.Last[waybill.MessageName](env); ok {
-		as = append(as, slog.String("type", string(name)))
+		as = append(as, slog.String("message", string(name)))
 	}
 	if from, ok := waybill.Last[waybill.Received](env); ok {
-		as = append(as, slog.String("queue", from.Transport))
+		as = append(as, slog.String("transport", from.Transport))
 	}
 	if again, ok := waybill.Last[waybill.Redelivery](env); ok && again.Failures > 0 {
 		as = append(as, slog.Int("failures", again.Failures))

@@ -76,7 +76,7 @@ func TestLogSaysWhatHappenedAndNoBodies(t *testing.T) {
 	if err := run(t.Context(), env); !errors.Is(err, errDeclined) {
 		t.Errorf("error = %v, want %v", err, errDeclined)
 	}
-	for _, want := range []string{`"level":"DEBUG"`, `"msg":"handled"`, `"id":"` + id.String(), `"type":"secret"`, `"queue":"orders"`, `"failures":2`, `"err":"declined"`, `"took":`} {
+	for _, want := range []string{`"level":"DEBUG"`, `"msg":"handled"`, `"id":"` + id.String(), `"message":"secret"`, `"transport":"orders"`, `"failures":2`, `"err":"declined"`, `"took":`} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("log %s has no %s", &text, want)
 		}

@@ -13,8 +13,8 @@ type batch struct {
 	took []int
 }
 
-// newBatch plans rows: see chain.New.
-func newBatch(rows []ClaimedRow, atomic bool, alone []int) *batch {
+// newBatch plans rows as chain.New does.
+func newBatch(rows []ClaimedRow, atomic bool) *batch {
 	records := make([]*waybill.Record, len(rows))
 	for i, row := range rows {
 		records[i] = row.Record
@@ -22,7 +22,7 @@ func newBatch(rows []ClaimedRow, atomic bool, alone []int) *batch {
 			row.Record.ID, _ = waybill.NewMessageID()
 		}
 	}
-	return &batch{chain.New(records, atomic, alone), rows, nil}
+	return &batch{Chains: chain.New(records, atomic), rows: rows}
 }
 
 // take appends up to max items to publish now. Seq is the index of the row.
@@ -34,22 +34,46 @@ func (b *batch) take(max int, into []Item) []Item {
 	return into
 }
 
-// finished returns the published rows and the refused ones, of each key the first:
-// one behind it that was on its way, too, is tried again after it, and is not the
-// key's head.
+// finished returns the published rows, and the refused ones that are the heads of
+// their keys. A refused row behind one that was not published is tried again after
+// it.
 func (b *batch) finished() (done []ClaimedRow, failed []Failure) {
-	refused := map[string]bool{}
+	heads := b.heads()
 	for i, row := range b.rows {
-		switch state, err := b.Outcome(i); state {
-		case chain.Published:
+		switch state, err := b.Outcome(i); {
+		case state == chain.Published:
 			done = append(done, row)
-		case chain.Refused:
-			key := row.Record.Key
-			if !refused[key] {
-				failed = append(failed, Failure{Row: row, Err: err})
-			}
-			refused[key] = key != ""
+		case state == chain.Refused && heads[i]:
+			failed = append(failed, Failure{Row: row, Err: err})
 		}
 	}
 	return done, failed
+}
+
+// heads tells which rows are the first of their keys that were not published. A row
+// without a key is one.
+func (b *batch) heads() []bool {
+	heads := make([]bool, len(b.rows))
+	seen := map[string]bool{"": false}
+	for i, row := range b.rows {
+		if state, _ := b.Outcome(i); state != chain.Published {
+			key := row.Record.Key
+			heads[i] = !seen[key]
+			seen[key] = key != ""
+		}
+	}
+	return heads
+}
+
+// refused and unknown count the rows in that state.
+func (b *batch) refused() int { return b.count(chain.Refused) }
+func (b *batch) unknown() int { return b.count(chain.Unknown) }
+
+func (b *batch) count(of chain.State) (n int) {
+	for i := range b.rows {
+		if state, _ := b.Outcome(i); state == of {
+			n++
+		}
+	}
+	return n
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// What is behind a refused message of its key, and was on its way already, is not
-// the key's head: it is not blamed, or it would be parked ahead of the head.
-func TestOfEachKeyTheFirstRefusalCounts(t *testing.T) {
+// A row behind an unpublished one of its key, that was on its way already, is not the
+// key's head: blocked as such, it would be retried ahead of the head.
+func TestOnlyHeadsOfKeysFail(t *testing.T) {
 	var rows []ClaimedRow
 	for i, key := range []string{"k", "", "k", "l", ""} {
 		rows = append(rows, ClaimedRow{ID: int64(i), Record: &waybill.Record{Key: key}})
 	}
-	b := newBatch(rows, false, nil)
+	b := newBatch(rows, false)
 	b.Pipeline(func(*waybill.Record) string { return "" })
 	for _, item := range b.take(len(rows), nil) {
 		b.Done(item.Seq, errRefused)
@@ -26,5 +26,25 @@ func TestOfEachKeyTheFirstRefusalCounts(t *testing.T) {
 	}
 	if want := []int64{0, 1, 3, 4}; !slices.Equal(got, want) {
 		t.Errorf("refused: rows %v, want %v", got, want)
+	}
+
+	b = newBatch(rows, false)
+	b.Pipeline(func(*waybill.Record) string { return "" })
+	for _, item := range b.take(len(rows), nil) {
+		if item.Seq == 2 {
+			b.Done(item.Seq, errRefused)
+		} else {
+			b.Done(item.Seq, &CutError{Err: errReset, Blamed: true})
+		}
+	}
+	if _, failed := b.finished(); len(failed) > 0 {
+		t.Errorf("%d refused rows fail, want none: the only one has an unknown one of its key before it", len(failed))
+	}
+	got = nil
+	for _, f := range newSuspects().observe(b) {
+		got = append(got, f.Row.ID)
+	}
+	if want := []int64{0, 1, 3, 4}; !slices.Equal(got, want) {
+		t.Errorf("suspects: rows %v, want %v", got, want)
 	}
 }

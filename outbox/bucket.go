@@ -10,11 +10,6 @@ const (
 	DefaultBuckets = 64
 	// MaxBuckets is how many an outbox may have.
 	MaxBuckets = 1024
-	// Unserialized is where the buckets of unserialized messages begin: such a
-	// message is in bucket Unserialized + Bucket of its key. It does not depend on
-	// the number of buckets, so that no bucket of one kind is one of the other for
-	// who knows an older number.
-	Unserialized = MaxBuckets
 )
 
 // ValidBuckets reports whether an outbox may have n buckets: a power of two.

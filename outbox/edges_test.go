@@ -17,8 +17,8 @@ type forgetful struct {
 	failures int
 }
 
-func (s *forgetful) Claim(ctx context.Context, transport string, m outbox.Max) (outbox.Claim, error) {
-	c, err := s.Store.Claim(ctx, transport, m)
+func (s *forgetful) Claim(ctx context.Context, transport string, part outbox.Part, m outbox.ClaimLimit) (outbox.Claim, error) {
+	c, err := s.Store.Claim(ctx, transport, part, m)
 	if err != nil || len(c.Rows()) == 0 {
 		return c, err
 	}

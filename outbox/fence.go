@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -8,22 +9,29 @@ import (
 // fenceMargin is for clocks and schedulers.
 const fenceMargin = 2 * time.Second
 
-// checkFence refuses a configuration in which a relay that froze could publish
-// after its rows went to another one. The database counts from the relay's last
-// statement; the broker's heartbeats count from the moment it froze, which may
-// be as late as the publish deadline, and end within three of them.
-func checkFence(store Store, to Publisher, cfg RelayConfig) error {
-	idle, ok := store.(IdleStore)
-	if !ok {
-		return nil
-	}
+// A SettingError says that a setting, of the configuration or of the server, keeps a
+// relay from running. Another attempt is of no use before it is changed.
+type SettingError struct{ Err error }
+
+func (e *SettingError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *SettingError) Unwrap() error { return e.Err }
+
+// CheckFence returns a *SettingError for a configuration in which a relay that froze
+// could publish after its rows went to another one. The database counts its idle
+// timeout from the relay's last statement; the broker's heartbeats count from the
+// moment it froze, which may be as late as the publish deadline (zero means 10 s), and
+// end within three of them.
+func CheckFence(idle, deadline time.Duration, to Publisher) error {
+	deadline = cmp.Or(deadline, defaultPublishDeadline)
 	var heartbeat time.Duration
 	if beating, ok := to.(HeartbeatPublisher); ok {
 		heartbeat = beating.Heartbeat()
 	}
-	if need := cfg.PublishDeadline + 3*heartbeat + fenceMargin; idle.IdleTimeout() < need {
-		return fmt.Errorf("outbox: relay config: the idle timeout %v of the database is shorter than the publish deadline %v, three heartbeats of %v and %v together: a relay that froze could publish out of order; raise the idle timeout to %v, or lower the others",
-			idle.IdleTimeout(), cfg.PublishDeadline, heartbeat, fenceMargin, need)
+	if need := deadline + 3*heartbeat + fenceMargin; idle < need {
+		return &SettingError{fmt.Errorf("outbox: relay config: the idle timeout %v of the database is shorter than the publish deadline %v, three heartbeats of %v and %v together: a relay that froze could publish out of order; raise the idle timeout to %v, or lower the others",
+			idle, deadline, heartbeat, fenceMargin, need)}
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ type problem struct {
 	name string
 }
 
-func (s problem) Claim(ctx context.Context, transport string, m outbox.Max) (outbox.Claim, error) {
-	c, err := s.Store.Claim(ctx, transport, m)
+func (s problem) Claim(ctx context.Context, transport string, part outbox.Part, m outbox.ClaimLimit) (outbox.Claim, error) {
+	c, err := s.Store.Claim(ctx, transport, part, m)
 	for _, row := range c.Rows() {
 		if name(row.Record) == s.name {
 			row.Record.Problem = errors.New("unreadable")

@@ -23,8 +23,6 @@ type Row struct {
 	// Queue is set when the transport is a queue of the same database: the row
 	// goes there at once and no relay is involved.
 	Queue string
-	// Unserialized is Config.Unserialized.
-	Unserialized bool
 }
 
 // A Writer writes to the outbox of one database in transactions of type TX. Its
@@ -47,14 +45,6 @@ type Writer[TX any] interface {
 	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context) error) error
 }
 
-// An UnserializedWriter is a Writer whose relays look for rows that took no
-// dispatch lock only once they are told that there may be any.
-type UnserializedWriter interface {
-	// AllowUnserialized tells the relays of all processes, for ever. It is called
-	// before the first such row, outside a transaction.
-	AllowUnserialized(ctx context.Context) error
-}
-
 // Config sets up an Outbox. The zero value sends every message to
 // DefaultTransport.
 type Config struct {
@@ -66,19 +56,6 @@ type Config struct {
 	// Queues maps the transports that are queues of the outbox's own database to
 	// the queue's name.
 	Queues map[string]string
-	// Unserialized says that whoever dispatches a keyed message has locked what the
-	// key names in the same transaction before, such as the row of the aggregate
-	// (SELECT ... FOR UPDATE), and every dispatch of that key does. Commits of one
-	// key are one after another then, and messages take no dispatch lock: those of
-	// other keys in the same bucket wait for nothing, and a transaction may
-	// dispatch early and stay open. Without that lock a key loses its order, and
-	// nothing notices. So does a key that is dispatched both ways, also by
-	// waybill_dispatch, towards the messages of the other kind. A delayed message
-	// has no order towards those whose transactions are open when it becomes due.
-	// Every relay of the outbox must know of it: older versions leave such messages
-	// where they are. SQLite, with its one writer, and package memory take no locks
-	// either way.
-	Unserialized bool
 	// Transports are further names that a TransportNames stamp may use.
 	Transports []string
 	// Serializer encodes; its Types need only hold types without a MessageName.
@@ -100,7 +77,6 @@ type Outbox[TX any] struct {
 	serializer waybill.Serializer
 	chain      waybill.HandlerFunc // nil without middleware
 	observer   waybill.Observer
-	free       bool // of dispatch locks: Config.Unserialized
 }
 
 // New returns an outbox on w. It makes the transports of cfg known to the
@@ -112,7 +88,7 @@ func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
 	if err := cfg.Routes.Validate(); err != nil {
 		return nil, err
 	}
-	o := &Outbox[TX]{writer: w, routes: cfg.Routes, queues: cfg.Queues, known: map[string]bool{}, serializer: cfg.Serializer, observer: cfg.Observer, free: cfg.Unserialized}
+	o := &Outbox[TX]{writer: w, routes: cfg.Routes, queues: cfg.Queues, known: map[string]bool{}, serializer: cfg.Serializer, observer: cfg.Observer}
 	if o.observer == nil {
 		o.observer = waybill.Observers{}
 	}
@@ -135,11 +111,6 @@ func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
 	}
 	if err := w.AddTransports(context.Background(), slices.Sorted(maps.Keys(o.known))...); err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
-	}
-	if u, ok := any(w).(UnserializedWriter); ok && cfg.Unserialized {
-		if err := u.AllowUnserialized(context.Background()); err != nil {
-			return nil, fmt.Errorf("outbox: %w", err)
-		}
 	}
 	return o, nil
 }
@@ -229,7 +200,7 @@ func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]way
 			return nil, err
 		}
 		for _, name := range to {
-			rows = append(rows, Row{Record: rec, Transport: name, Queue: o.queues[name], Unserialized: o.free})
+			rows = append(rows, Row{Record: rec, Transport: name, Queue: o.queues[name]})
 		}
 		ids = append(ids, rec.ID)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -24,8 +25,9 @@ type RelayConfig struct {
 	// BatchBytes bounds the bodies and headers of a batch, and so the relay's
 	// memory; zero means 2 MiB.
 	BatchBytes int
-	// Workers is how many batches are in hand at once. Zero means 2, or 1 where
-	// the database allows no more.
+	// Workers is how many batches of messages with a key, and how many of messages
+	// without, are published at once. Zero means 2, or 1 where the database allows no
+	// more. Refused messages are retried beside them, one at a time.
 	Workers int
 	// Window is how many records of a batch may be unconfirmed at once; zero means 256.
 	Window int
@@ -40,15 +42,16 @@ type RelayConfig struct {
 	// the next batch.
 	PublishDeadline time.Duration
 	// Retry says how long a key that the broker refuses waits. Zero means 1 s
-	// doubling to 5 min.
+	// doubling to 5 min. A record that was rejected (RejectedError: a full queue) is
+	// tried again after 100 ms.
 	Retry waybill.Backoff
 	// MaxAttempts is how many refusals exhaust a key; zero means 10. It is an alert,
-	// and OnExhausted is followed.
+	// and OnExhausted is followed. Rejected records are never exhausted.
 	MaxAttempts int
 	// OnExhausted returns what becomes of a key whose head was refused MaxAttempts
-	// times, by the name of that message. Nil means Halt for all. A route that leads
-	// nowhere is no fault of its messages: it is tried on, at the longest delay. Park and
-	// Skip need a FailureStore.
+	// times, by the name of that message. Nil means Block for all. A route that leads
+	// nowhere is no fault of its messages: it is retried, at the longest delay. Park
+	// and Skip need a FailureStore.
 	OnExhausted func(messageName string) Policy
 	// PollMin and PollMax bound the pause between looks at an idle outbox; zero
 	// means 5 ms and 250 ms. A commit in the same process ends the pause.
@@ -64,6 +67,8 @@ type RelayConfig struct {
 	Observer waybill.Observer
 }
 
+const defaultPublishDeadline = 10 * time.Second
+
 func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 	for _, n := range []int{cfg.Batch, cfg.BatchBytes, cfg.Workers, cfg.Window, cfg.MaxAttempts, int(cfg.PublishDeadline), int(cfg.PollMin), int(cfg.PollMax)} {
 		if n < 0 {
@@ -78,7 +83,7 @@ func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 	cfg.BatchBytes = cmp.Or(cfg.BatchBytes, 2<<20)
 	cfg.Window = cmp.Or(cfg.Window, 256)
 	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 10)
-	cfg.PublishDeadline = cmp.Or(cfg.PublishDeadline, 10*time.Second)
+	cfg.PublishDeadline = cmp.Or(cfg.PublishDeadline, defaultPublishDeadline)
 	cfg.PollMin = cmp.Or(cfg.PollMin, 5*time.Millisecond)
 	cfg.PollMax = max(cmp.Or(cfg.PollMax, 250*time.Millisecond), cfg.PollMin)
 	cfg.Retry.Multiplier = cmp.Or(cfg.Retry.Multiplier, 2)
@@ -96,15 +101,17 @@ func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 // deletes a row after the broker confirmed it. Any number of relays may run,
 // where the Store allows it.
 type Relay struct {
-	store   Store
-	to      Publisher
-	cfg     RelayConfig
-	trouble *trouble
-	turns   *turns
-	status  *status
+	store    Store
+	to       Publisher
+	apart    Publisher // for retries
+	cfg      RelayConfig
+	suspects *suspects
+	status   *status
+	wake     [Retries + 1]chan struct{} // by part: there may be rows
 
-	mu       sync.Mutex // guards what follows
-	released time.Time  // when to look for released keys next
+	busy    atomic.Int32              // loops that claim, publish or settle
+	batches atomic.Int64              // that were settled, and one
+	empty   [Retries + 1]atomic.Int64 // by part: batches when a look began that found nothing
 }
 
 // NewRelay returns a relay from store to the broker behind to.
@@ -116,8 +123,10 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkFence(store, to, cfg); err != nil {
-		return nil, err
+	if idle, ok := store.(IdleStore); ok {
+		if err := CheckFence(idle.IdleTimeout(), cfg.PublishDeadline, to); err != nil {
+			return nil, err
+		}
 	}
 	if _, keeps := store.(FailureStore); cfg.OnExhausted != nil && !keeps {
 		return nil, errors.New("outbox: relay config: OnExhausted needs a database that keeps failed messages")
@@ -130,7 +139,15 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 		cfg.Workers = 2
 	}
 	cfg.Workers = max(cfg.Workers, 1)
-	return &Relay{store: store, to: to, cfg: cfg, trouble: newTrouble(), turns: newTurns(cfg.Workers)}, nil
+	r := &Relay{store: store, to: to, apart: to, cfg: cfg, suspects: newSuspects()}
+	r.batches.Store(1)
+	if isolating, ok := to.(IsolatingPublisher); ok {
+		r.apart = isolating.Isolated()
+	}
+	for part := range r.wake {
+		r.wake[part] = make(chan struct{}, 1)
+	}
+	return r, nil
 }
 
 // Run relays until ctx ends, and then returns nil after the batch in hand is
@@ -146,22 +163,66 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer r.status.end(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	var workers sync.WaitGroup
-	errs := make([]error, r.cfg.Workers)
-	for i := range errs {
-		workers.Go(func() {
-			if errs[i] = r.work(ctx); errs[i] != nil {
-				stop()
+	var loops sync.WaitGroup
+	errs := make(chan error, 2*r.cfg.Workers+1)
+	begin := func(part Part, to Publisher) {
+		loops.Go(func() {
+			if err := r.loop(ctx, part, to); err != nil {
+				errs <- err
 			}
+			stop() // without an error nothing due is left, of any part
 		})
 	}
-	workers.Wait()
-	return errors.Join(errs...)
+	for range r.cfg.Workers {
+		begin(Keyed, r.to)
+		begin(Unkeyed, r.to)
+	}
+	begin(Retries, r.apart)
+	hinting, hinted := context.WithCancel(ctx)
+	var hints sync.WaitGroup
+	hints.Go(func() { r.passOnHints(hinting) })
+	loops.Wait()
+	hinted()
+	hints.Wait()
+	close(errs)
+	var all []error
+	for err := range errs {
+		all = append(all, err)
+	}
+	return errors.Join(all...)
 }
 
-// work is one worker's loop.
-func (r *Relay) work(ctx context.Context) error {
-	wake := r.store.Wake(r.cfg.Transport)
+// passOnHints tells the loops of commits.
+func (r *Relay) passOnHints(ctx context.Context) {
+	hints := r.store.Wake(r.cfg.Transport)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hints:
+			r.hint(Keyed)
+			r.hint(Unkeyed)
+		}
+	}
+}
+
+// hint ends the pause of one loop of a part.
+func (r *Relay) hint(part Part) {
+	select {
+	case r.wake[part] <- struct{}{}:
+	default:
+	}
+}
+
+// hintAt tells the loop of retries of failures that are due at once.
+func (r *Relay) hintAt(failed []Failure) {
+	if slices.ContainsFunc(failed, func(f Failure) bool { return f.RetryIn == 0 }) {
+		r.hint(Retries)
+	}
+}
+
+// loop relays one part until ctx ends, or with Drain until nothing due is left.
+func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 	// pause is the wait before the next look while there is nothing to do, outage
 	// the one while something is out of reach. Both double to their bounds.
 	pause, outage := r.cfg.PollMin, outageMin
@@ -169,8 +230,13 @@ func (r *Relay) work(ctx context.Context) error {
 	var err error
 	for ctx.Err() == nil {
 		n := 0
-		if err = r.reach(ctx, err); err == nil {
-			n, err = r.pass(ctx)
+		if err = r.reconnect(ctx, to, err); err == nil {
+			r.busy.Add(1)
+			before := r.batches.Load()
+			if n, err = r.relayBatch(ctx, part, to); n == 0 && err == nil {
+				r.empty[part].Store(before)
+			}
+			r.busy.Add(-1)
 		}
 		if err == nil {
 			outage = outageMin
@@ -179,12 +245,12 @@ func (r *Relay) work(ctx context.Context) error {
 		case err != nil && ctx.Err() != nil:
 			return nil
 		case err != nil:
-			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("queue", r.cfg.Transport), slog.Duration("retry_in", outage), slog.Any("err", err))
+			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("transport", r.cfg.Transport), slog.String("part", part.String()), slog.Duration("retry_in", outage), slog.Any("err", err))
 			if r.cfg.Drain && !errors.Is(err, waybill.ErrUnavailable) {
 				return err
 			}
-			if r.cfg.Drain && r.drained(ctx) {
-				return nil // by a relay that is better off
+			if r.cfg.Drain && r.allWaits(ctx) {
+				return nil // another relay, which has a broker, has published the rest
 			}
 			sleep(ctx, outage, nil) // hints do not shorten an outage
 			outage = min(2*outage, outageMax)
@@ -197,7 +263,7 @@ func (r *Relay) work(ctx context.Context) error {
 			if woken { // another worker, which has just looked, may have kept it from us
 				pause = min(recheck, r.cfg.PollMin)
 			}
-			if woken = sleep(ctx, pause, wake); woken {
+			if woken = sleep(ctx, pause, r.wake[part]); woken {
 				pause = r.cfg.PollMin
 			} else {
 				pause = min(2*pause, r.cfg.PollMax)
@@ -207,17 +273,17 @@ func (r *Relay) work(ctx context.Context) error {
 	return nil
 }
 
-// recheck is the first pause after a hint that led to nothing.
+// recheck is the first pause after a hint that found no rows.
 const recheck = 500 * time.Microsecond
 
 // outageMin and outageMax bound the pause after a pass that found the database
 // or the broker out of reach.
 const outageMin, outageMax = 50 * time.Millisecond, 2 * time.Second
 
-// reach connects to the broker after a pass that failed with err. A relay
-// without a broker claims nothing: the rows are for those that have one.
-func (r *Relay) reach(ctx context.Context, err error) error {
-	to, ok := r.to.(ConnectingPublisher)
+// reconnect connects to the broker after a batch that failed with err. A relay
+// without a broker claims nothing: the rows are for relays that have one.
+func (r *Relay) reconnect(ctx context.Context, publisher Publisher, err error) error {
+	to, ok := publisher.(ConnectingPublisher)
 	if !ok || !errors.Is(err, waybill.ErrUnavailable) {
 		return nil
 	}
@@ -236,9 +302,23 @@ func (r *Relay) reach(ctx context.Context, err error) error {
 	return fmt.Errorf("publish: %w", err)
 }
 
-// drained reports whether all that is left waits for a reason: what another
-// worker or relay has in hand may still come back.
+// drained reports whether all that is left waits for a reason: each part was looked
+// at since the last batch, and no loop is at work. A retry may free the rows behind it.
 func (r *Relay) drained(ctx context.Context) bool {
+	batches := r.batches.Load()
+	for part := range r.empty {
+		if r.empty[part].Load() != batches {
+			return false
+		}
+	}
+	if r.busy.Load() > 0 {
+		return false
+	}
+	return r.allWaits(ctx) && r.busy.Load() == 0 && r.batches.Load() == batches
+}
+
+// allWaits reports whether all that is left waits for a reason.
+func (r *Relay) allWaits(ctx context.Context) bool {
 	left, err := r.store.Left(ctx, r.cfg.Transport)
 	return err == nil && left.Pending <= left.Blocked
 }
@@ -251,17 +331,17 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 		switch {
 		case err == nil:
 			if said {
-				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "took over", slog.String("queue", r.cfg.Transport))
+				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "took over", slog.String("transport", r.cfg.Transport))
 			}
 			return release, nil
 		case ctx.Err() != nil:
 			return nil, nil // stopped before it led
 		case errors.Is(err, waybill.ErrUnavailable):
-			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot lead, will try again", slog.String("queue", r.cfg.Transport), slog.Any("err", err))
+			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay lock not available, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
 			sleep(ctx, 8*r.cfg.PollMax, nil)
 		case errors.Is(err, waybill.ErrRelayRunning) && r.cfg.Standby:
 			if !said {
-				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another relay runs, standing by", slog.String("queue", r.cfg.Transport))
+				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another relay runs, standing by", slog.String("transport", r.cfg.Transport))
 				said = true
 			}
 			sleep(ctx, 10*r.cfg.PollMin, nil)
@@ -272,13 +352,13 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 	return nil, nil
 }
 
-// pass claims, publishes and settles one batch and returns how many rows it
-// claimed. An outage of the broker is an error after what was confirmed has
-// been settled.
-func (r *Relay) pass(ctx context.Context) (int, error) {
+// relayBatch claims, publishes and settles one batch and returns how many rows it
+// claimed. An outage of the broker is an error after what was confirmed has been
+// settled.
+func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher) (int, error) {
 	claiming, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline) // a network may swallow the answer
 	defer cancel()
-	claim, err := r.claim(claiming)
+	claim, err := r.store.Claim(claiming, r.cfg.Transport, part, ClaimLimit{r.cfg.Batch, r.cfg.BatchBytes})
 	if err != nil {
 		return 0, fmt.Errorf("claim: %w", err)
 	}
@@ -288,15 +368,15 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		return 0, nil
 	}
 	crash.At(crash.RelayAfterClaim)
-	// The batch in hand outlives the stop signal: what the broker confirms must
-	// be deleted, or it is published again.
+	// The batch outlives the stop signal: what the broker confirms must be deleted,
+	// or it is published again.
 	ctx = context.WithoutCancel(ctx)
 	if mutant.Active(mutant.DeleteBeforeConfirm) {
 		if err := claim.Settle(ctx, rows, nil); err != nil {
 			return 0, err
 		}
 		crash.At(crash.RelayAfterSettle)
-		r.publish(ctx, rows)
+		r.publish(ctx, part, to, rows)
 		crash.At(crash.RelayAfterPublish)
 		return len(rows), nil
 	}
@@ -306,16 +386,9 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 			_ = claim.Settle(ctx, nil, nil)
 		}
 	}()
-	b := r.publish(ctx, rows)
+	b := r.publish(ctx, part, to, rows)
 	crash.At(crash.RelayAfterPublish)
-	r.trouble.learn(b)
-	done, failed := b.finished()
-	if _, ok := r.store.(RouteStore); ok {
-		failed = r.trouble.routes(done, failed)
-	}
-	for i := range failed {
-		failed[i] = r.cfg.decide(failed[i])
-	}
+	done, failed := r.judge(part, b)
 	settling, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
 	defer cancel()
 	settled = true
@@ -323,108 +396,136 @@ func (r *Relay) pass(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("settle: %w", err)
 	}
 	crash.At(crash.RelayAfterSettle)
+	r.batches.Add(1)
 	r.report(ctx, done, failed)
-	r.status.now(ctx, b.Outage())
-	if err := b.Outage(); err != nil {
+	if part == Retries {
+		r.hint(Keyed) // keys may be free again
+	} else {
+		r.hintAt(failed)
+		r.status.now(ctx, b.Outage())
+	}
+	if err := b.Outage(); err != nil && (part != Retries || len(done)+b.refused() == 0) {
 		return 0, fmt.Errorf("publish: %w", err)
 	}
 	return len(rows), nil
 }
 
-// claim takes rows from the outbox, and now and then those of released keys from
-// the failure store.
-func (r *Relay) claim(ctx context.Context) (Claim, error) {
-	max := Max{r.cfg.Batch, r.cfg.BatchBytes}
-	if store, ok := r.store.(FailureStore); ok && r.looksForReleased() {
-		claim, err := store.ClaimReleasing(ctx, r.cfg.Transport, max)
-		if err != nil || len(claim.Rows()) > 0 {
-			return claim, err
-		}
+// judge returns the published rows of a batch, and what has failed with what is to
+// become of it.
+func (r *Relay) judge(part Part, b *batch) (done []ClaimedRow, failed []Failure) {
+	var apart []Failure
+	if part == Retries {
+		apart = r.suspects.convict(b)
+	} else {
+		apart = r.suspects.observe(b)
 	}
-	return r.store.Claim(ctx, r.cfg.Transport, max)
+	done, failed = b.finished()
+	if _, ok := r.store.(RouteStore); ok && part != Retries {
+		failed = r.suspects.routes(done, failed)
+	}
+	for i, f := range failed {
+		f.Route = f.Route || f.Row.Route
+		failed[i] = r.cfg.decide(f)
+	}
+	for _, f := range apart {
+		f.Policy = r.cfg.policy(f)
+		f.Route = f.Row.Route
+		failed = append(failed, f)
+	}
+	return done, failed
 }
 
-// releasedEvery is how often released keys are looked for.
-const releasedEvery = 200 * time.Millisecond
-
-// looksForReleased reports whether it is time to, to one worker of the relay.
-func (r *Relay) looksForReleased() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if now.Before(r.released) {
-		return false
-	}
-	r.released = now.Add(releasedEvery)
-	return true
-}
-
-// decide says what is to become of what has failed. What OnExhausted returns and
-// is no policy means Halt.
-func (cfg RelayConfig) decide(f Failure) Failure {
-	f.Policy = Halt
+// policy returns what becomes of a failure in the end. What OnExhausted returns and
+// is no policy means Block.
+func (cfg RelayConfig) policy(f Failure) Policy {
 	if cfg.OnExhausted != nil && !f.Route {
 		if policy := cfg.OnExhausted(f.Row.Record.Name); policy == Park || policy == Skip {
-			f.Policy = policy
+			return policy
 		}
 	}
-	if f.failures() < cfg.MaxAttempts {
+	return Block
+}
+
+// rejectedPause is how long a record waits that the broker took and rejected: a full
+// queue may have room at any moment.
+const rejectedPause = 100 * time.Millisecond
+
+// decide says what is to become of what was refused.
+func (cfg RelayConfig) decide(f Failure) Failure {
+	f.Policy = cfg.policy(f)
+	var rejected *RejectedError
+	switch {
+	case errors.As(f.Err, &rejected):
+		f.RetryIn = rejectedPause
+	case f.failures() < cfg.MaxAttempts:
 		f.RetryIn = cfg.Retry.After(f.failures(), f.Err)
-		return f
+	default:
+		f.RetryIn, f.Exhausted = cfg.Retry.Longest(), f.Policy != Block
 	}
-	f.RetryIn, f.Exhausted = cfg.Retry.Longest(), f.Policy != Halt
 	return f
 }
 
 // failures is how often the key or route has failed, this time included.
-func (f Failure) failures() int {
-	if f.Route {
-		return f.Row.RouteFailures + 1
-	}
-	return f.Row.Failures + 1
-}
+func (f Failure) failures() int { return f.Row.Failures + 1 }
+
+// retriesShare is the part of the publish deadline that a batch of retries has: a
+// record for which the broker stays silent must not hold up the others for long.
+const retriesShare = 5
 
 // publish sends rows until each is confirmed, refused or held back behind one
 // that was, or the broker is out of reach.
-func (r *Relay) publish(ctx context.Context, rows []ClaimedRow) *batch {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
-	defer cancel()
-	alone := r.trouble.alone(rows)
-	giveBack := r.turns.take(ctx, slices.Max(append(alone, 0)) > 0)
-	if giveBack == nil {
-		return newBatch(rows, false, nil) // nothing was begun: all rows stay
+func (r *Relay) publish(ctx context.Context, part Part, to Publisher, rows []ClaimedRow) *batch {
+	deadline := r.cfg.PublishDeadline
+	if part == Retries {
+		deadline /= retriesShare
 	}
-	defer giveBack()
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
 	window := r.cfg.Window
-	if _, atomic := r.to.(AtomicPublisher); atomic {
-		b := newBatch(rows, true, nil)
-		r.exchange(ctx, b, len(rows))
-		done, failed := b.finished()
-		if len(done) > 0 || len(failed) < 2 || b.Outage() != nil {
+	if part == Retries {
+		return r.retry(ctx, to, rows)
+	} else if _, atomic := to.(AtomicPublisher); atomic {
+		b := newBatch(rows, true)
+		r.exchange(ctx, to, b, len(rows))
+		if b.refused() < 2 || b.Outage() != nil {
 			return b
 		}
 		// All were refused for the sake of one: find out which, by a call for each,
 		// because two in one call would share their fate again.
 		window = 1
 	}
-	b := newBatch(rows, false, alone)
-	if ordered, ok := r.to.(OrderedPublisher); ok && r.cfg.Pipelined {
+	b := newBatch(rows, false)
+	if ordered, ok := to.(OrderedPublisher); ok && r.cfg.Pipelined {
 		b.Pipeline(ordered.Stream)
 		window = len(rows)
 	}
-	r.exchange(ctx, b, window)
+	r.exchange(ctx, to, b, window)
 	return b
+}
+
+// retry sends rows one at a time. A row for which the connection ends does not keep the
+// others back, if there is another connection.
+func (r *Relay) retry(ctx context.Context, to Publisher, rows []ClaimedRow) *batch {
+	b := newBatch(rows, false)
+	for {
+		before := b.unknown()
+		r.exchange(ctx, to, b, 1)
+		if b.unknown() == before || r.reconnect(ctx, to, b.Outage()) != nil {
+			return b
+		}
+		b.Resume()
+	}
 }
 
 // exchange publishes what b has ready and feeds the results back, with at most
 // window records unconfirmed.
-func (r *Relay) exchange(ctx context.Context, b *batch, window int) {
+func (r *Relay) exchange(ctx context.Context, to Publisher, b *batch, window int) {
 	results := make(chan Result, window)
 	items := make([]Item, 0, window)
 	// What is published near the deadline could be taken for an outage: the
 	// second half of the time is for the confirmations.
 	end, _ := ctx.Deadline()
-	enough := end.Add(-r.cfg.PublishDeadline / 2)
+	enough := end.Add(-time.Until(end) / 2)
 	late := time.NewTimer(time.Until(end) + grace)
 	defer late.Stop()
 	for {
@@ -432,7 +533,7 @@ func (r *Relay) exchange(ctx context.Context, b *batch, window int) {
 			b.Stop()
 		}
 		if items = b.take(window-b.Open(), items[:0]); len(items) > 0 {
-			r.to.Publish(ctx, items, results)
+			to.Publish(ctx, items, results)
 		}
 		if b.Open() == 0 {
 			return
@@ -480,23 +581,35 @@ func (r *Relay) reportFailure(ctx context.Context, f Failure) {
 	e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: f.failures(), Delay: f.RetryIn, Err: f.Err}
 	level, what := slog.LevelWarn, "publish refused, its key waits"
 	change := waybill.KeyBlocked
-	if f.failures() >= r.cfg.MaxAttempts {
-		level = slog.LevelError // somebody has to look: waybill outbox blocked
+	var rejected *RejectedError
+	switch full := errors.As(f.Err, &rejected); {
+	case full && f.failures() > 1 && f.failures()%logRejected != 0:
+		level = slog.LevelDebug
+	case !full && f.failures() >= r.cfg.MaxAttempts:
+		level = slog.LevelError // an operator has to look: waybill outbox blocked
 	}
 	switch {
+	case f.Suspect:
+		what, e.Failures = "connection lost with the message in flight, to be tried apart", f.Row.Failures
 	case f.Route:
-		what = "nowhere to publish to, the route waits"
+		what = "unroutable, route blocked"
 	case f.Parks():
-		change, what, e.Delay = waybill.KeyParked, "publish refused for the last time, its key is parked: see waybill failed", 0
+		change, what, e.Delay = waybill.KeyParked, "publish refused for the last time, its key is parked: see waybill outbox blocked", 0
 	case f.Exhausted:
 		change, what, e.Delay = waybill.Skipped, "publish refused for the last time, the message is skipped: see waybill failed", 0
 	}
-	r.cfg.Observer.Observe(ctx, e)
+	if !f.Suspect {
+		r.cfg.Observer.Observe(ctx, e)
+	}
 	e.Kind = change
 	r.cfg.Observer.Observe(ctx, e)
-	r.cfg.Log.LogAttrs(ctx, level, what, slog.String("queue", r.cfg.Transport), slog.String("type", f.Row.Record.Name),
+	r.cfg.Log.LogAttrs(ctx, level, what, slog.String("transport", r.cfg.Transport), slog.String("message", f.Row.Record.Name),
 		slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", e.Failures), slog.Duration("retry_in", e.Delay), slog.Any("err", f.Err))
 }
+
+// logRejected is of how many rejections in a row one is logged: with their pause, one
+// in ten seconds.
+const logRejected = 100
 
 // sleep waits for d, ctx or wake, and reports whether wake ended it.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {

@@ -45,14 +45,12 @@ type broker struct {
 	refuse func(name string) error // nil means nothing is refused
 	delay  time.Duration
 
-	mu       sync.Mutex
-	tries    []string // all names, in the order of publishing
-	got      []string // of what was confirmed
-	open     int
-	mostOpen int
-	times    map[string][]time.Duration // of tries, since start
-	start    time.Time
-	wg       sync.WaitGroup
+	mu    sync.Mutex
+	tries []string                   // all names, in the order of publishing
+	got   []string                   // of what was confirmed
+	times map[string][]time.Duration // of tries, since start
+	start time.Time
+	wg    sync.WaitGroup
 }
 
 func newBroker() *broker { return &broker{times: map[string][]time.Duration{}, start: time.Now()} }
@@ -63,8 +61,6 @@ func (b *broker) Publish(ctx context.Context, items []outbox.Item, results chan<
 		n := name(item.Record)
 		b.tries = append(b.tries, n)
 		b.times[n] = append(b.times[n], time.Since(b.start))
-		b.open++
-		b.mostOpen = max(b.mostOpen, b.open)
 		answer := time.After(b.delay)
 		b.mu.Unlock()
 		b.wg.Go(func() {
@@ -78,7 +74,6 @@ func (b *broker) Publish(ctx context.Context, items []outbox.Item, results chan<
 			if err == nil && b.refuse != nil {
 				err = b.refuse(n)
 			}
-			b.open--
 			if err == nil {
 				b.got = append(b.got, n)
 			}
@@ -199,9 +194,6 @@ func TestDrainPublishesAllThatIsDueAndReturns(t *testing.T) {
 		got := slices.DeleteFunc(y.broker.got, func(n string) bool { return n[0] != 'a' })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("key a (-want +got):\n%s", diff)
-		}
-		if y.broker.mostOpen > 3 {
-			t.Errorf("%d records were unconfirmed at once, the window is 3", y.broker.mostOpen)
 		}
 		if got := len(y.events.of(waybill.Published)); got != 40 {
 			t.Errorf("%d published events, want 40", got)
@@ -360,17 +352,19 @@ func TestHintThatLedToNothingIsFollowedSoon(t *testing.T) {
 	})
 }
 
-// keeping is a store whose second claim finds nothing.
+// keeping is a store whose second claim of keyed rows finds nothing.
 type keeping struct {
 	*scripted
 	claims int
 }
 
-func (k *keeping) Claim(ctx context.Context, transport string, most outbox.Max) (outbox.Claim, error) {
-	if k.claims++; k.claims == 2 {
-		most.Rows = 0
+func (k *keeping) Claim(ctx context.Context, transport string, part outbox.Part, most outbox.ClaimLimit) (outbox.Claim, error) {
+	if part == outbox.Keyed {
+		if k.claims++; k.claims == 2 {
+			most.Rows = 0
+		}
 	}
-	return k.scripted.Claim(ctx, transport, most)
+	return k.scripted.Claim(ctx, transport, part, most)
 }
 
 func TestStopSettlesTheBatchInHand(t *testing.T) {
@@ -448,7 +442,10 @@ func (s *scripted) Lead(ctx context.Context) (func(), error) {
 	return s.Store.Lead(ctx)
 }
 
-func (s *scripted) Claim(ctx context.Context, transport string, most outbox.Max) (outbox.Claim, error) {
+func (s *scripted) Claim(ctx context.Context, transport string, part outbox.Part, most outbox.ClaimLimit) (outbox.Claim, error) {
+	if part != outbox.Keyed { // faults are for one loop
+		return s.Store.Claim(ctx, transport, part, most)
+	}
 	s.mu.Lock()
 	s.looks = append(s.looks, time.Now())
 	s.mu.Unlock()
@@ -457,7 +454,7 @@ func (s *scripted) Claim(ctx context.Context, transport string, most outbox.Max)
 			return nil, err
 		}
 	}
-	claim, err := s.Store.Claim(ctx, transport, most)
+	claim, err := s.Store.Claim(ctx, transport, part, most)
 	return scriptedClaim{claim, s}, err
 }
 
@@ -634,16 +631,65 @@ func TestAtomicPublisherGetsTheWholeBatch(t *testing.T) {
 }
 
 func TestCulpritOfARefusedBatchIsFound(t *testing.T) {
+	for _, steps := range [][]step{
+		{{"a", 1}, {"a", 2}, {"b", 1}, {"a", 3}},
+		{{"a", 1}, {"a", 2}, {"a", 3}}, // of one key alone
+	} {
+		y := newYard(t)
+		y.cfg.Drain = true
+		y.dispatch(steps...)
+		if err := newRelay(t, y.db, &atomically{refuse: "a2"}, y.cfg).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		y.wantPending("a2 a3")
+		if failed := y.events.of(waybill.PublishFailed); len(failed) != 1 || failed[0].Key != "a" {
+			t.Errorf("failures %+v, want the one of key a", failed)
+		}
+	}
+}
+
+// panicking is a publisher with a bug.
+type panicking struct{}
+
+func (panicking) Publish(context.Context, []outbox.Item, chan<- outbox.Result) { panic("a bug") }
+
+// claimed counts the claims that are open.
+type claimed struct {
+	outbox.Store
+	open int
+}
+
+func (s *claimed) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
+	c, err := s.Store.Claim(ctx, transport, part, limit)
+	if err == nil && len(c.Rows()) > 0 {
+		s.open++
+	}
+	return claimedClaim{c, s}, err
+}
+
+type claimedClaim struct {
+	outbox.Claim
+	store *claimed
+}
+
+func (c claimedClaim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
+	c.store.open--
+	return c.Claim.Settle(ctx, published, failed)
+}
+
+func TestPanicOfThePublisherEndsItsClaim(t *testing.T) {
 	y := newYard(t)
-	y.cfg.Drain = true
-	y.dispatch(step{"a", 1}, step{"a", 2}, step{"b", 1}, step{"a", 3})
-	if err := newRelay(t, y.db, &atomically{refuse: "a2"}, y.cfg).Run(t.Context()); err != nil {
-		t.Fatal(err)
+	y.dispatch(step{"a", 1})
+	store := &claimed{Store: y.db}
+	r := newRelay(t, store, panicking{}, y.cfg)
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = outbox.RelayBatch(r, t.Context(), outbox.Keyed)
+	}()
+	if store.open != 0 {
+		t.Errorf("%d claims are open, want none", store.open)
 	}
-	y.wantPending("a2 a3")
-	if failed := y.events.of(waybill.PublishFailed); len(failed) != 1 || failed[0].Key != "a" {
-		t.Errorf("failures %+v, want the one of key a", failed)
-	}
+	y.wantPending("a1")
 }
 
 func TestWrongRelayConfigIsRefused(t *testing.T) {
@@ -655,4 +701,29 @@ func TestWrongRelayConfigIsRefused(t *testing.T) {
 			t.Errorf("NewRelay(%+v) = %v, nil, want an error", cfg, r)
 		}
 	}
+}
+
+// A retry for which the connection ends does not keep the retries behind it back.
+func TestRetryThatEndsTheConnectionHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.broker.refuse = func(string) error { return errDeclined }
+		y.dispatch(step{"a", 1}, step{"b", 1}, step{"c", 1})
+		r := newRelay(t, y.db, y.broker, y.cfg)
+		if _, err := outbox.RelayBatch(r, t.Context(), outbox.Keyed); err != nil {
+			t.Fatal(err)
+		}
+		y.broker.refuse = func(name string) error {
+			if name == "a1" {
+				return &outbox.CutError{Err: errDeclined}
+			}
+			return nil
+		}
+		time.Sleep(2 * time.Second) // all three are due
+		if n, err := outbox.RelayBatch(r, t.Context(), outbox.Retries); n != 3 || err != nil {
+			t.Errorf("a batch of %d retries, %v, want 3", n, err)
+		}
+		y.wantConfirmed("b1 c1")
+		y.wantPending("a1")
+	})
 }

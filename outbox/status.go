@@ -65,9 +65,9 @@ func (s *status) hears(ctx context.Context) (changed bool) {
 	s.last.Degraded = why
 	switch {
 	case before == "" && why != "":
-		s.log.LogAttrs(ctx, slog.LevelWarn, "degraded: does not hear of commits of other processes, polls for them", slog.String("queue", s.last.Transport), slog.String("err", why))
+		s.log.LogAttrs(ctx, slog.LevelWarn, "degraded: LISTEN lost, polling for commits of other processes", slog.String("transport", s.last.Transport), slog.String("err", why))
 	case before != "" && why == "":
-		s.log.LogAttrs(ctx, slog.LevelInfo, "hears of commits of other processes again", slog.String("queue", s.last.Transport))
+		s.log.LogAttrs(ctx, slog.LevelInfo, "LISTEN is back", slog.String("transport", s.last.Transport))
 	}
 	return (before == "") != (why == "")
 }
@@ -98,6 +98,6 @@ func (s *status) send(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	if err := s.to.Report(ctx, s.last); err != nil && ctx.Err() == nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "relay could not report", slog.String("queue", s.last.Transport), slog.Any("err", err))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "relay could not report", slog.String("transport", s.last.Transport), slog.Any("err", err))
 	}
 }

@@ -23,14 +23,12 @@ type Store interface {
 	// may (SQLite) and another does, it fails with waybill.ErrRelayRunning. The
 	// returned function gives the right back.
 	Lead(ctx context.Context) (release func(), err error)
-	// Claim takes the oldest rows of a transport that are due, so that no other
-	// relay has rows of the same keys until Settle. Rows of one key come in
-	// commit order, without a gap in front, and the first of a blocked key only
-	// when it is due. No rows and a nil error mean that nothing is due, or that
-	// ctx left no time to read past all that waits: the next claim goes on there.
-	// A claim with rows must be settled, also when nothing was published.
-	Claim(ctx context.Context, transport string, max Max) (Claim, error)
-	// Left counts what is in the outbox for a transport.
+	// Claim takes rows of one part of a transport, so that no other relay has them
+	// until Settle. No rows and a nil error mean that nothing is due, or that ctx
+	// left no time to read past all that waits: the next claim goes on there. A
+	// claim with rows must be settled, also when nothing was published.
+	Claim(ctx context.Context, transport string, part Part, limit ClaimLimit) (Claim, error)
+	// Left counts the rows of the outbox for a transport.
 	Left(ctx context.Context, transport string) (Left, error)
 	// Wake returns a channel that receives, after a commit in this process that
 	// wrote rows for transport; of a ListeningStore also in other processes. Hints
@@ -38,8 +36,26 @@ type Store interface {
 	Wake(transport string) <-chan struct{}
 }
 
-// Max bounds a claim. A single row larger than Bytes is claimed alone.
-type Max struct {
+// A Part is one of the kinds of rows of a transport, each claimed apart.
+type Part int
+
+const (
+	// Keyed rows have a key that is not blocked. Rows of one key come in commit
+	// order, without a gap in front, and to one relay at a time. Rows of a blocked
+	// route stay, and so does what follows them in their keys.
+	Keyed Part = iota
+	// Unkeyed rows have no key and were not refused before. They have no order.
+	Unkeyed
+	// Retries are due rows that were refused before: of each blocked key the head,
+	// of each blocked route the row that stands for it, and each refused row
+	// without a key.
+	Retries
+)
+
+func (p Part) String() string { return [...]string{"keyed", "unkeyed", "retries"}[p] }
+
+// ClaimLimit bounds a claim. A single row larger than Bytes is claimed alone.
+type ClaimLimit struct {
 	Rows  int
 	Bytes int
 }
@@ -48,19 +64,20 @@ type Max struct {
 type Claim interface {
 	// Rows returns the claimed rows, in commit order.
 	Rows() []ClaimedRow
-	// Settle deletes the published rows, unblocks their keys, records the
-	// failures and ends the claim, in one transaction. Rows in neither list stay.
+	// Settle deletes the published rows, unblocks those that were Retries, records
+	// the failures and ends the claim, in one transaction. Rows in neither list
+	// stay. A row is known by its Record.
 	Settle(ctx context.Context, published []ClaimedRow, failed []Failure) error
 }
 
 // A ClaimedRow is one row to publish.
 type ClaimedRow struct {
-	ID       int64 // order of commit within the key; below zero, and in no order, for one from the failure store
+	ID       int64 // order of commit within the key
 	Record   *waybill.Record
-	Failures int // how often publishing it has failed
-	// RouteFailures is how often publishing to the record's blocked route has
-	// failed; zero means that the route is not blocked.
-	RouteFailures int
+	Failures int // how often publishing it has failed; of Retries only
+	// Route says that the row stands for its blocked route, and Failures are the
+	// route's.
+	Route bool
 }
 
 // A Failure blocks the row's key, or the row alone when it has none.
@@ -70,10 +87,13 @@ type Failure struct {
 	RetryIn time.Duration // by the database's clock
 	// Route blocks all rows with the record's name instead, and what follows
 	// them in their keys, until one of them is published. It is set for a
-	// RouteStore only.
+	// RouteStore only, and is true for a row that stands for its route.
 	Route bool
+	// Suspect says that the row may have been the cause of lost connections: it is
+	// blocked, so that it is tried among the Retries, and not counted as a failure.
+	Suspect bool
 	// Policy is told to whoever asks what is blocked. Exhausted says that it is to
-	// be followed now; it is set for a FailureStore only, and not with Halt.
+	// be followed now; it is set for a FailureStore only, and not with Block.
 	Policy    Policy
 	Exhausted bool
 }
@@ -82,36 +102,34 @@ type Failure struct {
 // nothing behind it.
 func (f Failure) Parks() bool { return f.Exhausted && f.Policy == Park && f.Row.Record.Key != "" }
 
+// Skips reports whether the failure moves its message to the failure store.
+func (f Failure) Skips() bool { return f.Exhausted && !f.Parks() }
+
 // A Policy says what becomes of a key, or of a message without one, that was
 // refused as often as RelayConfig.MaxAttempts allows.
 type Policy string
 
 const (
-	// Halt goes on trying at the longest delay: the key waits until its head gets
+	// Block goes on trying at the longest delay: the key waits until its head gets
 	// through.
-	Halt Policy = "halt"
-	// Park moves the rows of the key that are there to the failure store, in order,
-	// and tries no more. What is dispatched later waits behind them, until
-	// an operator releases the key. A message without key is skipped.
+	Block Policy = "block"
+	// Park sets the rows of the key aside and tries no more. What is dispatched
+	// later waits behind them, until an operator releases the key. A message
+	// without key is skipped.
 	Park Policy = "park"
 	// Skip moves the refused message to the failure store, and its key goes on
 	// without it.
 	Skip Policy = "skip"
 )
 
-// MaxParked is how many rows of a key a Store moves to the failure store when it
-// parks the key, its head among them. What is beyond waits in the outbox with what
-// comes later.
-const MaxParked = 10_000
+// ParkedBuckets is the distance between a bucket and the one in which the rows of
+// its parked keys are set aside.
+const ParkedBuckets = MaxBuckets
 
-// A FailureStore is a Store that keeps what relays have given up.
+// A FailureStore is a Store that can park keys and keeps skipped messages.
 type FailureStore interface {
 	Store
-	// ClaimReleasing is Claim for the parked rows of keys that an operator has
-	// released and that are due: oldest first, from the failure store. What waits
-	// behind them in the outbox is claimed by nobody until the last of them is
-	// settled as published.
-	ClaimReleasing(ctx context.Context, transport string, max Max) (Claim, error)
+	KeepsFailures()
 }
 
 // A RouteStore is a Store that can block a route: when nothing of a message
@@ -149,7 +167,7 @@ type Report struct {
 // Left counts the rows of one transport.
 type Left struct {
 	Pending int // all rows, waiting or not, without the delayed
-	Blocked int // of those, rows of blocked keys that wait
+	Blocked int // of those, rows that are parked, or whose key or route is blocked and not due
 	Delayed int // not yet due
 }
 
@@ -198,6 +216,16 @@ type HeartbeatPublisher interface {
 	Heartbeat() time.Duration
 }
 
+// An IsolatingPublisher is a Publisher that can publish over a connection of its
+// own, so that a message for which the broker ends the connection, or on which it
+// stays silent, does not touch the others. A relay sends its retries there, one
+// at a time. Isolated is called once; the returned Publisher ends with the
+// IsolatingPublisher.
+type IsolatingPublisher interface {
+	Publisher
+	Isolated() Publisher
+}
+
 // An IdleStore is a Store that takes a claim away from a relay that has been
 // silent for the idle timeout.
 type IdleStore interface {
@@ -215,6 +243,27 @@ type UnroutableError struct {
 
 func (e *UnroutableError) Error() string {
 	return fmt.Sprintf("exchange %q, routing key %q: %s", e.Exchange, e.RoutingKey, e.Reason)
+}
+
+// A RejectedError says that the broker took the record and rejected it
+// (basic.nack), as a queue does that is full: it is tried again soon, and as often
+// as it takes.
+type RejectedError struct {
+	Reason string // in the broker's or the publisher's words
+}
+
+func (e *RejectedError) Error() string { return e.Reason }
+
+// An UnconfirmedError says that the broker has not answered for a record, although
+// it has confirmed records on the same connection that were sent no earlier. It may
+// or may not have been stored.
+type UnconfirmedError struct {
+	Exchange, RoutingKey string
+	After                time.Duration // since it was sent
+}
+
+func (e *UnconfirmedError) Error() string {
+	return fmt.Sprintf("exchange %q, routing key %q: not confirmed after %v, while others were", e.Exchange, e.RoutingKey, e.After.Round(time.Millisecond))
 }
 
 // A CutError says that the connection ended while the record was in flight, and

@@ -48,7 +48,7 @@ func BenchmarkLibrary(b *testing.B) {
 	broker.must(broker.ch.Confirm(false))
 	rec := record("order.placed", 0)
 	rec.Body = bytes.Repeat([]byte("x"), 200)
-	msg, err := new(Config).encode(amqp.Table{}, rec, 1, "events", rec.Name, 0)
+	msg, err := new(Config).encode(amqp.Table{}, rec, "events", rec.Name, 0)
 	broker.must(err)
 	open := make(chan *amqp.DeferredConfirmation, 256)
 	b.ResetTimer()

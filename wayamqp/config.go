@@ -33,7 +33,7 @@ type Config struct {
 	// DialTimeout bounds connecting, login included; zero means 5 s.
 	DialTimeout time.Duration
 
-	// Exchange is what is published to. Empty means the default exchange, with
+	// Exchange is the exchange that messages are published to. Empty means the default exchange, with
 	// the name of Queue as the routing key.
 	Exchange string
 	// ExchangeType is topic, direct, fanout or headers; empty means topic.
@@ -48,14 +48,23 @@ type Config struct {
 	// that a consumer can keep its order. A consumer without the header and
 	// without KeyOf handles messages of one key side by side.
 	KeyHeader bool
+	// ConfirmWithin is how long the broker may stay silent about a message while
+	// it confirms others that were sent no earlier: then the message alone has
+	// failed, with an *outbox.UnconfirmedError, and the connection stays. It may
+	// take a quarter longer. At least 10 ms; zero means 1 s.
+	ConfirmWithin time.Duration
 
-	// Queue is what is received from.
+	// Queue is the queue that messages are received from.
 	Queue string
 	// QueueType is classic or quorum; empty means quorum.
 	QueueType string
 	// SingleActiveConsumer says that the queue gives its messages to one
-	// consumer at a time, so that several workers keep the order of a key.
+	// consumer at a time, so that several workers keep the order of a key, and one
+	// that connects again keeps it, too. KeyHeader implies it for Declare.
 	SingleActiveConsumer bool
+	// CompetingConsumers says that the queue gives its messages to all consumers
+	// at once, whatever KeyHeader says. Of a key they are then handled in any order.
+	CompetingConsumers bool
 	// Bindings are declared for Queue.
 	Bindings []Binding
 	// Prefetch is how many messages the broker may have lent to a Consumer,
@@ -69,8 +78,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// A Binding brings what is published to an exchange with a routing key that
-// matches Key into the queue.
+// A Binding routes messages of an exchange whose routing key matches Key into the
+// queue.
 type Binding struct{ Exchange, Key string }
 
 const maxShort = 255 // bytes of an AMQP short string
@@ -104,6 +113,14 @@ func (cfg Config) withDefaults() (Config, error) {
 	default:
 		return cfg, fmt.Errorf("wayamqp: QueueType %q: want classic or quorum", cfg.QueueType)
 	}
+	if cfg.ConfirmWithin != 0 && cfg.ConfirmWithin < 10*time.Millisecond {
+		return cfg, fmt.Errorf("wayamqp: ConfirmWithin %v: want at least 10ms", cfg.ConfirmWithin)
+	}
+	cfg.ConfirmWithin = cmp.Or(cfg.ConfirmWithin, time.Second)
+	if cfg.SingleActiveConsumer && cfg.CompetingConsumers {
+		return cfg, errors.New("wayamqp: SingleActiveConsumer and CompetingConsumers contradict each other")
+	}
+	cfg.SingleActiveConsumer = cfg.SingleActiveConsumer || cfg.KeyHeader && !cfg.CompetingConsumers
 	if cfg.Prefetch < 0 || cfg.Prefetch > 65535 {
 		return cfg, fmt.Errorf("wayamqp: Prefetch %d: want 1 to 65535", cfg.Prefetch)
 	}

@@ -11,11 +11,14 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A Consumer receives from one queue over a connection of its own, which it
-// makes when it is first asked and makes anew after it was lost. Its methods
-// may be called concurrently. Several Consumers of one queue share its messages
-// whatever their keys: to keep the order of a key they need a queue with a
-// single active consumer.
+// A Consumer receives from one queue over its own connection, which it makes when
+// it is first asked and makes anew after it was lost. Its methods
+// may be called concurrently. To keep the order of keys the queue needs a single
+// active consumer: several Consumers of another queue share its messages whatever
+// their keys, and even a single one that connects again may be lent later messages
+// before the broker has taken the earlier ones back. A Consumer that receives
+// messages with keys from such a queue logs a warning, unless its Config has
+// CompetingConsumers.
 //
 // What fails is retried in place: it stays lent to the Consumer, which lends it
 // again after the delay, and what has arrived of its key waits behind it. So
@@ -36,10 +39,12 @@ type Consumer struct {
 	end        context.CancelFunc
 	reading    sync.WaitGroup // added to while connecting is held
 
-	mu      sync.Mutex // guards what follows, and the fields of parcels
+	checkedOrder bool // only touched by the session that reads
+
+	mu      sync.Mutex // guards what follows, and the fields of deliveries
 	session *session   // nil before the first connection and after a lost one was reported
-	shelf   *shelf
-	changed chan struct{} // closed when there may be more to lend; nil while nobody waits
+	buffer  *deliveryBuffer
+	changed chan struct{} // closed when there may be more to lend; nil while no Receive waits
 	began   bool          // the queue was there once
 }
 
@@ -54,7 +59,7 @@ func NewConsumer(cfg Config) (*Consumer, error) {
 	if cfg.Queue == "" {
 		return nil, errors.New("wayamqp: a consumer needs a Queue to receive from")
 	}
-	c := &Consumer{cfg: cfg, connecting: make(chan struct{}, 1), shelf: newShelf()}
+	c := &Consumer{cfg: cfg, connecting: make(chan struct{}, 1), buffer: newDeliveryBuffer()}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -64,7 +69,7 @@ var errConsumerClosed = errors.New("wayamqp: the consumer is closed")
 // Receive implements waybill.Receiver. After the connection was lost it returns
 // an error that wraps waybill.ErrUnavailable once, and connects when it is
 // called again. A queue that is not there when it first connects is an error
-// that does not: nobody has declared it.
+// that does not: it was never declared.
 func (c *Consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, error) {
 	if max < 1 {
 		return nil, fmt.Errorf("wayamqp: receive at most %d messages", max)
@@ -78,7 +83,7 @@ func (c *Consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, e
 		var ds []*waybill.Delivery
 		var next time.Time
 		if s == c.session {
-			ds, next = c.shelf.take(max, time.Now())
+			ds, next = c.buffer.take(max, time.Now())
 		}
 		if c.changed == nil {
 			c.changed = make(chan struct{})
@@ -88,14 +93,14 @@ func (c *Consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, e
 		if len(ds) > 0 {
 			return ds, nil
 		}
-		if err := wait(ctx, changed, s.over, next); err != nil {
+		if err := wait(ctx, changed, s.closed, next); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // wait returns when there may be something to lend.
-func wait(ctx context.Context, changed, over <-chan struct{}, next time.Time) error {
+func wait(ctx context.Context, changed, closed <-chan struct{}, next time.Time) error {
 	var due <-chan time.Time
 	if !next.IsZero() {
 		timer := time.NewTimer(time.Until(next))
@@ -106,7 +111,7 @@ func wait(ctx context.Context, changed, over <-chan struct{}, next time.Time) er
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-changed:
-	case <-over:
+	case <-closed:
 	case <-due:
 	}
 	return nil
@@ -154,7 +159,7 @@ func (c *Consumer) connected(ctx context.Context) (*session, error) {
 	}
 	c.session, c.began = s, true
 	c.reading.Go(func() { s.read(c) })
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to receive", slog.String("queue", c.cfg.Queue), slog.String("broker", s.wire.raw.RemoteAddr().String()))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to receive", slog.String("queue", c.cfg.Queue), slog.String("broker", s.conn.raw.RemoteAddr().String()))
 	return s, nil
 }
 
@@ -177,8 +182,8 @@ func (c *Consumer) lost(s *session, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.err = err
-	c.shelf.clear(time.Now())
-	close(s.over)
+	c.buffer.clear(time.Now())
+	close(s.closed)
 	c.wake()
 	if c.life.Err() == nil {
 		c.cfg.Log.Warn("connection to receive ended", slog.String("queue", c.cfg.Queue), slog.Any("err", said(err)))
@@ -196,12 +201,12 @@ func (c *Consumer) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
 	c.mu.Lock()
 	s := c.session
 	var tags []uint64
-	stale, err := c.each(ds, func(p *parcel, live bool) {
+	stale, err := c.each(ds, func(p *delivery, live bool) {
 		if live {
 			tags = append(tags, p.tag)
 			s.held--
 		}
-		c.shelf.end(p, now)
+		c.buffer.end(p, now)
 	})
 	c.wake()
 	c.mu.Unlock()
@@ -220,11 +225,11 @@ func (c *Consumer) Retry(ctx context.Context, d *waybill.Delivery, delay time.Du
 	ds := []*waybill.Delivery{d}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stale, err := c.each(ds, func(p *parcel, live bool) {
+	stale, err := c.each(ds, func(p *delivery, live bool) {
 		if live {
-			c.shelf.back(p, d.Failures+1, due, now)
+			c.buffer.back(p, d.Failures+1, due, now)
 		} else {
-			c.shelf.lose(p, d.Failures+1, due, now)
+			c.buffer.lose(p, d.Failures+1, due, now)
 		}
 	})
 	c.relieve()
@@ -232,17 +237,17 @@ func (c *Consumer) Retry(ctx context.Context, d *waybill.Delivery, delay time.Du
 	return c.settled("retry", ds, stale, err)
 }
 
-// Release implements waybill.Receiver. It sends nothing: what is released is
-// lent again by this Consumer, or by the broker when this one is closed.
+// Release implements waybill.Receiver. It sends nothing: a released delivery
+// is lent again by this Consumer, or by the broker when this one is closed.
 func (c *Consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stale, err := c.each(ds, func(p *parcel, live bool) {
+	stale, err := c.each(ds, func(p *delivery, live bool) {
 		if live {
-			c.shelf.back(p, p.d.Failures, time.Time{}, now)
+			c.buffer.back(p, p.d.Failures, time.Time{}, now)
 		} else {
-			c.shelf.lose(p, p.d.Failures, time.Time{}, now)
+			c.buffer.lose(p, p.d.Failures, time.Time{}, now)
 		}
 	})
 	c.relieve()
@@ -252,9 +257,9 @@ func (c *Consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 
 // each calls do for all of ds that are in a worker's hands; live are those of
 // the present connection. It counts the others. mu is held.
-func (c *Consumer) each(ds []*waybill.Delivery, do func(p *parcel, live bool)) (stale int, err error) {
+func (c *Consumer) each(ds []*waybill.Delivery, do func(p *delivery, live bool)) (stale int, err error) {
 	for _, d := range ds {
-		p, ok := d.Tag.(*parcel)
+		p, ok := d.Tag.(*delivery)
 		if !ok || p.consumer != c {
 			err = errors.New("the delivery is not of this consumer")
 			continue
@@ -291,7 +296,7 @@ func (c *Consumer) Close() error {
 	s := c.session
 	c.mu.Unlock()
 	if s != nil {
-		s.wire.close(errConsumerClosed)
+		s.conn.close(errConsumerClosed)
 	}
 	c.reading.Wait()
 	return nil

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,7 +55,7 @@ func receive(tb testing.TB, c *Consumer, n int) (ds []*waybill.Delivery) {
 	return ds
 }
 
-// stock waits until n deliveries are on c's shelf or in hand.
+// stock waits until n deliveries are in c's buffer or in hand.
 func stock(tb testing.TB, c *Consumer, n int) {
 	tb.Helper()
 	held := 0
@@ -106,7 +108,7 @@ func TestRecordArrivesAsItWasDispatched(t *testing.T) {
 	sent := record("order.placed", 1)
 	sent.Key, sent.ContentType, sent.Body = "customer-7", "application/x-thing", []byte("\x00\xff raw \n")
 	sent.Headers = map[string]string{"tenant": "acmé", waybill.HeaderCorrelationID: "c", waybill.HeaderCausationID: "d", waybill.HeaderIdempotencyKey: "k"}
-	sent.DispatchedAt = time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
+	sent.DispatchedAt, _ = madeAt(sent.ID) // the message has no more of it
 	b.must(p.Send(within(t, 10*time.Second), sent))
 	d := receive(t, b.consumer(Config{}), 1)[0]
 	if got, want := fmt.Sprintf("%+v", *d.Record), fmt.Sprintf("%+v", *sent); got != want || d.Failures != 0 {
@@ -203,7 +205,7 @@ func TestAcknowledgementCoversOnlyWhatWasHandled(t *testing.T) {
 	s := c.session
 	c.mu.Unlock()
 	b.must(s.ch.Qos(c.cfg.Prefetch, 0, false)) // when this is answered the broker has read the acknowledgements
-	s.wire.cut(errors.New("the process died"))
+	s.conn.cut(errors.New("the process died"))
 	b.awaitReady("orders", 20)
 	left := b.numbers("orders")
 	wantLeft := []int{20, 30, 31, 32, 33, 34}
@@ -269,8 +271,8 @@ func cut(c *Consumer) {
 	c.mu.Lock()
 	s := c.session
 	c.mu.Unlock()
-	_ = s.wire.raw.Close()
-	<-s.over
+	_ = s.conn.raw.Close()
+	<-s.closed
 }
 
 func TestRetriesGoOnAfterALostConnection(t *testing.T) {
@@ -313,9 +315,14 @@ func TestMissingQueueIsAnErrorAtFirstAndWaitedForLater(t *testing.T) {
 	receive(t, c, 1)
 	_, err = b.ch.QueueDelete("orders", false, false, false)
 	b.must(err)
-	for range 3 {
-		if _, err = c.Receive(within(t, 10*time.Second), 1); !errors.Is(err, waybill.ErrUnavailable) {
+	for n := range 3 {
+		_, err = c.Receive(within(t, 10*time.Second), 1)
+		if !errors.Is(err, waybill.ErrUnavailable) {
 			t.Fatalf("a queue deleted under the consumer: %v, want ErrUnavailable", err)
+		}
+		// RabbitMQ 4.3 ends a subscription for that as well (M13).
+		if n == 0 && !strings.Contains(err.Error(), "consumer_timeout") {
+			t.Errorf("the subscription was ended: %v, want consumer_timeout among the causes", err)
 		}
 	}
 	b.queue("orders", nil)
@@ -379,6 +386,27 @@ func TestSingleActiveConsumerStaysSubscribed(t *testing.T) {
 	nothing(t, active)
 }
 
+// M1: the broker has not taken back what it lent to a lost connection when the
+// next one is there, and lends what lies behind it, unless the queue has a single
+// active consumer.
+func TestReconnectedConsumerBeginsWithTheFirst(t *testing.T) {
+	b := newBroker(t)
+	_, err := Declare(within(t, 10*time.Second), Config{URL: b.url, Queue: "orders", KeyHeader: true})
+	b.must(err)
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = "k"
+	}
+	b.fill(keys...)
+	for n := range 30 {
+		c := b.consumer(Config{Prefetch: 200})
+		if ds := receive(t, c, 1); string(ds[0].Record.Body) != "0" {
+			t.Fatalf("connection %d began with message %s", n, ds[0].Record.Body)
+		}
+		c.session.conn.cut(errors.New("the network is gone"))
+	}
+}
+
 func TestCloseGivesBackWhatIsNotAcknowledged(t *testing.T) {
 	b := newBroker(t)
 	b.queue("orders", nil)
@@ -406,5 +434,84 @@ func TestCloseGivesBackWhatIsNotAcknowledged(t *testing.T) {
 	}
 	if err := c.Ack(t.Context(), ds[1]); !errors.Is(err, waybill.ErrLeaseLost) {
 		t.Errorf("Ack after Close: %v", err)
+	}
+}
+
+// warnings is a log of what was said.
+type warnings struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *warnings) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(b)
+}
+
+func (w *warnings) count(words string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Count(w.text.String(), words)
+}
+
+func TestConsumerSaysThatItsQueueDoesNotKeepTheOrder(t *testing.T) {
+	const words = "the queue does not keep the order of keys"
+	for _, tt := range []struct {
+		name     string
+		declare  Config
+		cfg      Config
+		key      string
+		warnings int
+	}{
+		{"several consumers", Config{}, Config{}, "k", 1},
+		{"a single active one", Config{KeyHeader: true}, Config{}, "k", 0},
+		{"without keys", Config{}, Config{}, "", 0},
+		{"several are wanted", Config{}, Config{CompetingConsumers: true}, "k", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBroker(t)
+			tt.declare.URL, tt.declare.Queue = b.url, "orders"
+			_, err := Declare(within(t, 10*time.Second), tt.declare)
+			b.must(err)
+			b.fill(tt.key, tt.key)
+			var log warnings
+			tt.cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			c := b.consumer(tt.cfg)
+			stock(t, c, 2)
+			eventually(t, "it has warned", func() bool { return log.count(words) == tt.warnings })
+			b.must(c.Close())
+			if got := log.count(words); got != tt.warnings {
+				t.Errorf("%d warnings, want %d: %s", got, tt.warnings, log.text.String())
+			}
+			if asked := tt.key != "" && !tt.cfg.CompetingConsumers; c.checkedOrder != asked {
+				t.Errorf("it asked the broker: %t, want %t", c.checkedOrder, asked)
+			}
+		})
+	}
+}
+
+// M3: RabbitMQ 4 drops what was given back twenty times.
+func TestConsumerSaysThatAMessageIsNearItsDeliveryLimit(t *testing.T) {
+	b := newBroker(t)
+	_, err := Declare(within(t, 10*time.Second), Config{URL: b.url, Queue: "orders"})
+	b.must(err)
+	b.fill("", "")
+	var log warnings
+	for n := range manyDeliveries + 2 {
+		c := b.consumer(Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		stock(t, c, 2)
+		b.must(c.Close())
+		b.awaitReady("orders", 2)
+		want := 0
+		if n > manyDeliveries {
+			want = 1
+		}
+		if got := log.count("delivered and given back many times"); got != want {
+			t.Fatalf("after %d returns: %d warnings, want %d: %s", n, got, want, log.text.String())
+		}
+	}
+	if log.count(`set_policy`) != 1 {
+		t.Errorf("it does not say what to do: %s", log.text.String())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -18,7 +19,7 @@ type Declared []string
 // an error. An exchange that a binding names is cfg's or was declared before.
 func Declare(ctx context.Context, cfg Config) (Declared, error) {
 	var done Declared
-	err := look(ctx, cfg, func(cfg Config, w *wire, ch *amqp.Channel) error {
+	err := look(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
 		if cfg.Exchange != "" {
 			what := fmt.Sprintf("exchange %s (%s)", cfg.Exchange, cfg.ExchangeType)
 			if err := ch.ExchangeDeclare(cfg.Exchange, cfg.ExchangeType, true, false, false, false, nil); err != nil {
@@ -27,11 +28,11 @@ func Declare(ctx context.Context, cfg Config) (Declared, error) {
 			done = append(done, what)
 		}
 		if cfg.Queue != "" {
-			what := fmt.Sprintf("queue %s (%s)", cfg.Queue, cfg.QueueType)
-			if _, err := ch.QueueDeclare(cfg.Queue, true, false, false, false, arguments(cfg, w.conn.Properties)); err != nil {
-				return differs(what, err)
+			words, err := declareQueue(cfg, w)
+			if err != nil {
+				return err
 			}
-			done = append(done, what)
+			done = append(done, words...)
 		}
 		for _, b := range cfg.Bindings {
 			what := fmt.Sprintf("binding %s:%s -> %s", b.Exchange, b.Key, cfg.Queue)
@@ -48,25 +49,92 @@ func Declare(ctx context.Context, cfg Config) (Declared, error) {
 	return done, err
 }
 
+// declareQueue declares the queue of cfg, on its own channels: the broker
+// closes one for each refusal. A quorum queue that was made without the delivery
+// limit that a new one is given stays as it is, and words say what to do.
+func declareQueue(cfg Config, w *conn) (words []string, err error) {
+	what := fmt.Sprintf("queue %s (%s)", cfg.Queue, cfg.QueueType)
+	args := arguments(cfg, w.client.Properties)
+	err = declareOnce(cfg, w, args)
+	if inequivalent(err, argDeliveryLimit) {
+		delete(args, argDeliveryLimit)
+		if err = declareOnce(cfg, w, args); err == nil {
+			return []string{what, noDeliveryLimit(cfg)}, nil
+		}
+	}
+	if err != nil {
+		return nil, differs(what, err)
+	}
+	return []string{what}, nil
+}
+
+func declareOnce(cfg Config, w *conn, args amqp.Table) error {
+	ch, err := w.client.Channel()
+	if err != nil {
+		return err
+	}
+	if _, err = ch.QueueDeclare(cfg.Queue, true, false, false, false, args); err != nil {
+		return err // and the channel is closed
+	}
+	return ch.Close()
+}
+
+const (
+	argDeliveryLimit  = "x-delivery-limit"
+	argSingleConsumer = "x-single-active-consumer"
+)
+
+// inequivalent reports whether the broker refused a declaration for the argument
+// arg, which the queue has with another value, or not at all. The code says only
+// that some property differs.
+func inequivalent(err error, arg string) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg '"+arg+"'")
+}
+
+// noDeliveryLimit says how a queue that exists loses its delivery limit.
+func noDeliveryLimit(cfg Config) string {
+	host := ""
+	if u, err := amqp.ParseURI(cfg.URL); err == nil && u.Vhost != "/" {
+		host = "-p " + u.Vhost + " "
+	}
+	return fmt.Sprintf("queue %s was made with another delivery limit: RabbitMQ 4 drops a message that was given back more often, 20 times if none is set, unless a policy takes the limit off: "+
+		"rabbitmqctl set_policy %sunlimited-%s '^%s$' '{\"delivery-limit\":-1}' --apply-to queues", cfg.Queue, host, cfg.Queue, regexp.QuoteMeta(cfg.Queue))
+}
+
 // arguments are those of the queue. A quorum queue of RabbitMQ 4 drops what it
 // delivered 20 times unless its limit is off.
 func arguments(cfg Config, server amqp.Table) amqp.Table {
 	args := amqp.Table{"x-queue-type": cfg.QueueType}
 	if cfg.SingleActiveConsumer {
-		args["x-single-active-consumer"] = true
+		args[argSingleConsumer] = true
 	}
 	version, _ := server["version"].(string)
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); err == nil && n >= 4 && cfg.QueueType == "quorum" {
-		args["x-delivery-limit"] = int32(-1)
+		args[argDeliveryLimit] = int32(-1)
 	}
 	return args
 }
 
+// lacksSingleConsumer reports whether the queue of cfg, which exists, is known to
+// give its messages to several consumers. The broker says so when it refuses to
+// declare the queue with a single active consumer, unless the user may not declare
+// it or a property differs that the broker names first, as the queue's type.
+func lacksSingleConsumer(cfg Config, w *conn) bool {
+	cfg.SingleActiveConsumer = true
+	err := declareOnce(cfg, w, arguments(cfg, w.client.Properties))
+	return inequivalent(err, argSingleConsumer)
+}
+
+const noSingleConsumer = "it has no single active consumer: one that connects again, or a second one, is given later messages of a key before earlier ones. " +
+	"Drain and delete it, and `waybill schema up --transports` declares it with one; or write single_active_consumer=false if the order does not matter"
+
 // Check connects and returns an error unless the exchange and the queue of cfg
-// are there. It changes nothing.
+// are there, the queue with a single active consumer if cfg wants one. It changes
+// nothing.
 func Check(ctx context.Context, cfg Config) error {
-	return look(ctx, cfg, func(cfg Config, _ *wire, ch *amqp.Channel) error {
+	return look(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
 		if cfg.Exchange != "" {
 			if err := ch.ExchangeDeclarePassive(cfg.Exchange, cfg.ExchangeType, true, false, false, false, nil); err != nil {
 				return differs("exchange "+cfg.Exchange, err)
@@ -76,13 +144,16 @@ func Check(ctx context.Context, cfg Config) error {
 			if _, err := ch.QueueDeclarePassive(cfg.Queue, true, false, false, false, nil); err != nil {
 				return differs("queue "+cfg.Queue, err)
 			}
+			if cfg.SingleActiveConsumer && lacksSingleConsumer(cfg, w) {
+				return fmt.Errorf("queue %s: %s", cfg.Queue, noSingleConsumer)
+			}
 		}
 		return nil
 	})
 }
 
-// look runs do on a channel of its own, until ctx ends.
-func look(ctx context.Context, cfg Config, do func(Config, *wire, *amqp.Channel) error) error {
+// look runs do on a new channel, until ctx ends.
+func look(ctx context.Context, cfg Config, do func(Config, *conn, *amqp.Channel) error) error {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return err
@@ -93,7 +164,7 @@ func look(ctx context.Context, cfg Config, do func(Config, *wire, *amqp.Channel)
 	}
 	defer w.close(errors.New("it is no longer needed"))
 	return w.until(ctx, func() error {
-		ch, err := w.conn.Channel()
+		ch, err := w.client.Channel()
 		if err != nil {
 			return unavailable("open a channel", err)
 		}
@@ -112,6 +183,9 @@ func differs(what string, err error) error {
 	switch e.Code {
 	case amqp.PreconditionFailed:
 		hint = ": it is there with other properties: change the DSN to match, or drain and delete it"
+		if inequivalent(e, argSingleConsumer) {
+			hint = ": it is there with single_active_consumer the other way round, which key_header=true implies: write it into the DSN as it is, or drain and delete the queue"
+		}
 	case amqp.NotFound:
 		hint = ": it does not exist, `waybill schema up --transports` declares it"
 	case amqp.AccessRefused:

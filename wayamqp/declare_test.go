@@ -63,6 +63,69 @@ func TestDeclareNamesWhatDiffers(t *testing.T) {
 	}
 }
 
+// M1: without a single active consumer one that connects again is lent later
+// messages of a key first.
+func TestQueueOfKeysHasASingleActiveConsumer(t *testing.T) {
+	b := newBroker(t)
+	ctx := within(t, 20*time.Second)
+	for _, tt := range []struct {
+		queue  string
+		cfg    Config
+		single bool
+	}{
+		{"keyed", Config{KeyHeader: true}, true},
+		{"said", Config{SingleActiveConsumer: true}, true},
+		{"competing", Config{KeyHeader: true, CompetingConsumers: true}, false},
+		{"plain", Config{}, false},
+	} {
+		tt.cfg.URL, tt.cfg.Queue = b.url, tt.queue
+		_, err := Declare(ctx, tt.cfg)
+		b.must(err)
+		err = Check(ctx, Config{URL: b.url, Queue: tt.queue, SingleActiveConsumer: true})
+		if single := err == nil; single != tt.single || !single && !strings.Contains(err.Error(), "queue "+tt.queue+": it has no single active consumer") {
+			t.Errorf("%s: %v, want it single-active: %t", tt.queue, err, tt.single)
+		}
+		b.must(Check(ctx, Config{URL: b.url, Queue: tt.queue}))
+	}
+	_, err := Declare(ctx, Config{URL: b.url, Queue: "plain", KeyHeader: true})
+	if err == nil || !strings.Contains(err.Error(), "single_active_consumer the other way round") {
+		t.Errorf("a queue that was declared before: %v", err)
+	}
+}
+
+// M3: a queue that was made on RabbitMQ 3 has no delivery limit, and takes none
+// later. This broker is told to be RabbitMQ 4.
+func TestQueueOfAnOlderBrokerKeepsItsDeliveryLimit(t *testing.T) {
+	b := newBroker(t)
+	ctx := within(t, 20*time.Second)
+	cfg, err := Config{URL: b.url, Queue: "orders.eu"}.withDefaults()
+	b.must(err)
+	w, err := dial(ctx, cfg)
+	b.must(err)
+	defer w.close(errors.New("the test ended"))
+	w.client.Properties["version"] = "3.13.7"
+	words, err := declareQueue(cfg, w)
+	b.must(err)
+	if diff := cmp.Diff([]string{"queue orders.eu (quorum)"}, words); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	w.client.Properties["version"] = "4.0.5"
+	words, err = declareQueue(cfg, w)
+	b.must(err)
+	_, vhost, _ := strings.Cut(b.url, "/waybill_")
+	want := "rabbitmqctl set_policy -p waybill_" + vhost + ` unlimited-orders.eu '^orders\.eu$' '{"delivery-limit":-1}' --apply-to queues`
+	if len(words) != 2 || !strings.HasSuffix(words[1], want) {
+		t.Errorf("got %q, want it to end with %s", words, want)
+	}
+	if lacksSingleConsumer(cfg, w) != true {
+		t.Error("the other argument hides that the queue has no single active consumer")
+	}
+	cfg.QueueType = "classic"
+	if _, err = declareQueue(cfg, w); err == nil || !strings.Contains(err.Error(), "it is there with other properties") {
+		t.Errorf("what differs otherwise: %v", err)
+	}
+}
+
 func TestQuorumQueueOfRabbitMQ4HasNoDeliveryLimit(t *testing.T) {
 	for version, want := range map[string]any{"3.10.8": nil, "4.0.2": int32(-1), "": nil} {
 		args := arguments(Config{QueueType: "quorum"}, amqp.Table{"version": version})

@@ -53,22 +53,37 @@ func (cfg *Config) decode(d *amqp.Delivery, now time.Time) (rec *waybill.Record,
 }
 
 // dispatched returns the best that is known of the time of dispatch: what the
-// message says, what a UUIDv7 says, or the time at which it was first seen.
+// header says, what the property and a UUIDv7 say together, either of them, or
+// the time at which the message was first seen.
 func dispatched(exact string, second time.Time, id waybill.MessageID, now time.Time) time.Time {
 	if at, err := time.Parse(time.RFC3339Nano, exact); err == nil {
 		return at.UTC()
 	}
-	if !second.IsZero() {
+	made, ok := madeAt(id)
+	switch {
+	case ok && (second.IsZero() || made.Sub(second).Abs() < sameDispatch):
+		return made
+	case !second.IsZero():
 		return second.UTC()
 	}
-	if id[6]>>4 == 7 && id[8]>>6 == 2 {
-		var ms int64
-		for _, b := range id[:6] {
-			ms = ms<<8 | int64(b)
-		}
-		return time.UnixMilli(ms).UTC()
-	}
 	return now.UTC()
+}
+
+// sameDispatch is how far the time in an id may be from the property timestamp,
+// which is in whole seconds. One that is farther off is an id of the caller's own,
+// made at another time.
+const sameDispatch = 2 * time.Second
+
+// madeAt returns the time in a UUIDv7.
+func madeAt(id waybill.MessageID) (at time.Time, ok bool) {
+	if id[6]>>4 != 7 || id[8]>>6 != 2 {
+		return at, false
+	}
+	var ms int64
+	for _, b := range id[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return time.UnixMilli(ms).UTC(), true
 }
 
 // split returns the headers that carry a record's fields, and the others. Those

@@ -38,6 +38,19 @@ func TestForeignHeadersBecomeText(t *testing.T) {
 	}
 }
 
+// Former versions, and other producers, send headers for what has a property.
+func TestHeadersWinOverProperties(t *testing.T) {
+	const other = "0199a5c3-1234-7abc-8def-0123456789ab"
+	rec, failures := new(Config).decode(&amqp.Delivery{
+		MessageId: "0c5f1e5c-6f0b-4a54-9d3f-0e7a2b0c9d11", Type: "of.the.property", Timestamp: arrival,
+		Headers: amqp.Table{"type": "order.placed", "x-message-id": other, "x-attempt": "1", "x-publish-no": "17", "x-dispatched-at": "2026-01-02T03:04:05.000001Z"},
+	}, arrival)
+	if rec.Problem != nil || rec.Name != "order.placed" || rec.ID.String() != other || failures != 0 || len(rec.Headers) > 0 ||
+		!rec.DispatchedAt.Equal(time.Date(2026, 1, 2, 3, 4, 5, 1000, time.UTC)) {
+		t.Errorf("%+v, %d failures", rec, failures)
+	}
+}
+
 func TestTimeOfDispatchIsTheBestKnown(t *testing.T) {
 	const v4, v7 = "0c5f1e5c-6f0b-4a54-9d3f-0e7a2b0c9d11", "0199a5c3-1234-7abc-8def-0123456789ab"
 	second := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -48,7 +61,8 @@ func TestTimeOfDispatchIsTheBestKnown(t *testing.T) {
 	}{
 		{v4, "2026-01-02T05:04:05.000001+02:00", second, "2026-01-02T03:04:05.000001Z"},
 		{v4, "soon", second, "2026-01-02T03:04:05Z"},
-		{v7, "", second, "2026-01-02T03:04:05Z"},
+		{v7, "", second, "2026-01-02T03:04:05Z"}, // the caller's own id, made months before
+		{v7, "", time.Date(2025, 10, 2, 16, 30, 49, 0, time.UTC), "2025-10-02T16:30:48.884Z"},
 		{v7, "", time.Time{}, "2025-10-02T16:30:48.884Z"},
 		{v4, "", time.Time{}, "2026-05-06T07:08:09Z"},
 	} {

@@ -3,7 +3,6 @@ package wayamqp
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,55 +10,45 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// The headers of the wire format, besides those that a record has itself. See
-// docs/wire.md.
+// The headers that stand for fields of a record. Only headerPartitionKey is sent
+// by a Publisher, the others are read. See docs/wire.md.
 const (
 	headerType         = "type"
 	headerMessageID    = "x-message-id"
 	headerAttempt      = "x-attempt"
 	headerPartitionKey = "x-partition-key"
 	headerDispatchedAt = "x-dispatched-at"
-	headerPublishNo    = "x-publish-no"
 	headerContentType  = "content-type"
+	headerPublishNo    = "x-publish-no" // of former versions, ignored
 )
-
-// exactly is RFC 3339 with the microseconds that a property has no room for.
-const exactly = "2006-01-02T15:04:05.000000Z07:00"
 
 const maxTable = 64 << 10 // bytes of an encoded header table
 
-// encode returns rec as it goes over the wire, with the number that a return
-// is known by. It refuses what the client library or the broker would choke on:
-// both would end the connection, for all messages. It fills headers, which is
-// empty. frame is the largest frame the broker takes, zero for any.
-func (cfg *Config) encode(headers amqp.Table, rec *waybill.Record, no uint64, exchange, routingKey string, frame int) (amqp.Publishing, error) {
+// encode returns rec as it goes over the wire. It refuses what the client library
+// or the broker would choke on: both would end the connection, for all messages.
+// It fills headers, which is empty. frame is the largest frame the broker takes,
+// zero for any.
+func (cfg *Config) encode(headers amqp.Table, rec *waybill.Record, exchange, routingKey string, frame int) (amqp.Publishing, error) {
 	if rec.Problem != nil {
 		return amqp.Publishing{}, rec.Problem
 	}
-	id := rec.ID.String()
 	for name, value := range rec.Headers {
 		switch name {
 		case "CC", "BCC":
 			return amqp.Publishing{}, &waybill.InvalidError{What: "header", Value: name, Problem: "the broker would misroute the message or refuse it"}
 		case waybill.HeaderCorrelationID: // has a property
+		case headerType, headerMessageID, headerAttempt, headerPartitionKey, headerDispatchedAt, headerContentType, headerPublishNo:
+			// A reader would believe them more than the properties.
 		default:
 			headers[name] = value
 		}
 	}
-	headers[headerType] = rec.Name
-	headers[headerMessageID] = id
-	headers[headerAttempt] = "1"
-	headers[headerPublishNo] = strconv.FormatUint(no, 10)
-	delete(headers, headerPartitionKey)
 	if cfg.KeyHeader && rec.Key != "" {
 		headers[headerPartitionKey] = rec.Key
 	}
-	if !rec.DispatchedAt.IsZero() {
-		headers[headerDispatchedAt] = rec.DispatchedAt.UTC().Format(exactly)
-	}
 	msg := amqp.Publishing{
 		Headers: headers, ContentType: cmp.Or(rec.ContentType, "application/json"), DeliveryMode: amqp.Persistent,
-		CorrelationId: rec.Headers[waybill.HeaderCorrelationID], MessageId: id, Timestamp: rec.DispatchedAt.Truncate(time.Second), Type: rec.Name, Body: rec.Body,
+		CorrelationId: rec.Headers[waybill.HeaderCorrelationID], MessageId: rec.ID.String(), Timestamp: rec.DispatchedAt.Truncate(time.Second), Type: rec.Name, Body: rec.Body,
 	}
 	return msg, check(&msg, exchange, routingKey, frame)
 }

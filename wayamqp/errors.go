@@ -29,7 +29,7 @@ func unavailable(doing string, err error) error {
 	return fmt.Errorf("%w: %s: %w", waybill.ErrUnavailable, doing, said(err))
 }
 
-// isSoft reports whether e ended a channel only: the connection goes on. The
+// isSoft reports whether e ended a channel only: the connection stays. The
 // codes are the soft errors of the specification.
 func isSoft(e *amqp.Error) bool {
 	if e == nil || !e.Server {
@@ -42,10 +42,15 @@ func isSoft(e *amqp.Error) bool {
 	return false
 }
 
+// errBlocked says that the broker is short of memory or disk, and reads nothing.
+var errBlocked = errors.New("the broker blocks publishers")
+
 // verdict returns what became of the publishes that were unresolved when a
 // channel or connection ended with e, or was cut for cause.
 func verdict(lost []*publish, e *amqp.Error, cause error) func(*publish) error {
 	switch {
+	case errors.Is(cause, errBlocked): // no message can be the cause of an alarm
+		return func(*publish) error { return unavailable("publish", cause) }
 	case cause != nil:
 		return func(*publish) error { return &outbox.CutError{Err: cause} }
 	case e == nil || !e.Server || e.Code == amqp.ConnectionForced:

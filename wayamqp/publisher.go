@@ -5,31 +5,28 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A Publisher publishes to one broker over a connection of its own, which it
+// A Publisher publishes to one broker over its own connection, which it
 // makes when there is something to publish and makes anew after it was lost.
 // Every message is persistent and mandatory and has been stored and routed when
 // its result is nil. Its methods may be called concurrently; calls that share a
 // connection share its end.
 type Publisher struct {
-	cfg     Config
-	numbers atomic.Uint64 // of publishes
+	cfg Config
 
 	connecting chan struct{} // held while connecting: one connection at a time
 	life       context.Context
 	end        context.CancelFunc
-	running    sync.WaitGroup // added to by links that are not over
+	running    sync.WaitGroup // added to by connections that have not ended
 
-	mu   sync.Mutex
-	link *link // guarded by mu; nil or the last one
+	mu       sync.Mutex     // guards what follows
+	conn     *publisherConn // nil or the last one
+	isolated *Publisher     // nil before Isolated
 }
 
 var (
@@ -37,6 +34,7 @@ var (
 	_ outbox.HeartbeatPublisher  = (*Publisher)(nil)
 	_ outbox.ConnectingPublisher = (*Publisher)(nil)
 	_ outbox.OrderedPublisher    = (*Publisher)(nil)
+	_ outbox.IsolatingPublisher  = (*Publisher)(nil)
 )
 
 // NewPublisher returns a publisher to cfg's exchange or queue.
@@ -48,9 +46,26 @@ func NewPublisher(cfg Config) (*Publisher, error) {
 	if cfg.Exchange == "" && cfg.Queue == "" && cfg.Routes == nil {
 		return nil, errors.New("wayamqp: a publisher needs an Exchange or a Queue to publish to")
 	}
+	return newPublisher(context.Background(), cfg), nil
+}
+
+func newPublisher(life context.Context, cfg Config) *Publisher {
 	p := &Publisher{cfg: cfg, connecting: make(chan struct{}, 1)}
-	p.life, p.end = context.WithCancel(context.Background())
-	return p, nil
+	p.life, p.end = context.WithCancel(life)
+	return p
+}
+
+// Isolated implements outbox.IsolatingPublisher. Its connection is made when
+// there is something to publish, and ends with p.
+func (p *Publisher) Isolated() outbox.Publisher {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isolated == nil {
+		cfg := p.cfg
+		cfg.Name += " (isolated)"
+		p.isolated = newPublisher(p.life, cfg)
+	}
+	return p.isolated
 }
 
 // Heartbeat implements outbox.HeartbeatPublisher. The broker may have asked for
@@ -68,95 +83,38 @@ func (p *Publisher) Send(ctx context.Context, rec *waybill.Record) error {
 	return (<-results).Err
 }
 
-// Publish implements outbox.Publisher. When ctx ends with records unconfirmed
-// the connection is cut at once, and nothing more of this call is sent.
-// A record that the broker would close the connection for is refused unsent.
+// Publish implements outbox.Publisher. When ctx ends nothing more of this call
+// is sent, and the connection is cut at once if the broker may not have read all
+// that was. A record that the broker would close the connection for is refused
+// unsent.
 //
 // The error is an *outbox.UnroutableError where the broker had nowhere to put a
-// record, and an *outbox.CutError where the connection or the exchange's
-// channel ended while it was in flight. Any other error that wraps
+// record, an *outbox.RejectedError where a queue did not take it, an
+// *outbox.UnconfirmedError where the broker stayed silent about it and confirmed
+// others, and an *outbox.CutError where the connection or the exchange's channel
+// ended while it was in flight. Any other error that wraps
 // waybill.ErrUnavailable says that it was not sent.
 func (p *Publisher) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
 	if len(items) == 0 {
 		return
 	}
-	c := newCall(results, len(items))
-	l, err := p.connected(ctx)
+	b := newPublishBatch(&p.cfg, results, len(items))
+	c, err := p.connected(ctx)
 	if err != nil {
-		c.fail(items, err)
+		b.fail(items, err)
 		return
 	}
-	c.watch(ctx, l)
-	w := writing{link: l, cfg: &p.cfg, call: c, outlets: make(map[string]*outlet, 1)}
-	l.wire.out.hold()
+	b.on(ctx, c)
+	c.conn.out.hold()
 	for i, item := range items {
-		if err := w.write(ctx, item, p.numbers.Add(1)); err != nil {
-			c.fail(items[i:], err)
+		if err := b.write(ctx, item); err != nil {
+			b.fail(items[i:], err)
 			break
 		}
 	}
-	if err := l.wire.out.release(); err != nil {
-		l.broken(err)
+	if err := c.conn.out.release(); err != nil {
+		c.broken(err)
 	}
-}
-
-// A writing is what one call of Publish goes by.
-type writing struct {
-	link    *link
-	cfg     *Config
-	call    *call
-	outlets map[string]*outlet // one that ends is not opened again in this call
-	headers amqp.Table         // of the last message; the library does not keep it
-}
-
-// write sends one item or answers it. An error means that nothing more can be
-// sent, this item included.
-func (w *writing) write(ctx context.Context, item outbox.Item, no uint64) (err error) {
-	exchange, key := w.cfg.route(item.Record.Name)
-	if w.headers == nil {
-		w.headers = make(amqp.Table, len(item.Record.Headers)+6)
-	}
-	clear(w.headers)
-	msg, err := w.cfg.encode(w.headers, item.Record, no, exchange, key, w.link.wire.conn.Config.FrameSize)
-	if err != nil {
-		w.call.done(item.Seq, err)
-		return nil
-	}
-	if w.link.raised() != nil {
-		if err := w.pause(func() error { return w.link.clear(ctx) }); err != nil {
-			return err
-		}
-	}
-	o, ok := w.outlets[exchange]
-	if !ok {
-		if o = w.link.find(exchange); o == nil {
-			if err := w.pause(func() (err error) { o, err = w.link.outlet(ctx, exchange); return err }); err != nil {
-				return err
-			}
-		}
-		w.outlets[exchange] = o
-	}
-	p := &publish{no: no, seq: item.Seq, call: w.call, exchange: exchange, key: key}
-	select {
-	case o.slots <- struct{}{}:
-	default:
-		if err := w.pause(func() error { return o.slot(ctx, p) }); err != nil {
-			p.call.done(p.seq, err)
-			return nil
-		}
-	}
-	o.send(ctx, p, msg)
-	return nil
-}
-
-// pause lets go of the socket while wait waits for the broker.
-func (w *writing) pause(wait func() error) error {
-	err := w.link.wire.out.release()
-	defer w.link.wire.out.hold()
-	if err != nil {
-		w.link.broken(err)
-	}
-	return wait()
 }
 
 // Stream implements outbox.OrderedPublisher: each exchange has a channel.
@@ -172,9 +130,9 @@ func (p *Publisher) Connect(ctx context.Context) error {
 }
 
 // connected returns a connection that was alive just now.
-func (p *Publisher) connected(ctx context.Context) (*link, error) {
-	if l := p.alive(); l != nil {
-		return l, nil
+func (p *Publisher) connected(ctx context.Context) (*publisherConn, error) {
+	if c := p.alive(); c != nil {
+		return c, nil
 	}
 	select {
 	case p.connecting <- struct{}{}:
@@ -185,8 +143,8 @@ func (p *Publisher) connected(ctx context.Context) (*link, error) {
 	if p.life.Err() != nil {
 		return nil, unavailable("publish", errPublisherClosed)
 	}
-	if l := p.alive(); l != nil {
-		return l, nil
+	if c := p.alive(); c != nil {
+		return c, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -195,39 +153,45 @@ func (p *Publisher) connected(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to publish", slog.String("broker", w.raw.RemoteAddr().String()), slog.Duration("heartbeat", w.conn.Config.Heartbeat))
+	p.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to publish", slog.String("broker", w.raw.RemoteAddr().String()), slog.Duration("heartbeat", w.client.Config.Heartbeat))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.link = newLink(w, p.cfg.Log, &p.running)
-	return p.link, nil
+	p.conn = newPublisherConn(w, &p.cfg, &p.running)
+	return p.conn, nil
 }
 
 var errPublisherClosed = errors.New("the publisher is closed")
 
-func (p *Publisher) alive() *link {
+func (p *Publisher) alive() *publisherConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.link == nil {
+	if p.conn == nil {
 		return nil
 	}
 	select {
-	case <-p.link.over:
+	case <-p.conn.closed:
 		return nil
 	default:
-		return p.link
+		return p.conn
 	}
 }
 
-// Close ends the connection. What is unconfirmed is answered with an error.
-// It takes a little over a second at most.
+// Close ends the connection, and that of Isolated. What is unconfirmed is
+// answered with an error. It takes a little over a second for each at most.
 func (p *Publisher) Close() error {
 	p.end()
+	p.mu.Lock()
+	isolated := p.isolated
+	p.mu.Unlock()
+	if isolated != nil {
+		_ = isolated.Close()
+	}
 	p.connecting <- struct{}{} // nothing is connecting now, and nothing will
 	defer func() { <-p.connecting }()
-	if l := p.alive(); l != nil {
-		l.wire.close(errPublisherClosed)
-		l.end(nil, errPublisherClosed)
-		<-l.over
+	if c := p.alive(); c != nil {
+		c.conn.close(errPublisherClosed)
+		c.end(nil, errPublisherClosed)
+		<-c.closed
 	}
 	p.running.Wait()
 	return nil

@@ -60,7 +60,8 @@ func TestUnroutableIsNeverDelivered(t *testing.T) {
 	}
 }
 
-// Two publishes with one id are told apart: one is routed, one is not.
+// Two publishes with one id are told apart by their routing keys: one is routed,
+// one is not.
 func TestReturnsAreMatchedByPublishNotByID(t *testing.T) {
 	b := newBroker(t)
 	b.topic("events")
@@ -75,6 +76,37 @@ func TestReturnsAreMatchedByPublishNotByID(t *testing.T) {
 		if errs[0] != nil || !errors.As(errs[1], &unroutable) {
 			t.Fatalf("routed: %v, not routed: %v", errs[0], errs[1])
 		}
+	}
+}
+
+// P3: what was returned and confirmed just before the channel ended was lost.
+func TestReturnJustBeforeTheEndCounts(t *testing.T) {
+	b := newBroker(t)
+	b.must(b.ch.ExchangeDeclare("events", "topic", true, false, false, false, nil))
+	p := b.publisher(Config{Exchange: "events"})
+	conn, err := p.connected(within(t, 10*time.Second))
+	b.must(err)
+	raw, err := conn.conn.client.Channel()
+	b.must(err)
+	b.must(raw.Confirm(false))
+	channel := newConfirmChannel(conn, raw) // unknown to conn, which resolves nothing of it
+	results := make(chan outbox.Result, 1)
+	batch := newPublishBatch(&p.cfg, results, 1)
+	rec := record("order.placed", 1)
+	msg, err := p.cfg.encode(amqp.Table{}, rec, "events", rec.Name, 0)
+	b.must(err)
+	channel.slots <- struct{}{}
+	conn.conn.out.hold() // until send has returned
+	publish := &publish{id: msg.MessageId, batch: batch, exchange: "events", key: rec.Name}
+	channel.send(t.Context(), publish, msg)
+	b.must(conn.conn.out.release())
+	<-publish.confirm.Done()
+	if lost := channel.end(nil); len(lost) > 0 {
+		t.Errorf("%d are lost", len(lost))
+	}
+	var unroutable *outbox.UnroutableError
+	if r := <-results; !errors.As(r.Err, &unroutable) {
+		t.Errorf("returned, confirmed, and then the end: %v, want unroutable", r.Err)
 	}
 }
 
@@ -169,7 +201,8 @@ func TestNackIsARefusal(t *testing.T) {
 	p := b.publisher(Config{Exchange: "events"})
 	for i := range 5 {
 		err := publishAll(within(t, 10*time.Second), t, p, records("order.placed", 1))[0]
-		if i < 2 && err != nil || i >= 3 && (err == nil || !strings.Contains(err.Error(), "nack") || errors.Is(err, waybill.ErrUnavailable)) {
+		var rejected *outbox.RejectedError
+		if i < 2 && err != nil || i >= 3 && (!errors.As(err, &rejected) || !strings.Contains(err.Error(), "nack") || errors.Is(err, waybill.ErrUnavailable)) {
 			t.Errorf("publish %d to a queue with room for 2: %v", i, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -15,19 +16,20 @@ import (
 // A session is one connection of a Consumer. Delivery tags mean something only
 // within it.
 type session struct {
-	wire *wire
-	ch   *amqp.Channel
-	over chan struct{} // closed when it has ended
-	more chan struct{} // asks read to take messages beyond the prefetch
+	conn   *conn
+	ch     *amqp.Channel
+	closed chan struct{} // closed when it has ended
+	more   chan struct{} // asks read to take messages beyond the prefetch
 
 	subscriptions int                       // so far; only touched by begin and read
 	arrived       chan *amqp.Delivery       // from all subscriptions; nil says that one has ended
 	early         map[uint64]*amqp.Delivery // that overtook another one on the way here, by tag; only touched by read
 	next          uint64                    // the tag that comes next; only touched by read
+	warnedOfLimit bool                      // only touched by read
 	canceled      <-chan string
-	closed        <-chan *amqp.Error
+	closes        <-chan *amqp.Error
 
-	forwarding sync.WaitGroup // of subscriptions
+	forwarding sync.WaitGroup // of subscriptions, and the check of the order
 
 	settling sync.Mutex // held while acknowledgements are written, in the order of acks
 	acks     acks
@@ -43,17 +45,17 @@ func begin(ctx context.Context, cfg Config) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{wire: w, over: make(chan struct{}), more: make(chan struct{}, 1), arrived: make(chan *amqp.Delivery), early: map[uint64]*amqp.Delivery{}, next: 1}
+	s := &session{conn: w, closed: make(chan struct{}), more: make(chan struct{}, 1), arrived: make(chan *amqp.Delivery), early: map[uint64]*amqp.Delivery{}, next: 1}
 	err = w.until(ctx, func() (err error) {
-		if s.ch, err = w.conn.Channel(); err != nil {
+		if s.ch, err = w.client.Channel(); err != nil {
 			return err
 		}
 		s.canceled = s.ch.NotifyCancel(make(chan string, 1))
-		s.closed = s.ch.NotifyClose(make(chan *amqp.Error, 1))
+		s.closes = s.ch.NotifyClose(make(chan *amqp.Error, 1))
 		return s.subscribe(cfg)
 	})
 	if err != nil {
-		close(s.over)
+		close(s.closed)
 		w.close(err)
 		s.forwarding.Wait()
 		return nil, refused(cfg, err)
@@ -61,7 +63,7 @@ func begin(ctx context.Context, cfg Config) (*session, error) {
 	return s, nil
 }
 
-// subscribe begins a further subscription, which has a prefetch of its own.
+// subscribe begins a further subscription, with its own prefetch.
 func (s *session) subscribe(cfg Config) error {
 	s.subscriptions++
 	if err := s.ch.Qos(cfg.Prefetch, 0, false); err != nil {
@@ -75,12 +77,12 @@ func (s *session) subscribe(cfg Config) error {
 		for d := range deliveries {
 			select {
 			case s.arrived <- &d:
-			case <-s.over:
+			case <-s.closed:
 			}
 		}
 		select {
 		case s.arrived <- nil:
-		case <-s.over:
+		case <-s.closed:
 		}
 	})
 	return nil
@@ -132,18 +134,18 @@ func (s *session) read(c *Consumer) {
 
 // finish ends the session, with err or what the broker said.
 func (s *session) finish(c *Consumer, err error) {
-	if cause := s.wire.cutFor(); cause != nil {
+	if cause := s.conn.cutFor(); cause != nil {
 		err = cause
 	}
 	select {
 	case _, canceled := <-s.canceled:
 		if canceled {
-			err = errors.New("the broker ended the subscription: the queue was deleted or is not available")
+			err = errors.New("the broker ended the subscription: the queue was deleted or is not available, or a message was kept for longer than the broker's consumer_timeout")
 		}
 	default:
 	}
-	s.wire.close(errors.New("the subscription ended"))
-	if e := <-s.closed; e != nil && err == nil {
+	s.conn.close(errors.New("the subscription ended"))
+	if e := <-s.closes; e != nil && err == nil {
 		err = e
 	}
 	if err == nil {
@@ -153,23 +155,55 @@ func (s *session) finish(c *Consumer, err error) {
 	s.forwarding.Wait()
 }
 
-// arrive puts a delivery on the shelf.
+// arrive puts a delivery into the buffer.
 func (c *Consumer) arrive(s *session, d *amqp.Delivery) {
 	now := time.Now()
 	rec, failures := c.cfg.decode(d, now)
-	p := &parcel{consumer: c, session: s, tag: d.DeliveryTag}
+	p := &delivery{consumer: c, session: s, tag: d.DeliveryTag}
 	p.d = &waybill.Delivery{Record: rec, Failures: failures, Tag: p}
+	c.warnOfLimit(s, d, rec)
+	c.warnOfOrder(s, rec)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.held++
-	c.shelf.add(p, now)
+	c.buffer.add(p, now)
 	c.relieve()
 	c.wake()
 }
 
+// manyDeliveries is how often a message may have come before it is worth a
+// warning: RabbitMQ 4 drops it after twenty.
+const manyDeliveries = 10
+
+// warnOfLimit says once for each connection that messages may be near the
+// delivery limit of a quorum queue. It is only called by read.
+func (c *Consumer) warnOfLimit(s *session, d *amqp.Delivery, rec *waybill.Record) {
+	count, _ := d.Headers["x-delivery-count"].(int64)
+	if count <= manyDeliveries || s.warnedOfLimit {
+		return
+	}
+	s.warnedOfLimit = true
+	c.cfg.Log.Warn("a message was delivered and given back many times", slog.String("queue", c.cfg.Queue), slog.String("id", rec.ID.String()),
+		slog.Int64("deliveries", count), slog.String("hint", noDeliveryLimit(c.cfg)))
+}
+
+// warnOfOrder says once, at the first message with a key, that the queue does not
+// keep the order of keys. It is only called by read.
+func (c *Consumer) warnOfOrder(s *session, rec *waybill.Record) {
+	if rec.Key == "" || c.cfg.CompetingConsumers || c.checkedOrder {
+		return
+	}
+	c.checkedOrder = true
+	s.forwarding.Go(func() {
+		if lacksSingleConsumer(c.cfg, s.conn) {
+			c.cfg.Log.Warn("the queue does not keep the order of keys", slog.String("queue", c.cfg.Queue), slog.String("hint", noSingleConsumer))
+		}
+	})
+}
+
 // ack writes the acknowledgements of tags.
 func (s *session) ack(ctx context.Context, tags []uint64) error {
-	return s.wire.until(ctx, func() error {
+	return s.conn.until(ctx, func() error {
 		s.settling.Lock()
 		defer s.settling.Unlock()
 		upto, single := s.acks.add(tags)
@@ -195,10 +229,10 @@ const maxRelief = 8
 // to keys that wait for retries, so that other keys can go on. mu is held.
 func (c *Consumer) relieve() {
 	s, n := c.session, c.cfg.Prefetch
-	if s == nil || len(c.shelf.ready) > 0 {
+	if s == nil || len(c.buffer.ready) > 0 {
 		return
 	}
-	waiting := c.shelf.waiting()
+	waiting := c.buffer.waiting()
 	s.relieved = min(s.relieved, waiting)
 	if waiting-s.relieved <= n/2 {
 		return

@@ -21,16 +21,16 @@ func (c *cli) outboxBlockedCommand() *cobra.Command {
 		Long: `List what is being refused, longest first: routes (message names that the broker
 has nowhere to put), keys, and single messages without a key. Nothing of a key
 overtakes its head. A relay goes on trying what is retrying; "outbox release" has
-it tried at once. What is parked (outbox.on_exhausted) is not tried until "outbox
-release" lets it go on: first what is in the failure store ("failed list"), then
-what waits. Policy is what becomes of it after outbox.retry.max_attempts.
+it tried at once. A parked key (outbox.on_exhausted) is not tried until "outbox
+release" brings its rows back. Policy is what becomes of an entry after
+outbox.retry.max_attempts.
 
 With --json: {"keys": [{"transport", "route", "key", "row", "head_id",
 "head_name", "failures", "first_failed_at", "next_attempt_at", "last_error",
 "state", "policy", "waiting", "parked"}], "more"}. Route is set for a route alone,
-row for a message without key. State is retrying, parked or releasing;
-next_attempt_at is null while it is parked. Waiting counts what is in the outbox,
-parked what is in the failure store.`,
+row for a message without key. State is retrying or parked; next_attempt_at is
+null while it is parked. Waiting counts the messages in the outbox, parked those of
+them that are set aside.`,
 		Args: cobra.NoArgs,
 		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.outboxBlocked(ctx, transport, limit) }),
 	}
@@ -91,9 +91,12 @@ func (c *cli) outboxReleaseCommand() *cobra.Command {
 		Use:   "release [KEY]",
 		Short: "Have blocked keys and routes tried at once",
 		Long: `Have blocked keys and routes tried at once, instead of when their wait is over,
-and parked keys at all: after their cause has been mended. A parked key goes on in
-order, first with what is parked of it. It removes and skips nothing, so it does
-not ask; what is refused again goes on waiting, or is parked again.
+and parked keys at all: after their cause has been mended. The messages of a parked
+key come back in batches and in order. It removes nothing, so it does not ask; a
+message that is refused again waits again, or is parked again.
+
+--skip-head moves the refused message to the failure store first, from where
+"failed retry" sends it after all: its key continues without it.
 
 KEY is a partition key, --route a message name, --row the number of a message
 without key, as "outbox blocked" shows them; --all is all of them. --transport
@@ -115,6 +118,7 @@ With --json: {"released"}.`,
 	p.StringVar(&q.Route, "route", "", "only this route, a message name")
 	p.Int64Var(&q.Row, "row", 0, "only this message without key")
 	p.BoolVar(&all, "all", false, "all that is blocked")
+	p.BoolVar(&q.SkipHead, "skip-head", false, "without the refused message of each")
 	return cmd
 }
 
@@ -138,6 +142,8 @@ func checkRelease(args []string, q *admin.BlockedQuery, all bool) error {
 		return &Error{Usage, fmt.Errorf("--row: %d is negative", q.Row), ""}
 	case selected == 0:
 		return &Error{Usage, errors.New("release what? nothing is selected"), "give a KEY, --route, --row or --all"}
+	case q.Route != "" && q.SkipHead:
+		return &Error{Usage, errors.New("a route has no refused message to skip"), "give a KEY, --row or --all with --skip-head"}
 	case selected > 1:
 		return &Error{Usage, errors.New("KEY, --route, --row and --all exclude each other"), "give one of them"}
 	}

@@ -24,9 +24,9 @@ func TestRoutesAreResolvedAsThoseToTransportsAre(t *testing.T) {
 
 func TestPolicyIsThatOfTheRouteOrElseOfAll(t *testing.T) {
 	policy := policies(config.Outbox{OnExhausted: config.Skip, Routes: map[string]config.Route{
-		"order.*": {OnExhausted: config.Park}, "order.placed": {Exchange: "placed"}, "mail.sent": {OnExhausted: config.Halt},
+		"order.*": {OnExhausted: config.Park}, "order.placed": {Exchange: "placed"}, "mail.sent": {OnExhausted: config.Block},
 	}})
-	for name, want := range map[string]outbox.Policy{"order.paid": outbox.Park, "order.placed": outbox.Skip, "mail.sent": outbox.Halt, "other": outbox.Skip} {
+	for name, want := range map[string]outbox.Policy{"order.paid": outbox.Park, "order.placed": outbox.Skip, "mail.sent": outbox.Block, "other": outbox.Skip} {
 		if got := policy(name); got != want {
 			t.Errorf("policy of %s = %q, want %q", name, got, want)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 func (c *cli) configCommand() *cobra.Command {
@@ -49,6 +51,9 @@ func (s *session) configCheck() error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkFences(cfg); err != nil {
+		return err
+	}
 	notes := s.notes(cfg)
 	file := s.configFile()
 	if s.flags.json {
@@ -63,6 +68,32 @@ func (s *session) configCheck() error {
 	s.stdout.line("%s is valid: %s, %s", cmp.Or(file, "the default configuration"), plural(len(cfg.Transports), "transport"), plural(len(cfg.Messages), "message name"))
 	for _, note := range notes {
 		s.say("note: %s", note)
+	}
+	return nil
+}
+
+// checkFences refuses the timeouts that a relay would refuse. SQLite has none.
+func (s *session) checkFences(cfg *config.Config) error {
+	if cfg.Database.Scheme == "sqlite" {
+		return nil
+	}
+	for _, name := range transportNames(cfg) {
+		if _, ok := s.app.Brokers[cfg.Transports[name].DSN.Scheme]; !ok {
+			continue
+		}
+		broker, transport, err := s.broker(name)
+		if err != nil {
+			return err
+		}
+		to, err := broker.Publisher(transport)
+		if err != nil {
+			continue // it is no target of the outbox
+		}
+		err = outbox.CheckFence(cfg.Outbox.IdleTimeout, cfg.Outbox.PublishDeadline, to)
+		hint := fencedBy(name, to)
+		if err := errors.Join(err, to.Close()); err != nil {
+			return &Error{Usage, fmt.Errorf("transport %q: %w", name, err), hint}
+		}
 	}
 	return nil
 }

@@ -106,9 +106,9 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	s.log.LogAttrs(ctx, slog.LevelInfo, "consume started", slog.String("transports", strings.Join(transports, " ")))
 	stop := s.showProgress(progress{
 		message: "consuming", verb: "handled",
-		done: func() int { return counts.sum(func(n *laneCounts) *atomic.Int64 { return &n.handled }) },
+		done: func() int { return counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.handled }) },
 		figures: func() []figure {
-			return []figure{{"failed", counts.sum(func(n *laneCounts) *atomic.Int64 { return &n.failed })}}
+			return []figure{{"failed", counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.failed })}}
 		},
 	})
 	err := runAll(ctx, runs...)

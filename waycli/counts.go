@@ -11,24 +11,24 @@ import (
 
 // counts is an observer that counts by transport.
 type counts struct {
-	transports map[string]*laneCounts // never changed once made
+	transports map[string]*transportCounts // never changed once made
 }
 
-type laneCounts struct {
+type transportCounts struct {
 	published, refused atomic.Int64 // by a relay
 	handled, failed    atomic.Int64 // by a worker
 	duplicates         atomic.Int64 // of the handled
 }
 
 func newCounts(transports ...string) *counts {
-	c := &counts{transports: map[string]*laneCounts{}}
+	c := &counts{transports: map[string]*transportCounts{}}
 	for _, name := range transports {
-		c.transports[name] = &laneCounts{}
+		c.transports[name] = &transportCounts{}
 	}
 	return c
 }
 
-func (c *counts) of(transport string) *laneCounts { return c.transports[transport] }
+func (c *counts) of(transport string) *transportCounts { return c.transports[transport] }
 
 // Observe implements waybill.Observer.
 func (c *counts) Observe(_ context.Context, e waybill.Event) {
@@ -52,7 +52,7 @@ func (c *counts) Observe(_ context.Context, e waybill.Event) {
 	}
 }
 
-func (c *counts) sum(of func(*laneCounts) *atomic.Int64) int {
+func (c *counts) sum(of func(*transportCounts) *atomic.Int64) int {
 	total := int64(0)
 	for _, n := range c.transports {
 		total += of(n).Load()

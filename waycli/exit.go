@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // Kind is the sort of an Error. It decides the exit code.
@@ -54,6 +55,7 @@ func ExitCode(err error) int {
 		own     *Error
 		invalid *config.Error
 		typ     *waybill.TypeError
+		setting *outbox.SettingError
 	)
 	switch {
 	case err == nil:
@@ -70,7 +72,7 @@ func ExitCode(err error) int {
 		return 4
 	case own != nil && own.Kind != 0:
 		return codes[own.Kind]
-	case errors.As(err, &invalid), errors.As(err, &typ):
+	case errors.As(err, &invalid), errors.As(err, &typ), errors.As(err, &setting):
 		return 2
 	}
 	return 1

@@ -18,7 +18,7 @@ import (
 )
 
 func (c *cli) failedCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "failed", Short: "Look at messages that relays have given up, and mend them"},
+	return group(&cobra.Command{Use: "failed", Short: "Look at dead letters (skipped messages), and mend them"},
 		c.failedListCommand(),
 		&cobra.Command{
 			Use:   "show NUMBER",
@@ -38,16 +38,14 @@ func (c *cli) failedListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List failed messages, oldest first",
-		Long: `List the messages that relays have given up (outbox.on_exhausted), oldest first.
-Skipped ones were left out, and their keys have gone on: "failed retry" sends them
-after all. Parked ones wait, with what is behind them in the outbox, until
-"outbox release KEY" lets the key go on in order. Removed ones are shown with
---state removed; what they carried is gone.
+		Long: `List the dead letters, oldest first: messages that a relay has skipped
+(outbox.on_exhausted), or an operator ("outbox release --skip-head"). Their keys
+continue without them; "failed retry" sends them after all. Removed ones are shown
+with --state removed, without body and headers. Parked keys are in "outbox blocked".
 
 With --json: {"messages": [{"number", "state", "transport", "name", "key", "id",
 "created_at", "failures", "first_failed_at", "failed_at", "last_error",
-"removed_at", "bytes"}], "more"}. Failures is 0 for one that was parked behind
-another.`,
+"removed_at", "bytes"}], "more"}.`,
 		Example: `  waybill failed list --key o-1
   waybill failed list --state skipped --json`,
 		Args: cobra.NoArgs,
@@ -55,7 +53,7 @@ another.`,
 	}
 	c.failedFlags(cmd, &q)
 	p := cmd.Flags()
-	p.StringVar(&q.State, "state", "", "only "+admin.Parked+", "+admin.Skipped+" or "+admin.Removed)
+	p.StringVar(&q.State, "state", "", "only "+admin.Skipped+" or "+admin.Removed)
 	p.Int64Var(&q.After, "after", 0, "only greater numbers")
 	p.IntVar(&q.Limit, "limit", 50, "at most so many; 0 means all")
 	return cmd
@@ -72,8 +70,8 @@ func (s *session) failedList(ctx context.Context, q admin.FailedQuery) error {
 	if q.Limit < 0 || q.After < 0 {
 		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", q.Limit, q.After), ""}
 	}
-	if !slices.Contains([]string{"", admin.Parked, admin.Skipped, admin.Removed}, q.State) {
-		return &Error{Usage, fmt.Errorf("--state: unknown state %q", q.State), "parked, skipped or removed"}
+	if !slices.Contains([]string{"", admin.Skipped, admin.Removed}, q.State) {
+		return &Error{Usage, fmt.Errorf("--state: unknown state %q", q.State), "skipped or removed"}
 	}
 	db, err := s.database(ctx)
 	if err != nil {
@@ -175,9 +173,9 @@ func failedNumbers(args []string) ([]int64, error) {
 	return numbers, nil
 }
 
-// selectFailed returns the messages that args or the flags of q name, of those
-// states. A number that is not one of them is an error.
-func (s *session) selectFailed(ctx context.Context, db Database, q admin.FailedQuery, args []string, all bool, states ...string) ([]admin.FailedMessage, error) {
+// selectFailed returns the skipped messages that args or the flags of q name. A
+// number that is not one of them is an error.
+func (s *session) selectFailed(ctx context.Context, db Database, q admin.FailedQuery, args []string, all bool) ([]admin.FailedMessage, error) {
 	numbers, err := failedNumbers(args)
 	if err != nil {
 		return nil, err
@@ -194,37 +192,19 @@ func (s *session) selectFailed(ctx context.Context, db Database, q admin.FailedQ
 		if err != nil {
 			return nil, err
 		}
-		if slices.Contains(states, m.State) {
-			continue
+		if m.State != admin.Skipped {
+			return nil, &Error{Refused, fmt.Errorf("message %d is %s", number, m.State), ""}
 		}
-		hint := ""
-		if m.State == admin.Parked {
-			hint = fmt.Sprintf("`%s outbox release %s` sends what is parked of its key, in order", s.app.Name, shellWord(m.Key))
-		}
-		return nil, &Error{Refused, fmt.Errorf("message %d is %s", number, m.State), hint}
 	}
-	q.Numbers = numbers
-	var found []admin.FailedMessage
-	for _, state := range states {
-		q.State = state
-		some, err := db.Failed(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, some...)
+	q.Numbers, q.State = numbers, admin.Skipped
+	found, err := db.Failed(ctx, q)
+	if err != nil {
+		return nil, err
 	}
 	if len(found) == 0 {
 		return nil, &Error{NotFound, fmt.Errorf("no failed message is selected: %w", waybill.ErrNotFound), fmt.Sprintf("`%s failed list` lists what there is", s.app.Name)}
 	}
 	return found, nil
-}
-
-// shellWord quotes a key where a shell would not take it as one word.
-func shellWord(key string) string {
-	if strconv.Quote(key) == `"`+key+`"` && !slices.ContainsFunc([]byte(key), func(b byte) bool { return b <= ' ' || b > '~' || slices.Contains([]byte("'\"$`\\*?[]{}();<>|&~#!"), b) }) {
-		return key
-	}
-	return strconv.Quote(key)
 }
 
 // inChunks calls do for the numbers of found, some at a time, so that each
@@ -257,8 +237,7 @@ func (c *cli) failedRetryCommand() *cobra.Command {
 		Use:   "retry [NUMBER...]",
 		Short: "Dispatch skipped messages again",
 		Long: `Dispatch skipped messages again, under the ids that they have: after their cause
-has been mended. They come behind what waits of their keys. Parked messages keep
-their place instead: "outbox release KEY" sends them.
+has been mended. They come behind what waits of their keys.
 
 Without numbers it takes all that --transport, --key and --name select. Exit code
 3 says that there are none, 4 that a message is not a skipped one.
@@ -278,7 +257,7 @@ func (s *session) failedRetry(ctx context.Context, q admin.FailedQuery, args []s
 	if err != nil {
 		return err
 	}
-	found, err := s.selectFailed(ctx, db, q, args, all, admin.Skipped)
+	found, err := s.selectFailed(ctx, db, q, args, all)
 	if err != nil {
 		return err
 	}
@@ -301,7 +280,6 @@ func (c *cli) failedRemoveCommand() *cobra.Command {
 		Short: "Remove failed messages for good",
 		Long: `Remove failed messages for good: they are never sent. What they carried is
 deleted; that they were there stays on record ("failed list --state removed").
-A key of which parked messages are removed stays parked until "outbox release KEY".
 
 It counts first and asks; --yes does not ask, and without a terminal it is needed.
 
@@ -323,7 +301,7 @@ func (s *session) failedRemove(ctx context.Context, q admin.FailedQuery, args []
 	if err != nil {
 		return err
 	}
-	found, err := s.selectFailed(ctx, db, q, args, all, admin.Parked, admin.Skipped)
+	found, err := s.selectFailed(ctx, db, q, args, all)
 	if err != nil {
 		return err
 	}
@@ -347,10 +325,7 @@ func (s *session) failedRemove(ctx context.Context, q admin.FailedQuery, args []
 		s.stdout.line("%s removed", plural(result.Removed, "failed message"))
 	}
 	if err == nil && !dryRun && result.Removed < result.Matching {
-		return &Error{Partial, fmt.Errorf("%s left: their keys are being released, or somebody else was quicker", plural(result.Matching-result.Removed, "message")), ""}
-	}
-	if err == nil && !dryRun && slices.ContainsFunc(found, func(m admin.FailedMessage) bool { return m.State == admin.Parked }) {
-		s.say("keys stay parked until `%s outbox release KEY`", s.app.Name)
+		return &Error{Partial, fmt.Errorf("%s left: another operator was quicker", plural(result.Matching-result.Removed, "message")), ""}
 	}
 	return err
 }

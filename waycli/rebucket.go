@@ -12,39 +12,6 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-func (c *cli) schemaDownCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "down",
-		Short: "Undo the newest version of the tables",
-		Long: `Undo the newest version of the tables, to go back to the waybill before. No message
-is touched. It asks before it begins; --yes does not. Processes of this version
-that run go on; they cannot be started again before "schema up".
-
-With --json: {"database", "prefix", "version", "wanted", "pending", "undone"}.`,
-		Args: cobra.NoArgs,
-		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.schemaDown(ctx) }),
-	}
-}
-
-func (s *session) schemaDown(ctx context.Context) error {
-	db, err := s.database(ctx)
-	if err != nil {
-		return err
-	}
-	status, err := db.SchemaStatus(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.confirm(ctx, fmt.Sprintf("Take the tables of %s from version %d to %d?", status.Database, status.Version, status.Version-1)); err != nil {
-		return err
-	}
-	if status, err = db.SchemaDown(ctx); err != nil {
-		return err
-	}
-	s.printStatus(status, nil)
-	return nil
-}
-
 func (c *cli) rebucketCommand() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{

@@ -58,16 +58,16 @@ With --json, at the end: {"reason": "stopped", "drained" or "failed",
 	return cmd
 }
 
-// relay runs one outbox.Relay for each lane.
+// relay runs one outbox.Relay for each transport.
 func (s *session) relay(ctx context.Context, f relayFlags) error {
 	if f.workers < 0 || f.workers > maxWorkers {
 		return &Error{Usage, fmt.Errorf("--workers: %d is not between 1 and %d", f.workers, maxWorkers), ""}
 	}
-	lanes, err := s.lanes()
+	transports, err := s.relayed()
 	if err != nil {
 		return err
 	}
-	s.need = connectionsBesides + max(f.workers, 2)*len(lanes)
+	s.need = connectionsBesides + (2*max(f.workers, 2)+1)*len(transports)
 	db, err := s.database(ctx)
 	if err != nil {
 		return err
@@ -75,39 +75,39 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	if _, shared := db.(outbox.IdleStore); !shared && f.workers > 1 {
 		return &Error{Usage, fmt.Errorf("--workers: %s allows 1", s.cfg.Database.Scheme), "leave it out"}
 	}
-	counts := newCounts(lanes...)
+	counts := newCounts(transports...)
 	cfg := outbox.RelayConfig{
 		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
 		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
 	}
-	relays := make([]*outbox.Relay, len(lanes))
-	for i, lane := range lanes {
-		to, err := s.publisher(ctx, lane)
+	relays := make([]*outbox.Relay, len(transports))
+	for i, transport := range transports {
+		to, err := s.publisher(ctx, transport)
 		if err != nil {
 			return err
 		}
-		cfg.Transport = lane
+		cfg.Transport = transport
 		if relays[i], err = outbox.NewRelay(db, to, cfg); err != nil {
-			return &Error{Usage, fmt.Errorf("transport %q: %w", lane, err), fencedBy(lane, to)}
+			return &Error{Usage, fmt.Errorf("transport %q: %w", transport, err), fencedBy(transport, to)}
 		}
 	}
 	if !cfg.Standby {
-		// Held to the end, so that no other process comes between two lanes.
+		// Held to the end, so that no other process comes between two transports.
 		release, err := db.Lead(ctx)
 		if err != nil {
 			return err
 		}
 		defer release()
 	}
-	s.log.LogAttrs(ctx, slog.LevelInfo, "relay started", slog.String("transports", strings.Join(lanes, " ")))
+	s.log.LogAttrs(ctx, slog.LevelInfo, "relay started", slog.String("transports", strings.Join(transports, " ")))
 	runs := make([]func(context.Context) error, len(relays))
 	for i, relay := range relays {
 		runs[i] = relay.Run
 	}
 	stop := s.showProgress(progress{
 		message: "relaying", verb: "published",
-		done:    func() int { return counts.sum(func(n *laneCounts) *atomic.Int64 { return &n.published }) },
-		figures: func() []figure { return leftIn(ctx, db, lanes) },
+		done:    func() int { return counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.published }) },
+		figures: func() []figure { return leftIn(ctx, db, transports) },
 	})
 	err = runAll(ctx, runs...)
 	stop()
@@ -118,8 +118,8 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	case cfg.Drain && ctx.Err() == nil:
 		reason = "drained"
 	}
-	// The lanes are counted also after a signal.
-	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, lanes, counts, reason))
+	// The transports are counted also after a signal.
+	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, transports, counts, reason))
 }
 
 // policies returns what the configuration says of each message.
@@ -146,12 +146,12 @@ func fencedBy(transport string, to outbox.Publisher) string {
 	return hint
 }
 
-// leftIn counts what waits in lanes. It knows nothing when the database does
+// leftIn counts what waits in transports. It knows nothing when the database does
 // not answer: the relay says so.
-func leftIn(ctx context.Context, db Database, lanes []string) []figure {
+func leftIn(ctx context.Context, db Database, transports []string) []figure {
 	var sum outbox.Left
-	for _, lane := range lanes {
-		left, err := db.Left(ctx, lane)
+	for _, transport := range transports {
+		left, err := db.Left(ctx, transport)
 		if err != nil {
 			return nil
 		}
@@ -161,23 +161,23 @@ func leftIn(ctx context.Context, db Database, lanes []string) []figure {
 	return []figure{{"pending", sum.Pending}, {"blocked", sum.Blocked}}
 }
 
-// lanes returns the transports that a relay serves.
-func (s *session) lanes() ([]string, error) {
+// relayed returns the transports that a relay serves.
+func (s *session) relayed() ([]string, error) {
 	cfg, err := s.config()
 	if err != nil {
 		return nil, err
 	}
-	var lanes []string
+	var transports []string
 	for _, name := range transportNames(cfg) {
 		if dsn := cfg.Transports[name].DSN; !inDatabase(dsn, cfg.Database) && dsn.Scheme != "sync" {
-			lanes = append(lanes, name)
+			transports = append(transports, name)
 		}
 	}
-	if len(lanes) == 0 {
+	if len(transports) == 0 {
 		return nil, &Error{Usage, errors.New("there is nothing to relay: no transport leads out of the database"),
 			"a queue:// of the same database needs no relay; a transport with ?database=DSN leads to another one"}
 	}
-	return lanes, nil
+	return transports, nil
 }
 
 // runAll runs all of fns until each has returned. An error ends the others.
@@ -199,8 +199,8 @@ func runAll(ctx context.Context, fns ...func(context.Context) error) error {
 	return failure
 }
 
-// laneResult is what a relay did for one transport, and what is left.
-type laneResult struct {
+// transportResult is what a relay did for one transport, and what is left.
+type transportResult struct {
 	Transport   string `json:"transport"`
 	Published   int    `json:"published"`
 	Refused     int    `json:"refused"`
@@ -209,23 +209,23 @@ type laneResult struct {
 	Delayed     int    `json:"delayed"`
 }
 
-func (s *session) relayResult(ctx context.Context, db Database, lanes []string, counts *counts, reason string) error {
+func (s *session) relayResult(ctx context.Context, db Database, transports []string, counts *counts, reason string) error {
 	stats, err := db.OutboxStats(ctx)
 	if err != nil {
 		return err
 	}
 	result := struct {
-		Reason     string       `json:"reason"`
-		Published  int          `json:"published"`
-		Refused    int          `json:"refused"`
-		Transports []laneResult `json:"transports"`
+		Reason     string            `json:"reason"`
+		Published  int               `json:"published"`
+		Refused    int               `json:"refused"`
+		Transports []transportResult `json:"transports"`
 	}{Reason: reason}
 	blocked := 0
-	for _, lane := range lanes {
-		n := counts.of(lane)
-		one := laneResult{Transport: lane, Published: int(n.published.Load()), Refused: int(n.refused.Load())}
+	for _, transport := range transports {
+		n := counts.of(transport)
+		one := transportResult{Transport: transport, Published: int(n.published.Load()), Refused: int(n.refused.Load())}
 		for _, left := range stats {
-			if left.Transport == lane {
+			if left.Transport == transport {
 				one.Pending, one.BlockedKeys, one.Delayed = left.Pending, left.BlockedKeys, left.Delayed
 			}
 		}

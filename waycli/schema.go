@@ -49,7 +49,6 @@ With --json: {"database", "prefix", "version", "wanted", "pending"}.`,
 			RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.schemaStatus(ctx) }),
 		},
 		printSQL,
-		c.schemaDownCommand(),
 		c.rebucketCommand(),
 	)
 }
@@ -160,9 +159,6 @@ func (s *session) printStatus(status admin.SchemaStatus, transports []Declared) 
 	s.stdout.line("version   %d, this %s needs %d", status.Version, s.app.Name, status.Wanted)
 	if len(status.Applied) > 0 {
 		s.stdout.line("applied   %s", strings.Join(status.Applied, ", "))
-	}
-	if status.Undone != "" {
-		s.stdout.line("undone    %s", status.Undone)
 	}
 	if len(status.Pending) > 0 {
 		s.stdout.line("pending   %s", strings.Join(status.Pending, ", "))

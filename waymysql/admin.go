@@ -17,20 +17,17 @@ func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows,
 	if err := db.ready(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := db.pool.QueryContext(ctx, text, args...)
+	found := []T{} // [] and not null in JSON
+	err := each(ctx, db.pool, text, func(rows *sql.Rows) error {
+		var one T
+		err := scan(rows, &one)
+		found = append(found, one)
+		return err
+	}, args...)
 	if err != nil {
 		return nil, translate(err)
 	}
-	defer rows.Close()
-	found := []T{} // [] and not null in JSON
-	for rows.Next() {
-		var one T
-		if err := scan(rows, &one); err != nil {
-			return nil, err
-		}
-		found = append(found, one)
-	}
-	return found, translate(rows.Err())
+	return found, nil
 }
 
 // limit is one that no table reaches, for zero.
@@ -90,7 +87,7 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 	scan := func(rows *sql.Rows, m *admin.OutboxMessage) error {
 		return rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, maybe{&m.DueAt}, &m.Bytes, &m.Blocked)
 	}
-	found, err := query(ctx, db, db.admin.Query("outbox_list"), scan, append(twice(q.Transport, q.Key, q.Name), q.After, limit(q.Limit))...)
+	found, err := query(ctx, db, db.admin.Query("outbox_list"), scan, append(append(twice(q.Transport, q.Key, q.Name), q.After), append(twice(q.Transport, q.Key, q.Name), q.After, limit(q.Limit))...)...)
 	if err != nil || q.After > 0 || q.Limit > 0 && len(found) >= q.Limit {
 		return found, err
 	}
@@ -108,63 +105,6 @@ func (db *DB) Blocked(ctx context.Context, transport string, most int) ([]admin.
 	return query(ctx, db, db.admin.Query("blocked"), func(rows *sql.Rows, b *admin.BlockedKey) error {
 		return rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, id{&b.HeadID}, &b.HeadName, &b.Failures, moment{&b.FirstFailedAt}, maybe{&b.NextAttemptAt}, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
 	}, append(twice(transport), limit(most))...)
-}
-
-// Release implements admin.Database.
-func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err error) {
-	if err := db.writer(ctx); err != nil {
-		return 0, err
-	}
-	which := append(twice(q.Transport, q.Key, q.Route), q.Row, q.Row)
-	err = db.inTx(ctx, func(tx *sql.Tx) error {
-		// First, as Settle does it: whoever changes what is blocked takes turns.
-		if _, err := tx.ExecContext(ctx, db.admin.Query("release_bump"), twice(q.Transport)...); err != nil {
-			return err
-		}
-		removed, err := db.forgetGone(ctx, tx, which)
-		if err != nil {
-			return err
-		}
-		// Not the rows affected: one that is due already does not change.
-		if err := tx.QueryRowContext(ctx, db.admin.Query("count_release"), which...).Scan(&n); err != nil {
-			return err
-		}
-		n += removed
-		_, err = tx.ExecContext(ctx, db.admin.Query("release"), which...)
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("outbox release: %w", translate(err))
-	}
-	return n, nil
-}
-
-// forgetGone removes entries of which nothing is left.
-func (db *DB) forgetGone(ctx context.Context, tx *sql.Tx, which []any) (n int, err error) {
-	rows, err := tx.QueryContext(ctx, db.admin.Query("gone"), which...)
-	if err != nil {
-		return 0, err
-	}
-	defer rows.Close()
-	var gone [][]any
-	for rows.Next() {
-		var lane int16
-		var route, key []byte
-		var row int64
-		if err := rows.Scan(&lane, &route, &key, &row); err != nil {
-			return 0, err
-		}
-		gone = append(gone, []any{lane, route, key, row})
-	}
-	if err := rows.Err(); err != nil {
-		return 0, err
-	}
-	for _, entry := range gone {
-		if _, err := tx.ExecContext(ctx, db.admin.Query("forget"), entry...); err != nil {
-			return 0, err
-		}
-	}
-	return len(gone), nil
 }
 
 // Relays implements admin.Database.
@@ -213,7 +153,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	}
 	found, err := query(ctx, db, db.inbox.Query("lookup"), func(rows *sql.Rows, e *admin.InboxEntry) error {
 		return rows.Scan(&e.Handler, &e.DedupKey, id{&e.MessageID}, moment{&e.ProcessedAt})
-	}, message[:], []byte("k:"+cleanText(idOrKey)))
+	}, hexID(message), []byte("k:"+cleanText(idOrKey)))
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.schema, idOrKey, waybill.ErrNotFound)
 	}
@@ -259,21 +199,15 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 // prune removes a batch, row by row of the primary key: on any other way it
 // would wait for handlers.
 func (db *DB) prune(ctx context.Context, tx *sql.Tx, age time.Duration) (n int, err error) {
-	rows, err := tx.QueryContext(ctx, db.inbox.Query("old"), age.Microseconds(), pruneBatch)
-	if err != nil {
-		return 0, err
-	}
-	defer rows.Close()
 	var old []string
 	var args []any
-	for rows.Next() {
+	err = each(ctx, tx, db.inbox.Query("old"), func(rows *sql.Rows) error {
 		var handler, key []byte
-		if err := rows.Scan(&handler, &key); err != nil {
-			return 0, err
-		}
+		err := rows.Scan(&handler, &key)
 		old, args = append(old, "i.handler = ? AND i.dedup_key = ?"), append(args, handler, key)
-	}
-	if err := rows.Err(); err != nil || len(old) == 0 {
+		return err
+	}, age.Microseconds(), pruneBatch)
+	if err != nil || len(old) == 0 {
 		return 0, err
 	}
 	_, err = tx.ExecContext(ctx, fmt.Sprintf("DELETE i FROM %sinbox AS i FORCE INDEX (PRIMARY) WHERE %s", qualified(db.schema, db.prefix), strings.Join(old, " OR ")), args...)

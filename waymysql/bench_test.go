@@ -26,11 +26,11 @@ func BenchmarkEmptyPoll(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer old.Rollback()
-				if _, err := old.Exec("SELECT COUNT(*) FROM waybill_outbox"); err != nil {
+				if _, err := old.Exec("SELECT COUNT(*) FROM waybill_outbox WHERE id > 0"); err != nil {
 					b.Fatal(err)
 				}
-				exec(b, db, "INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body) SELECT l.id, s.seq % 64, UNHEX(REPLACE(UUID(), '-', '')), 'x', 'k', '{}' FROM waybill_outbox_lane AS l JOIN seq_1_to_"+fmt.Sprint(dead)+" AS s")
-				exec(b, db, "DELETE FROM waybill_outbox")
+				exec(b, db, "INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT l.id, s.seq % 64, UNHEX(REPLACE(UUID(), '-', '')), 'x', 'k', '{}' FROM waybill_transport AS l JOIN seq_1_to_"+fmt.Sprint(dead)+" AS s")
+				exec(b, db, "DELETE FROM waybill_outbox WHERE id > 0")
 			}
 			var msgs []any
 			for _, key := range append(otherBuckets(63), sameBucket(1)...) {
@@ -40,7 +40,7 @@ func BenchmarkEmptyPoll(b *testing.B) {
 			drain(b, db, &recorder{}, outbox.RelayConfig{}) // the marks are behind all of them
 			poll := func() time.Duration {
 				start := time.Now()
-				c := claim(b, db, outbox.Max{Rows: 500, Bytes: 4 << 20})
+				c := claim(b, db, outbox.ClaimLimit{Rows: 500, Bytes: 4 << 20})
 				took := time.Since(start)
 				if len(c.Rows()) > 0 {
 					b.Fatalf("%d rows", len(c.Rows()))

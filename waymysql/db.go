@@ -20,7 +20,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -29,16 +28,15 @@ import (
 type Tx = outbox.Tx[*sql.Tx]
 
 var (
-	_ outbox.Writer[*sql.Tx]    = (*DB)(nil)
-	_ outbox.IdleStore          = (*DB)(nil)
-	_ outbox.UnserializedWriter = (*DB)(nil)
-	_ outbox.Reporter           = (*DB)(nil)
-	_ outbox.RouteStore         = (*DB)(nil)
-	_ outbox.FailureStore       = (*DB)(nil)
-	_ inbox.Grouper[*sql.Tx]    = (*DB)(nil)
-	_ inbox.Log                 = (*DB)(nil)
-	_ admin.Database            = (*DB)(nil)
-	_ waybill.Sender            = (*Queue)(nil)
+	_ outbox.Writer[*sql.Tx] = (*DB)(nil)
+	_ outbox.IdleStore       = (*DB)(nil)
+	_ outbox.Reporter        = (*DB)(nil)
+	_ outbox.RouteStore      = (*DB)(nil)
+	_ outbox.FailureStore    = (*DB)(nil)
+	_ inbox.Grouper[*sql.Tx] = (*DB)(nil)
+	_ inbox.Log              = (*DB)(nil)
+	_ admin.Database         = (*DB)(nil)
+	_ waybill.Sender         = (*Queue)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -86,24 +84,21 @@ type DB struct {
 
 	outbox, inbox, queue, admin, failed, rebucketing sqlfile.Set
 
-	knownKeys int // blocked keys that a claim knows by name, at the most
-
-	usual  atomic.Int64 // size of an outbox's rows in bytes
-	moving lane.Moving
+	usual    atomic.Int64 // size of an outbox's rows in bytes
+	longest  atomic.Int64 // delay of a retry that this process has written
+	promoter promoter
 
 	mu        sync.Mutex
 	relays    *sql.DB // for claims, once there is one: sessions that end when they are silent
 	flavor    flavor  // once the server was asked
 	usable    bool    // the tables were checked
-	buckets   int     // in a lane, as the tables recorded it when they were checked last
+	buckets   int     // of a transport, as the tables recorded it when they were read last
 	writable  bool    // the server's settings were checked
 	unwritten bool    // it shows commits before it has written them; set with writable
-	lanes     map[string]int16
-	wakes     map[string]chan struct{}
-	relaying  map[int16]*served
 
-	unserialized      bool      // rows that took no gate may be there
-	askedUnserialized time.Time // when the tables were last asked
+	transports map[string]int16
+	wakes      map[string]chan struct{}
+	relayed    map[int16]*relayed
 }
 
 // Open prepares to use the database that dsn names, in the form of
@@ -156,9 +151,9 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 		c.Logger = &mysql.NopLogger{}
 	}
 	db := &DB{
-		cfg: c, prefix: prefix, schema: schema, knownKeys: maxKnownKeys,
+		cfg: c, prefix: prefix, schema: schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
-		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*served{},
+		transports: map[string]int16{}, wakes: map[string]chan struct{}{}, relayed: map[int16]*relayed{},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outbox, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin, "failed": &db.failed, "rebucket": &db.rebucketing} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
@@ -168,7 +163,8 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 		*set = sqlfile.MustParse(name+".sql", qualify(string(text), schema, prefix))
 	}
 	var err error
-	if db.pool, err = db.connect(nil); err != nil {
+	// Whatever the server's default is: what is said outside of a transaction holds.
+	if db.pool, err = db.connect(map[string]string{"autocommit": "1"}); err != nil {
 		return nil, err
 	}
 	guarded, err := db.connector(map[string]string{"autocommit": "0"})
@@ -189,13 +185,24 @@ func (db *DB) connect(settings map[string]string) (*sql.DB, error) {
 	return pooled(c), nil
 }
 
+// isolations are the names of one variable.
+var isolations = map[string]string{"tx_isolation": "transaction_isolation", "transaction_isolation": "tx_isolation"}
+
 func (db *DB) connector(settings map[string]string) (driver.Connector, error) {
 	c := db.cfg.Clone()
 	if c.Params == nil {
 		c.Params = map[string]string{}
 	}
+	settings = maps.Clone(settings)
+	settings["completion_type"] = "'NO_CHAIN'" // or COMMIT begins another transaction, or ends the session
+	// The server does not tell capitals apart, and takes the parameters in any order.
+	maps.DeleteFunc(c.Params, func(name, _ string) bool {
+		name = strings.ToLower(name)
+		_, isolation := settings[isolations[name]]
+		_, ours := settings[name]
+		return ours || isolation
+	})
 	maps.Copy(c.Params, settings)
-	c.Params["completion_type"] = "'NO_CHAIN'" // or COMMIT begins a transaction that nobody ends, or ends the session
 	if _, err := mysql.NewConnector(c); err != nil {
 		return nil, fmt.Errorf("waymysql: %w", err)
 	}
@@ -350,16 +357,22 @@ func (db *DB) setBuckets(n int) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.buckets != n {
-		db.relaying = map[int16]*served{}
+		db.relayed = map[int16]*relayed{}
 	}
 	db.buckets, db.usable = n, true
 }
 
-// lookAgain has the tables checked before they are used again.
-func (db *DB) lookAgain() {
+// checked reports whether tables and server were.
+func (db *DB) checked() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.usable = false
+	return db.buckets > 0 && db.writable
+}
+
+func (db *DB) isMariaDB() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.flavor.mariaDB
 }
 
 // A settingError says which setting of the server must be another.
@@ -400,14 +413,34 @@ func (db *DB) writer(ctx context.Context) error {
 	if err := checkSettings(settings, db.idle); err != nil {
 		return err
 	}
+	unwritten := !strings.EqualFold(settings["log_bin"], "ON") || !db.logsAll(ctx)
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.writable, db.unwritten = true, !strings.EqualFold(settings["log_bin"], "ON")
+	db.writable, db.unwritten = true, unwritten
 	return nil
 }
 
+// logsAll reports whether the binary log certainly has every database.
+func (db *DB) logsAll(ctx context.Context) bool {
+	for _, ask := range []string{"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"} { // of MySQL since 8.2
+		rows, err := db.pool.QueryContext(ctx, ask)
+		if err != nil {
+			continue
+		}
+		defer rows.Close()
+		names, _ := rows.Columns()
+		values, to := make([]sql.NullString, len(names)), make([]any, len(names))
+		for i := range values {
+			to[i] = &values[i]
+		}
+		// File, position, and the two lists of databases.
+		return rows.Next() && rows.Scan(to...) == nil && len(values) >= 4 && values[2].String == "" && values[3].String == ""
+	}
+	return false
+}
+
 // showsUnwritten reports whether the server shows commits that it would forget if
-// it were killed. With a binary log it shows what is in there.
+// it were killed. With a binary log of the database it shows what is in there.
 func (db *DB) showsUnwritten() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -453,7 +486,8 @@ func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 	if db.relays == nil {
 		idle := strconv.Itoa(int(db.idle.Seconds()))
 		settings := map[string]string{
-			f.isolation: "'READ-COMMITTED'", "wait_timeout": idle, "net_write_timeout": idle, "net_read_timeout": idle, "innodb_lock_wait_timeout": "5",
+			f.isolation: "'READ-COMMITTED'", "wait_timeout": idle, "net_write_timeout": idle, "net_read_timeout": idle, "innodb_lock_wait_timeout": idle,
+			"autocommit": "1",
 			// The statistics of an outbox are always wrong: look at the index instead.
 			"eq_range_index_dive_limit": "0",
 		}
@@ -469,7 +503,7 @@ func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 	return db.relays, nil
 }
 
-// wake returns the channel that hints at rows for a lane or queue.
+// wake returns the channel that hints at rows for a transport or queue.
 func (db *DB) wake(name string) chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -31,7 +31,7 @@ func TestMoverLeavesTheLockWaitOfItsSessionAlone(t *testing.T) {
 	longest := time.Duration(0)
 	claim := func() []outbox.ClaimedRow {
 		begun := time.Now()
-		c, err := db.Claim(t.Context(), outbox.DefaultTransport, outbox.Max{Rows: 10, Bytes: 1 << 20})
+		c, err := db.Claim(t.Context(), outbox.DefaultTransport, outbox.Keyed, outbox.ClaimLimit{Rows: 10, Bytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,9 +13,17 @@
 //   - A relay locks rows of another small table of buckets, which dispatchers
 //     never touch, and reads those buckets in a later statement under READ
 //     COMMITTED. The locks end with its transaction, which it keeps open while it
-//     publishes and in which it deletes what was confirmed.
+//     publishes and in which it deletes the confirmed rows.
 //   - Because ids are in commit order, a relay remembers per bucket below which
-//     id there is nothing left, and rows that are not purged yet cost it nothing.
+//     id there is nothing left, and rows that are not purged yet cost it nothing. A
+//     sentinel row at the head of each bucket ends the scan of the one before it:
+//     InnoDB notices the end of a range at a live row only.
+//   - A refused key has an entry in a table of its own, made under its bucket's
+//     lock. Claims of keyed rows leave the key out; the lock on the entry is the
+//     right to retry its head.
+//
+// Messages without a key are in another table. They have no order, and relays share
+// them row by row.
 //
 // The server may end a transaction under its user: it rolls back for a deadlock,
 // and commits for DDL. The statements that follow would then commit one by one.

@@ -31,6 +31,7 @@ const (
 	errKilled         = 1927
 	errIdleTimeout    = 4031
 	errStatementLimit = 1969
+	errChanged        = 1020 // of a row that this transaction's snapshot has as it was before
 )
 
 // translate gives the client's errors waybill's meaning.
@@ -55,7 +56,7 @@ func unavailable(err error) bool {
 			return true
 		case errReadOnly, errReadOnlyTx, 1836: // read-only
 			return true
-		case errLockWait, errDeadlock, 3572:
+		case errLockWait, errDeadlock, errChanged, 3572:
 			return true
 		case 1317, errKilled, errStatementLimit, errIdleTimeout, 3024: // interrupted, killed, timed out
 			return true
@@ -101,7 +102,7 @@ func refusesRecord(err error) bool {
 func notCommitted(err error) bool {
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
-		return !unavailable(err) || server.Number == errDeadlock || server.Number == errLockWait // which no COMMIT has on one server
+		return !unavailable(err) || server.Number == errDeadlock || server.Number == errLockWait || server.Number == errChanged // which no COMMIT has on one server
 	}
 	return err == errNoGate || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone)
 }

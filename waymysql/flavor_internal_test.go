@@ -1,9 +1,15 @@
 package waymysql
 
 import (
+	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybill-go/waybill"
 )
 
 func TestVersionsAreKnown(t *testing.T) {
@@ -59,5 +65,35 @@ func TestSettingsOfOtherServersAreKnown(t *testing.T) {
 		if (err == nil) != (c.refusal == "") || err != nil && (!strings.Contains(err.Error(), c.name+" = "+c.value) || !strings.Contains(err.Error(), c.refusal)) {
 			t.Errorf("%s = %s: %v, want %q", c.name, c.value, err, c.refusal)
 		}
+	}
+}
+
+// A setting that relays need is not left to chance beside one of the DSN, however it is
+// written.
+func TestSettingsOfRelaysReplaceThoseOfTheDSN(t *testing.T) {
+	cfg, err := mysql.ParseDSN("u@tcp(localhost)/db?TX_Isolation=%27SERIALIZABLE%27&Wait_Timeout=5&AUTOCOMMIT=0&sql_mode=%27ANSI%27")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := New(cfg, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := db.connector(map[string]string{"transaction_isolation": "'READ-COMMITTED'", "wait_timeout": "30", "autocommit": "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"transaction_isolation": "'READ-COMMITTED'", "wait_timeout": "30", "autocommit": "1", "completion_type": "'NO_CHAIN'", "sql_mode": "'ANSI'"}
+	if got := c.(connector).cfg.Params; !maps.Equal(got, want) {
+		t.Errorf("parameters %v, want %v", got, want)
+	}
+}
+
+// A row that was changed since the transaction's snapshot is no fault of what was
+// written, and the transaction may be run again.
+func TestChangedRecordIsUnavailability(t *testing.T) {
+	err := translate(&mysql.MySQLError{Number: 1020, SQLState: [5]byte([]byte("HY000"))})
+	if !errors.Is(err, waybill.ErrUnavailable) || refusesRecord(err) || !notCommitted(err) {
+		t.Errorf("error 1020 = %v", err)
 	}
 }

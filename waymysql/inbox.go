@@ -22,7 +22,7 @@ func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 	if err := fits(e); err != nil {
 		return false, err
 	}
-	_, err = tx.ExecContext(ctx, db.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID[:], u != nil)
+	_, err = tx.ExecContext(ctx, db.inbox.Query("claim"), e.Handler, e.DedupKey, hexID(e.MessageID), u != nil)
 	switch {
 	case is(err, errDuplicate):
 		return false, db.sure(ctx, tx, e)
@@ -62,7 +62,7 @@ func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx c
 		all = append(all, statement{text: "RELEASE SAVEPOINT " + partPoint})
 	}
 	all = append(all, statement{text: "SAVEPOINT " + partPoint},
-		statement{text: db.inbox.Query("claim"), args: []any{e.Handler, e.DedupKey, e.MessageID[:], true}})
+		statement{text: db.inbox.Query("claim"), args: []any{e.Handler, e.DedupKey, hexID(e.MessageID), true}})
 	for _, block := range db.blocks(all) {
 		if err = db.execute(ctx, tx, block); err != nil {
 			break
@@ -149,6 +149,6 @@ func (db *DB) Mark(ctx context.Context, e inbox.Entry) error {
 	if err := fits(e); err != nil {
 		return err
 	}
-	_, err := db.pool.ExecContext(ctx, db.inbox.Query("mark"), e.Handler, e.DedupKey, e.MessageID[:])
+	_, err := db.pool.ExecContext(ctx, db.inbox.Query("mark"), e.Handler, e.DedupKey, hexID(e.MessageID))
 	return translate(err)
 }

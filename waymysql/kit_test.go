@@ -51,7 +51,7 @@ var (
 	// noRetry means no second attempt before the test says so, however slow the
 	// machine is.
 	noRetry  = waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour, Jitter: -1}
-	manyRows = outbox.Max{Rows: 1 << 20, Bytes: 1 << 30}
+	manyRows = outbox.ClaimLimit{Rows: 1 << 20, Bytes: 1 << 30}
 )
 
 // with returns dsn with parameters of the driver, which may be settings of the
@@ -228,9 +228,20 @@ func relaying(t testing.TB, db *waymysql.DB, to outbox.Publisher, cfg outbox.Rel
 	return stop
 }
 
-func claim(t testing.TB, db *waymysql.DB, most outbox.Max) outbox.Claim {
+// claim claims keyed rows, or, where there are none, rows without a key.
+func claim(t testing.TB, db *waymysql.DB, most outbox.ClaimLimit) outbox.Claim {
 	t.Helper()
-	c, err := db.Claim(context.Background(), outbox.DefaultTransport, most)
+	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed} {
+		if c := claimPart(t, db, part, most); len(c.Rows()) > 0 {
+			return c
+		}
+	}
+	return claimPart(t, db, outbox.Keyed, most)
+}
+
+func claimPart(t testing.TB, db *waymysql.DB, part outbox.Part, most outbox.ClaimLimit) outbox.Claim {
+	t.Helper()
+	c, err := db.Claim(context.Background(), outbox.DefaultTransport, part, most)
 	if err != nil {
 		t.Fatal(err)
 	}

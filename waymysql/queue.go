@@ -139,7 +139,7 @@ func (q *Queue) turn() int {
 }
 
 func (q *Queue) claim(ctx context.Context, most int) (lent []*waybill.Delivery, err error) {
-	if err := q.db.upkeepDelayed(ctx); err != nil {
+	if err := q.db.promote(ctx); err != nil {
 		return nil, err
 	}
 	if ids, err := q.free(ctx, q.db.pool, 1); err != nil || len(ids) == 0 {
@@ -162,7 +162,7 @@ func (q *Queue) claim(ctx context.Context, most int) (lent []*waybill.Delivery, 
 		if err != nil || len(lent) == 0 {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, q.holder = ?, q.lease = q.lease + 1", q.rows(idsOf(lent))), q.lease.Microseconds(), q.holder[:])
+		_, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, q.holder = UNHEX(?), q.lease = q.lease + 1", q.rows(idsOf(lent))), q.lease.Microseconds(), hexID(q.holder))
 		return err
 	})
 	if err != nil {
@@ -172,53 +172,41 @@ func (q *Queue) claim(ctx context.Context, most int) (lent []*waybill.Delivery, 
 }
 
 // free returns the ids of what may be lent.
-func (q *Queue) free(ctx context.Context, from interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}, most int) (ids []int64, err error) {
-	rows, err := from.QueryContext(ctx, q.db.queue.Query("free"), []byte(q.name), most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+func (q *Queue) free(ctx context.Context, from querier, most int) (ids []int64, err error) {
+	err = each(ctx, from, q.db.queue.Query("free"), func(rows *sql.Rows) error {
 		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&id)
 		ids = append(ids, id)
-	}
-	return ids, rows.Err()
+		return err
+	}, []byte(q.name), most)
+	return ids, err
 }
 
 // lock reads rows that were free just now, and locks them. One that is held
 // after all was settled by its last holder, late, in the moment between: its key
 // is left alone.
 func (q *Queue) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*waybill.Delivery, err error) {
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT q.id, COALESCE(q.held_until > UTC_TIMESTAMP(6), FALSE), q.message_id, q.message_name, q.partition_key, q.headers, q.body,"+
-		" TIMESTAMPDIFF(MICROSECOND, '1970-01-01', q.created_at), q.failures, q.lease + 1 FROM %s ORDER BY q.id FOR UPDATE", q.rows(ids)))
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	waits := map[string]bool{}
-	for rows.Next() {
+	err = each(ctx, tx, fmt.Sprintf("SELECT q.id, COALESCE(q.held_until > UTC_TIMESTAMP(6), FALSE), q.message_id, q.message_name, q.partition_key, q.headers, q.body,"+
+		" TIMESTAMPDIFF(MICROSECOND, '1970-01-01', q.created_at), q.failures, q.lease + 1 FROM %s ORDER BY q.id FOR UPDATE%s", q.rows(ids), q.db.ofQueue()), func(rows *sql.Rows) error {
 		rec := &waybill.Record{}
 		d := &waybill.Delivery{Record: rec}
 		var t tag
 		var meta string
 		var held bool
 		if err := rows.Scan(&t.id, &held, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}, &d.Failures, &t.lease); err != nil {
-			return nil, err
+			return err
 		}
 		if waits[rec.Key] || held {
 			waits[rec.Key] = rec.Key != ""
-			continue
+			return nil
 		}
 		rec.Problem = headers.Decode(rec, meta)
 		d.Tag = t
 		lent = append(lent, d)
-	}
-	return lent, rows.Err()
+		return nil
+	})
+	return lent, err
 }
 
 func idsOf(ds []*waybill.Delivery) []int64 {
@@ -258,7 +246,7 @@ func (q *Queue) LeaseTime() time.Duration { return q.lease }
 
 // Renew implements waybill.Leaser.
 func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
-	lost, err := q.each(ctx, ds, "UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", q.lease.Microseconds())
+	lost, err := q.update(ctx, ds, "UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", q.lease.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("queue %s: renew: %w", q.name, err)
 	}
@@ -266,7 +254,7 @@ func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.
 }
 
 func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery, statement string, args ...any) error {
-	lost, err := q.each(ctx, ds, statement, args...)
+	lost, err := q.update(ctx, ds, statement, args...)
 	if err == nil && len(lost) > 0 {
 		err = fmt.Errorf("%d of %d messages, the first %s: %w", len(lost), len(ds), lost[0].Record.ID, waybill.ErrLeaseLost)
 	}
@@ -276,14 +264,23 @@ func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery,
 	return nil
 }
 
+// ofQueue has MySQL lock the rows of the queue alone: it refuses to lock a JSON_TABLE.
+// MariaDB knows no OF.
+func (db *DB) ofQueue() string {
+	if db.isMariaDB() {
+		return ""
+	}
+	return " OF q"
+}
+
 // rows are the rows q of the queue's table that have ids. See among.
 func (q *Queue) rows(ids []int64) string {
 	return among(ids) + " STRAIGHT_JOIN " + qualified(q.db.schema, q.db.prefix) + "queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id"
 }
 
-// each runs a statement for all deliveries whose lease is still theirs, and
+// update runs a statement for all deliveries whose lease is still theirs, and
 // returns the others.
-func (q *Queue) each(ctx context.Context, ds []*waybill.Delivery, statement string, args ...any) (lost []*waybill.Delivery, err error) {
+func (q *Queue) update(ctx context.Context, ds []*waybill.Delivery, statement string, args ...any) (lost []*waybill.Delivery, err error) {
 	if err := q.db.writer(ctx); err != nil {
 		return nil, err
 	}
@@ -325,18 +322,11 @@ func (q *Queue) each(ctx context.Context, ds []*waybill.Delivery, statement stri
 // leases locks rows and returns the leases, from 1, of those that this receiver
 // was lent last.
 func (q *Queue) leases(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]int64, error) {
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT q.id, q.lease FROM %s WHERE q.holder = ? ORDER BY q.id FOR UPDATE", q.rows(ids)), q.holder[:])
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	leases := make(map[int64]int64, len(ids))
-	for rows.Next() {
+	return leases, each(ctx, tx, fmt.Sprintf("SELECT q.id, q.lease FROM %s WHERE q.holder = UNHEX(?) ORDER BY q.id FOR UPDATE%s", q.rows(ids), q.db.ofQueue()), func(rows *sql.Rows) error {
 		var id, lease int64
-		if err := rows.Scan(&id, &lease); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&id, &lease)
 		leases[id] = lease
-	}
-	return leases, rows.Err()
+		return err
+	}, hexID(q.holder))
 }

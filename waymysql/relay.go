@@ -3,14 +3,11 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -21,6 +18,9 @@ func (db *DB) Lead(ctx context.Context) (func(), error) {
 	}
 	return func() {}, nil
 }
+
+// KeepsFailures implements outbox.FailureStore.
+func (db *DB) KeepsFailures() {}
 
 // BlocksRoutes implements outbox.RouteStore.
 func (db *DB) BlocksRoutes() {}
@@ -33,8 +33,11 @@ func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err
 	if err := db.ready(ctx); err != nil {
 		return left, err
 	}
-	name := []byte(transport)
-	err = db.pool.QueryRowContext(ctx, db.outbox.Query("left"), name, name, name, name).Scan(&left.Pending, &left.Blocked, &left.Delayed)
+	id, err := db.transport(ctx, transport)
+	if err != nil || id == 0 {
+		return left, err
+	}
+	err = db.pool.QueryRowContext(ctx, db.outbox.Query("left"), id, id, id, id, id).Scan(&left.Pending, &left.Blocked, &left.Delayed)
 	return left, translate(err)
 }
 
@@ -44,7 +47,7 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 		return err
 	}
 	if r.Ended {
-		_, err := db.pool.ExecContext(ctx, db.outbox.Query("forget_report"), r.Relay[:])
+		_, err := db.pool.ExecContext(ctx, db.outbox.Query("forget_report"), hexID(r.Relay))
 		return translate(err)
 	}
 	host, err := os.Hostname()
@@ -52,46 +55,8 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 		host = "?"
 	}
 	problem := clip(r.Problem, maxError)
-	_, err = db.pool.ExecContext(ctx, db.outbox.Query("report"), r.Relay[:], []byte(r.Transport), host, os.Getpid(), problem, problem)
+	_, err = db.pool.ExecContext(ctx, db.outbox.Query("report"), hexID(r.Relay), []byte(r.Transport), host, os.Getpid(), problem, problem)
 	return translate(err)
-}
-
-// lane returns what the relays of this process know of a transport.
-func (db *DB) lane(id int16) *served {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	l, ok := db.relaying[id]
-	if !ok {
-		l = &served{Lane: lane.New(id, db.buckets)}
-		db.relaying[id] = l
-	}
-	return l
-}
-
-// upkeep does what is due before a claim: it moves delayed messages, and looks
-// at one bucket from its start.
-func (db *DB) upkeep(ctx context.Context, l *served) error {
-	if err := db.upkeepDelayed(ctx); err != nil {
-		return err
-	}
-	if err := db.upkeepUnserialized(ctx, time.Now()); err != nil {
-		return err
-	}
-	bucket, marked := l.Due(time.Now())
-	if !marked {
-		return nil
-	}
-	var first int64
-	err := db.pool.QueryRowContext(ctx, db.outbox.Query("first_id"), l.ID, bucket).Scan(&first)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return translate(err)
-	}
-	l.Lower(bucket, first)
-	l.horizon.reopen(bucket, first)
-	return nil
 }
 
 // among is a table k of ids in ascending order. What is joined to it is looked up,
@@ -114,4 +79,41 @@ func join[N int16 | int64](numbers []N) string {
 		fmt.Fprint(&b, n)
 	}
 	return b.String()
+}
+
+// hexID is an id for UNHEX: raw bytes in a statement's text break the server's views of
+// what runs.
+func hexID(id [16]byte) string { return fmt.Sprintf("%x", id) }
+
+// A querier is a pool, a connection or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// each runs a statement and scans each row.
+func each(ctx context.Context, q querier, text string, scan func(rows *sql.Rows) error, args ...any) error {
+	rows, err := q.QueryContext(ctx, text, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// rowsOfKey returns the rows of a bucket behind an id, and their keys: of one key, or of
+// all for "".
+func (db *DB) rowsOfKey(ctx context.Context, q querier, transport, bucket int16, after int64, key string, limit int) (ids []int64, keys []string, err error) {
+	err = each(ctx, q, db.outbox.Query("rows_of_key"), func(rows *sql.Rows) error {
+		var id int64
+		var key string
+		err := rows.Scan(&id, &key)
+		ids, keys = append(ids, id), append(keys, key)
+		return err
+	}, transport, bucket, after, []byte(key), []byte(key), limit)
+	return ids, keys, err
 }

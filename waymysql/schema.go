@@ -25,6 +25,9 @@ type migration struct {
 	sql     string
 }
 
+// wantedVersion is that of the last migration.
+const wantedVersion = 1
+
 // migrations returns all of them in order.
 func migrations(schema, prefix string) ([]migration, error) {
 	files, err := fs.Glob(sqlFiles, "sql/schema/*.sql")
@@ -86,9 +89,6 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if begun.to > 0 && begun.to < current {
-		return nil, fmt.Errorf("%w: a schema down to version %d was interrupted: run `waybill schema down` again first", admin.ErrSchema, begun.to)
-	}
 	for _, m := range all {
 		if m.version <= current {
 			continue
@@ -98,7 +98,30 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 		}
 		applied = append(applied, m.name)
 	}
-	return applied, nil
+	return applied, db.mend(ctx, conn)
+}
+
+// mend gives every transport as many buckets as are recorded.
+func (db *DB) mend(ctx context.Context, conn *sql.Conn) error {
+	if current, _, err := schemaVersion(ctx, conn, db.schema, db.prefix); err != nil || current > wantedVersion {
+		return err
+	}
+	var buckets int
+	if err := conn.QueryRowContext(ctx, db.outbox.Query("buckets_now")).Scan(&buckets); err != nil || !outbox.ValidBuckets(buckets) {
+		return err
+	}
+	odd, err := db.odd(ctx, conn, buckets)
+	if err != nil || !odd {
+		return err
+	}
+	return db.rebucketAlone(ctx, conn, &admin.Rebucketed{To: buckets})
+}
+
+// odd reports whether a transport has another number of buckets than recorded.
+func (db *DB) odd(ctx context.Context, q rowQuerier, buckets int) (bool, error) {
+	var n int
+	err := q.QueryRowContext(ctx, db.rebucketing.Query("odd"), buckets, buckets).Scan(&n)
+	return n > 0, err
 }
 
 // oneMigrator lets one process at a time change the tables.
@@ -174,7 +197,7 @@ func (db *DB) alone(ctx context.Context, conn *sql.Conn, pause bool, change func
 			}
 		}
 		err := change()
-		if (is(err, errLockWait) || is(err, errDeadlock)) && try < lockTries && sleep(ctx, lockPause) {
+		if (is(err, errLockWait) || is(err, errDeadlock) || is(err, errChanged)) && try < lockTries && sleep(ctx, lockPause) {
 			continue
 		}
 		return err
@@ -188,7 +211,8 @@ func setVersion(version int, schema, prefix string) string {
 	return fmt.Sprintf("REPLACE INTO %smeta (name, value) VALUES ('schema_version', '%d')", qualified(schema, prefix), version)
 }
 
-// SchemaStatus compares the tables with what this version of waybill wants.
+// SchemaStatus compares the tables with what this version of waybill wants. It refuses
+// what every other use refuses.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	all, err := migrations(db.schema, db.prefix)
 	if err != nil {
@@ -204,7 +228,10 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 			status.Pending = append(status.Pending, m.name)
 		}
 	}
-	return status, nil
+	if status.Err() == nil {
+		_, err = db.readBuckets(ctx)
+	}
+	return status, err
 }
 
 // SchemaSQL implements admin.Database.
@@ -241,7 +268,7 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	return b.String(), nil
 }
 
-type querier interface {
+type rowQuerier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
@@ -258,7 +285,7 @@ func (s steps) of(version int) int {
 }
 
 // schemaVersion returns 0 when there are no tables.
-func schemaVersion(ctx context.Context, q querier, schema, prefix string) (version int, begun steps, err error) {
+func schemaVersion(ctx context.Context, q rowQuerier, schema, prefix string) (version int, begun steps, err error) {
 	var exists bool
 	if err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?)", schema, prefix+"meta").Scan(&exists); err != nil || !exists {
 		return 0, begun, err
@@ -296,29 +323,33 @@ func schemaVersion(ctx context.Context, q querier, schema, prefix string) (versi
 // know. It returns how many buckets there are.
 func (db *DB) checkSchema(ctx context.Context) (buckets int, err error) {
 	status, err := db.SchemaStatus(ctx)
+	if err == nil {
+		err = status.Err()
+	}
 	if err != nil {
 		return 0, err
 	}
-	if err := status.Err(); err != nil {
-		return 0, err
-	}
+	return db.readBuckets(ctx)
+}
+
+// readBuckets refuses buckets that this version does not know, and returns how many
+// there are.
+func (db *DB) readBuckets(ctx context.Context) (n int, err error) {
 	var count, hash string
-	var odd sql.NullInt64
-	err = db.pool.QueryRowContext(ctx, fmt.Sprintf(`SELECT COALESCE((SELECT value FROM %[1]smeta WHERE name = 'buckets'), '?'), COALESCE((SELECT value FROM %[1]smeta WHERE name = 'hash'), '?'),
-		(SELECT MIN(n) FROM (SELECT COUNT(*) AS n FROM %[1]soutbox_bucket GROUP BY lane) AS of_lanes WHERE n <> (SELECT value FROM %[1]smeta WHERE name = 'buckets'))`, qualified(db.schema, db.prefix))).Scan(&count, &hash, &odd)
+	err = db.pool.QueryRowContext(ctx, fmt.Sprintf("SELECT COALESCE((SELECT value FROM %[1]smeta WHERE name = 'buckets'), '?'), COALESCE((SELECT value FROM %[1]smeta WHERE name = 'hash'), '?')",
+		qualified(db.schema, db.prefix))).Scan(&count, &hash)
 	if err != nil {
 		return 0, translate(err)
 	}
-	n, err := strconv.Atoi(count)
-	if err != nil || !outbox.ValidBuckets(n) || hash != bucketHash || odd.Valid {
-		lanes := count
-		if odd.Valid {
-			lanes = strconv.FormatInt(odd.Int64, 10)
-		}
-		return 0, fmt.Errorf("%w: the outbox of %s records %s buckets by %s and has %s: this waybill works with a power of two up to %d by %s, as `waybill schema rebucket` makes them; dispatchers and relays must agree, or keys lose their order",
-			admin.ErrSchema, status.Database, count, hash, lanes, outbox.MaxBuckets, bucketHash)
+	if n, err = strconv.Atoi(count); err != nil || !outbox.ValidBuckets(n) || hash != bucketHash {
+		return 0, fmt.Errorf("%w: the outbox of %s records %s buckets by %s: this waybill works with a power of two up to %d by %s; dispatchers and relays must agree, or keys lose their order",
+			admin.ErrSchema, db.schema, count, hash, outbox.MaxBuckets, bucketHash)
 	}
-	return n, nil
+	odd, err := db.odd(ctx, db.pool, n)
+	if err == nil && odd {
+		err = fmt.Errorf("%w: a transport of the outbox of %s has not the %d buckets that are recorded: run `waybill schema up`", admin.ErrSchema, db.schema, n)
+	}
+	return n, translate(err)
 }
 
 // sleep waits for d and reports whether ctx allowed it.
@@ -333,142 +364,64 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// SchemaDown implements admin.Database.
-func (db *DB) SchemaDown(ctx context.Context) (admin.SchemaStatus, error) {
-	undone, err := db.migrateDown(ctx)
-	if err != nil {
-		return admin.SchemaStatus{}, fmt.Errorf("schema down: %w", translate(err))
-	}
-	db.lookAgain()
-	status, err := db.SchemaStatus(ctx)
-	status.Undone = undone
-	return status, err
-}
-
-// migrateDown undoes the newest migration.
-func (db *DB) migrateDown(ctx context.Context) (name string, err error) {
-	conn, release, err := db.oneMigrator(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer release()
-	all, err := migrations(db.schema, db.prefix)
-	if err != nil {
-		return "", err
-	}
-	current, begun, err := schemaVersion(ctx, conn, db.schema, db.prefix)
-	if err != nil {
-		return "", err
-	}
-	i := slices.IndexFunc(all, func(m migration) bool { return m.version == current })
-	if i < 1 {
-		return "", fmt.Errorf("%w: version %d has none before it", admin.ErrSchema, current)
-	}
-	var count string
-	if err := conn.QueryRowContext(ctx, db.rebucketing.Query("read")).Scan(&count); err != nil {
-		return "", err
-	}
-	if all[i-1].version < 2 && count != strconv.Itoa(outbox.DefaultBuckets) {
-		return "", fmt.Errorf("%w: version %d knows %d buckets only, there are %s: run `waybill schema rebucket %[3]d` first", admin.ErrSchema, all[i-1].version, outbox.DefaultBuckets, count)
-	}
-	if all[i-1].version < unserializedVersion {
-		var waiting bool
-		if err := conn.QueryRowContext(ctx, db.rebucketing.Query("any_unserialized")).Scan(&waiting); err != nil {
-			return "", err
-		}
-		if waiting {
-			return "", fmt.Errorf("%w: relays of version %d do not see the unserialized messages that wait: stop what dispatches them and let relays send them first", admin.ErrSchema, all[i-1].version)
-		}
-	}
-	done := begun.of(all[i-1].version)
-	if all[i-1].version < failedVersion && done == 0 {
-		var some bool
-		if err := conn.QueryRowContext(ctx, db.rebucketing.Query("any_failed")).Scan(&some); err != nil {
-			return "", err
-		}
-		if some {
-			return "", anyFailed(all[i-1].version)
-		}
-	}
-	text, err := sqlFiles.ReadFile("sql/down/" + all[i].name + ".sql")
-	if err != nil {
-		return "", err
-	}
-	back := migration{all[i-1].version, all[i].name, qualify(string(text), db.schema, db.prefix)}
-	err = db.apply(ctx, conn, back, done)
-	if is(err, errCheck) || is(err, errCheckMariaDB) { // something has failed since
-		err = anyFailed(back.version)
-	}
-	return back.name, err
-}
-
-func anyFailed(version int) error {
-	return fmt.Errorf("%w: version %d has no failure store: release what is parked, and retry or remove what is in `waybill failed list` first", admin.ErrSchema, version)
-}
-
-// unserializedVersion is the first with buckets for unserialized messages.
-const unserializedVersion = 3
-
-// failedVersion is the first with a failure store.
-const failedVersion = 4
-
 // Rebucket implements admin.Database. It is one transaction that holds all
-// gates: who dispatches or relays waits for it, and then sees other buckets.
+// locks: dispatchers and relays wait for it, and then see other buckets. It mends
+// transports with another number of buckets as well.
 func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admin.Rebucketed, err error) {
+	done = admin.Rebucketed{Database: db.schema, To: buckets}
 	if !outbox.ValidBuckets(buckets) {
 		return done, fmt.Errorf("rebucket: %d buckets: want a power of two up to %d", buckets, outbox.MaxBuckets)
-	}
-	if err := db.writer(ctx); err != nil {
-		return done, fmt.Errorf("rebucket: %w", err)
-	}
-	done = admin.Rebucketed{Database: db.schema, From: db.bucketCount(), To: buckets}
-	if dryRun {
-		err = db.pool.QueryRowContext(ctx, db.rebucketing.Query("count")).Scan(&done.Rows)
-		return done, translate(err)
 	}
 	conn, release, err := db.oneMigrator(ctx)
 	if err != nil {
 		return done, fmt.Errorf("rebucket: %w", translate(err))
 	}
 	defer release()
-	err = db.alone(ctx, conn, true, func() error {
+	switch current, _, err := schemaVersion(ctx, conn, db.schema, db.prefix); {
+	case err != nil:
+		return done, fmt.Errorf("rebucket: %w", translate(err))
+	case current != wantedVersion:
+		return done, fmt.Errorf("rebucket: %w: the tables have version %d, want %d: run `waybill schema up`", admin.ErrSchema, current, wantedVersion)
+	}
+	if dryRun {
+		if err = conn.QueryRowContext(ctx, db.outbox.Query("buckets_now")).Scan(&done.From); err == nil {
+			err = conn.QueryRowContext(ctx, db.rebucketing.Query("count")).Scan(&done.Rows)
+		}
+		return done, translate(err)
+	}
+	if err := db.rebucketAlone(ctx, conn, &done); err != nil {
+		return done, fmt.Errorf("rebucket: %w", translate(err))
+	}
+	db.setBuckets(buckets)
+	return done, nil
+}
+
+func (db *DB) rebucketAlone(ctx context.Context, conn *sql.Conn, done *admin.Rebucketed) error {
+	return db.alone(ctx, conn, true, func() error {
 		tx, err := conn.BeginTx(ctx, readCommitted)
 		if err != nil {
 			return err
 		}
 		defer tx.Rollback()
-		if err := db.rebucket(ctx, tx, &done); err != nil {
+		if err := db.rebucket(ctx, tx, done); err != nil {
 			return err
 		}
 		return tx.Commit()
 	})
-	if err != nil {
-		return done, fmt.Errorf("rebucket: %w", translate(err))
-	}
-	db.lookAgain()
-	return done, nil
 }
 
 func (db *DB) rebucket(ctx context.Context, tx *sql.Tx, done *admin.Rebucketed) error {
 	start := time.Now() // from here on others may wait
-	for _, name := range []string{"lock_gates", "lock_buckets"} {
-		rows, err := tx.QueryContext(ctx, db.rebucketing.Query(name))
-		if err != nil {
-			return err
-		}
-		for rows.Next() { // what counts is that they are locked
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return err
-		}
-	}
-	var count string
-	if err := tx.QueryRowContext(ctx, db.rebucketing.Query("read")).Scan(&count); err != nil {
+	if err := tx.QueryRowContext(ctx, db.rebucketing.Query("read")).Scan(&done.From); err != nil {
 		return err
 	}
-	done.From, _ = strconv.Atoi(count)
-	if done.From == done.To {
-		return nil
+	for _, name := range []string{"lock_gates", "lock_blocked", "lock_buckets"} {
+		if err := each(ctx, tx, db.rebucketing.Query(name), func(*sql.Rows) error { return nil }); err != nil {
+			return err
+		}
+	}
+	if odd, err := db.odd(ctx, tx, done.To); err != nil || !odd && done.From == done.To {
+		return err
 	}
 	if err := tx.QueryRowContext(ctx, db.rebucketing.Query("count")).Scan(&done.Rows); err != nil {
 		return err
@@ -476,29 +429,32 @@ func (db *DB) rebucket(ctx context.Context, tx *sql.Tx, done *admin.Rebucketed) 
 	if done.Rows > admin.MaxRebucket {
 		return fmt.Errorf("%d keyed messages wait in the outbox, and everybody would wait while they are moved: let the relays bring them down to %d first", done.Rows, admin.MaxRebucket)
 	}
-	for _, name := range []string{"move", "move_blocked", "remove_buckets", "remove_gates"} {
-		if _, err := tx.ExecContext(ctx, db.rebucketing.Query(name), done.To); err != nil {
+	for _, name := range []string{"move", "move_blocked", "move_routes", "remove_buckets", "remove_gates", "bump"} {
+		var args []any
+		if name != "move_routes" && name != "bump" {
+			args = []any{done.To}
+		}
+		if _, err := tx.ExecContext(ctx, db.rebucketing.Query(name), args...); err != nil {
 			return err
 		}
 	}
-	lanes, err := db.readLanes(ctx)
-	if err != nil {
+	names := map[string]int16{}
+	if err := each(ctx, tx, db.rebucketing.Query("transports"), func(rows *sql.Rows) error {
+		var id int16
+		var name string
+		err := rows.Scan(&id, &name)
+		names[name] = id
+		return err
+	}); err != nil {
 		return err
 	}
-	for name, id := range lanes {
-		gates := []byte(gateName(name, done.To))
-		if _, err := tx.ExecContext(ctx, db.rebucketing.Query("rename_gates"), gates, id); err != nil {
+	for name, id := range names {
+		if _, err := tx.ExecContext(ctx, db.rebucketing.Query("rename_gates"), []byte(gateName(name, done.To)), id); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, db.outbox.Query("add_buckets"), done.To, []byte(name)); err != nil {
+		if err := db.addBuckets(ctx, tx, name, done.To); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, db.outbox.Query("add_gates"), done.To, gates, []byte(name)); err != nil {
-			return err
-		}
-	}
-	if _, err := tx.ExecContext(ctx, db.rebucketing.Query("bump")); err != nil {
-		return err
 	}
 	if _, err := tx.ExecContext(ctx, db.rebucketing.Query("record"), strconv.Itoa(done.To)); err != nil {
 		return err

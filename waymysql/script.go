@@ -24,7 +24,6 @@ type statement struct {
 	gates   int    // that it locks
 	inserts string // the name of the first message that it inserts
 	bytes   int    // that it inserts
-	blocks  bool   // it changes what is blocked
 }
 
 // maxBlockBytes is what statements insert that share a round trip: more is slow
@@ -56,7 +55,7 @@ func (db *DB) blocks(all []statement) (blocks [][]statement) {
 func (db *DB) run(ctx context.Context, tx *sql.Tx, s script) error {
 	for _, block := range db.blocks(s.statements) {
 		if err := db.execute(ctx, tx, block); err != nil {
-			return db.explain(ctx, err, s.buckets, block)
+			return db.explain(ctx, tx, err, s.buckets, block)
 		}
 	}
 	return nil
@@ -97,7 +96,7 @@ func (db *DB) execute(ctx context.Context, tx *sql.Tx, block []statement) error 
 }
 
 // explain says what the error of a block means.
-func (db *DB) explain(ctx context.Context, err error, buckets int, block []statement) error {
+func (db *DB) explain(ctx context.Context, tx *sql.Tx, err error, buckets int, block []statement) error {
 	what := "dispatch lock"
 	for _, s := range block {
 		if s.inserts != "" {
@@ -107,7 +106,7 @@ func (db *DB) explain(ctx context.Context, err error, buckets int, block []state
 	}
 	switch {
 	case err == errNoGate, is(err, errNullColumn), is(err, errCheck), is(err, errCheckMariaDB): // the last where sql_mode is not strict
-		return db.noGate(ctx, buckets)
+		return db.noGate(ctx, tx, buckets)
 	case is(err, errNoTable):
 		return errForeign
 	case errors.Is(err, mysql.ErrPktTooLarge), is(err, errPacket):

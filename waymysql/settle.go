@@ -4,167 +4,266 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
 // Settle implements outbox.Claim: it deletes, records failures and commits.
-// Marks move after it, and not before.
+// Positions move after it, and not before.
 func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
 	if c.conn == nil {
 		return nil
 	}
 	defer c.end()
-	left := c.Left()
-	if err := c.settle(ctx, published, failed, left); err != nil {
-		c.served.Forget()
+	published = slices.DeleteFunc(slices.Clone(published), func(r outbox.ClaimedRow) bool { _, ours := c.at[r.Record]; return !ours })
+	failed = slices.DeleteFunc(slices.Clone(failed), func(f outbox.Failure) bool { _, ours := c.at[f.Row.Record]; return !ours })
+	for i := range failed {
+		failed[i].Exhausted = failed[i].Exhausted && !failed[i].Route // a route is neither parked nor skipped
+	}
+	if mutant.Active(mutant.MarkBeforeCommit) {
+		c.settled(published, failed)
+	}
+	if err := c.settle(ctx, published, failed); err != nil {
+		c.on.reset()
 		return translate(err)
 	}
-	c.Settled(left)
+	c.settled(published, failed)
 	return nil
 }
 
-// settle takes what is deleted out of left.
-func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure, left map[int64]int) error {
-	statements := c.deletes(published, failed, left)
-	failed = slices.DeleteFunc(slices.Clone(failed), func(f outbox.Failure) bool { _, ours := left[f.Row.ID]; return !ours })
-	if len(failed) > 0 || slices.ContainsFunc(statements, func(s statement) bool { return s.blocks }) {
-		// First: its row lock makes those take turns who change what is blocked,
-		// because a route is not one bucket's.
-		statements = slices.Insert(statements, 0, c.bump(c.Lane.ID))
+// settled moves the positions.
+func (c *claim) settled(published []outbox.ClaimedRow, failed []outbox.Failure) {
+	switch {
+	case c.part == outbox.Keyed:
+		c.batch.Settled(published)
+	case len(published)+len(failed) < len(c.rows):
+		c.on.unkeyed.restart()
 	}
-	if mutant.Active(mutant.MarkBeforeCommit) {
-		c.Settled(left)
+}
+
+func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
+	var gone []place
+	for _, row := range published {
+		gone = append(gone, c.at[row.Record])
 	}
-	if err := c.exec(ctx, statements...); err != nil {
+	if err := c.delete(ctx, gone...); err != nil {
 		return err
 	}
+	if err := c.bump(ctx, gone, failed); err != nil {
+		return err
+	}
+	for _, at := range gone {
+		if err := c.unblock(ctx, at); err != nil {
+			return err
+		}
+	}
 	for _, f := range failed {
-		if err := c.block(ctx, f, c.Origin(left[f.Row.ID]).Bucket); err != nil {
+		if err := c.fail(ctx, f, c.at[f.Row.Record]); err != nil {
 			return err
 		}
 	}
 	return c.commit(ctx)
 }
 
-// deletes returns what removes the published rows and unblocks their keys and
-// routes, but for keys whose head has failed in front of them, and takes the rows
-// out of left.
-func (c *claim) deletes(published []outbox.ClaimedRow, failed []outbox.Failure, left map[int64]int) []statement {
-	if len(published) == 0 {
-		return nil
+// bump locks the buckets whose blocked keys change, in ascending order, then the
+// routes' version. A claim of retries does not wait for a bucket that another relay
+// publishes, unless a key is to be parked.
+func (c *claim) bump(ctx context.Context, published []place, failed []outbox.Failure) error {
+	buckets, parks, routes := map[int16]bool{}, map[int16]bool{}, false
+	c.bumped = map[int16]bool{}
+	for _, at := range published {
+		switch {
+		case at.entry == nil:
+		case at.entry.route != "":
+			routes = true
+		case at.bucket != unkeyed:
+			buckets[at.bucket] = true
+		}
 	}
-	stays := map[string]bool{}
 	for _, f := range failed {
-		stays[f.Row.Record.Key] = f.Row.Record.Key != ""
-	}
-	tables := qualified(c.db.schema, c.db.prefix)
-	var rows []string
-	var routes, keys []string
-	var unblock statement
-	_, anyUnkeyed := c.State.Next[lane.Unkeyed]
-	for _, row := range published {
-		from := c.Origin(left[row.ID])
-		delete(left, row.ID)
-		rows = append(rows, fmt.Sprintf("[%d,%d]", from.Bucket, row.ID))
-		// A row without key may have been refused elsewhere in the moment before it
-		// was claimed here.
-		if from.KeyBlocked && !stays[row.Record.Key] || from.Bucket == lane.Unkeyed && anyUnkeyed {
-			keys = append(keys, "(partition_key = ? AND row_id = ?)")
-			unblock.args = append(unblock.args, []byte(row.Record.Key), lane.BlockedRow(row))
-		}
-		if name := row.Record.Name; row.RouteFailures > 0 && !slices.Contains(routes, name) {
-			routes = append(routes, name)
+		at := c.at[f.Row.Record]
+		again := at.entry != nil && !f.Exhausted && (!f.Route || at.entry.route != "") // only its times change
+		routes = routes || f.Route && !again
+		if at.bucket != unkeyed && !again && !(f.Route && at.entry == nil) {
+			buckets[at.bucket] = true
 		}
 	}
-	all := []statement{c.delete(rows)}
-	if len(keys) > 0 {
-		unblock.text = fmt.Sprintf("DELETE b FROM %soutbox_blocked AS b FORCE INDEX (PRIMARY) WHERE b.lane = %d AND b.route = '' AND (%s)", tables, c.Lane.ID, strings.Join(keys, " OR "))
-		unblock.blocks = true
-		all = append(all, unblock)
+	if c.part == outbox.Retries {
+		for _, f := range failed {
+			if f.Parks() {
+				parks[c.at[f.Row.Record].bucket] = true
+			}
+		}
 	}
-	return append(all, c.unblockRoutes(c.Lane.ID, routes)...)
-}
-
-// delete removes exactly these rows, which are pairs of bucket and id, by their
-// whole primary key: on a way that looks at others it waits for dispatchers, or
-// deadlocks with them.
-func (c *claim) delete(rows []string) statement {
-	return statement{text: fmt.Sprintf("DELETE o FROM JSON_TABLE('[%s]', '$[*]' COLUMNS (bucket SMALLINT PATH '$[0]', id BIGINT PATH '$[1]')) AS k"+
-		" STRAIGHT_JOIN %soutbox AS o FORCE INDEX (PRIMARY) ON o.lane = %d AND o.bucket = k.bucket AND o.id = k.id", strings.Join(rows, ","), qualified(c.db.schema, c.db.prefix), c.Lane.ID)}
-}
-
-// bump makes what relays remember of the lane's waiting keys worth nothing.
-func (h *holder) bump(lane int16) statement {
-	return statement{text: h.db.outbox.Query("bump_blocked"), args: []any{lane}}
-}
-
-// unblockRoutes lets go of routes that work again.
-func (h *holder) unblockRoutes(lane int16, routes []string) (all []statement) {
-	for _, name := range routes {
-		all = append(all, statement{text: h.db.outbox.Query("unblock_routes"), args: []any{lane, []byte(name), []byte(name)}, blocks: true})
-	}
-	return all
-}
-
-// block records a failure, and follows its policy.
-func (c *claim) block(ctx context.Context, f outbox.Failure, bucket int16) error {
-	rec := f.Row.Record
-	key, row := []byte(rec.Key), lane.BlockedRow(f.Row)
-	if f.Route {
-		return c.exec(ctx, c.blocking(c.Lane.ID, f, "", 0, lane.Route))
-	}
-	if err := c.exec(ctx, c.blocking(c.Lane.ID, f, rec.Key, row, bucket)); err != nil {
-		return err
-	}
-	failed := c.db.failed
-	switch {
-	case f.Parks():
-		if err := c.exec(ctx, statement{text: failed.Query("park"), args: []any{c.Lane.ID, key}}); err != nil {
+	for _, bucket := range slices.Sorted(maps.Keys(buckets)) {
+		if c.part == outbox.Retries && !parks[bucket] {
+			locked, err := c.lock(ctx, []int16{bucket}, 1)
+			if err != nil {
+				return err
+			}
+			if len(locked) == 0 {
+				continue
+			}
+		}
+		if err := c.do(ctx, "bump", c.on.Transport, bucket); err != nil {
 			return err
 		}
-		var ids []int64
-		if err := c.query(ctx, failed.Query("rows_of_key"), func(rows *sql.Rows) error {
-			var id int64
-			err := rows.Scan(&id)
-			ids = append(ids, id)
-			return err
-		}, c.Lane.ID, bucket, key, outbox.MaxParked); err != nil {
-			return err
-		}
-		return c.exec(ctx, c.giveUp("parked", bucket, ids, row)...)
-	case f.Exhausted:
-		all := append(c.giveUp("skipped", bucket, []int64{f.Row.ID}, row), statement{text: failed.Query("let_go"), args: []any{c.Lane.ID, key, row}})
-		return c.exec(ctx, all...)
+		c.bumped[bucket] = true
+	}
+	if routes {
+		return c.do(ctx, "bump", c.on.Transport, unkeyed)
 	}
 	return nil
 }
 
-// blocking returns what counts a failure of a key, of a row without one, or of
-// the message's route.
-func (h *holder) blocking(lane int16, f outbox.Failure, key string, row int64, bucket int16) statement {
-	rec, route := f.Row.Record, ""
-	if f.Route {
-		route = rec.Name
+// unblock removes the entry of a row that goes, if it has one. While another relay
+// publishes other keys of the bucket, the entry stays: as one without a row, the next
+// claim of retries removes it.
+func (c *claim) unblock(ctx context.Context, at place) error {
+	switch {
+	case at.entry == nil:
+		return nil
+	case at.entry.key != "" && !c.bumped[at.bucket]:
+		_, err := c.conn.ExecContext(ctx, c.db.admin.Query("retry_now"), at.entry.id()...)
+		return err
 	}
-	return statement{
-		text: h.db.outbox.Query("block"),
-		args: []any{lane, []byte(route), []byte(key), row, bucket, rec.ID[:], []byte(rec.Name), f.RetryIn.Microseconds(), clip(f.Err.Error(), maxError), string(f.Policy)},
-	}
+	return c.do(ctx, "unblock", at.entry.id()...)
 }
 
-// giveUp returns what moves rows to the failure store. BlockedRow is that of the
-// entry that says why.
-func (c *claim) giveUp(state string, bucket int16, ids []int64, blockedRow int64) []statement {
-	rows := make([]string, len(ids))
-	for i, id := range ids {
-		rows[i] = fmt.Sprintf("[%d,%d]", bucket, id)
+// delete removes rows.
+func (c *claim) delete(ctx context.Context, rows ...place) error {
+	var keyed, others []string
+	for _, at := range rows {
+		if at.bucket == unkeyed {
+			others = append(others, fmt.Sprintf("[%d,%d]", at.held, at.id))
+		} else {
+			keyed = append(keyed, fmt.Sprintf("[%d,%d]", at.bucket, at.id))
+		}
 	}
-	return []statement{{text: c.db.failed.Query("give_up"), args: []any{state, jsonIDs(ids), c.Lane.ID, bucket, blockedRow}}, c.delete(rows)}
+	if len(keyed) > 0 {
+		if err := c.do(ctx, "delete", "["+strings.Join(keyed, ",")+"]", c.on.Transport); err != nil {
+			return err
+		}
+	}
+	if len(others) > 0 {
+		return c.do(ctx, "delete_unkeyed", "["+strings.Join(others, ",")+"]", c.on.Transport)
+	}
+	return nil
 }
 
 const maxError = 2000
+
+// fail records a failure, and follows its policy.
+func (c *claim) fail(ctx context.Context, f outbox.Failure, at place) error {
+	counted := 1
+	if f.Suspect {
+		counted = 0
+	}
+	state, again, problem := "retrying", c.db.retryAfter(f.RetryIn), clip(f.Err.Error(), maxError)
+	if f.Parks() {
+		state = "parked"
+	}
+	route := at.entry != nil && at.entry.route != ""
+	switch {
+	case f.Route && !route:
+		return c.blockRoute(ctx, f, at)
+	case f.Skips() && !route:
+		return c.skip(ctx, at, counted, problem)
+	case at.entry != nil:
+		if err := c.do(ctx, "block_again", append([]any{counted, again, problem, state, string(f.Policy)}, at.entry.id()...)...); err != nil {
+			return err
+		}
+	default:
+		if err := c.block(ctx, f, at, "", f.Row.Record.Key, counted, state); err != nil {
+			return err
+		}
+	}
+	switch {
+	case f.Parks():
+		return c.park(ctx, at, f.Row.Record.Key)
+	case at.bucket == unkeyed && at.held == 0:
+		return c.do(ctx, "hold", jsonIDs([]int64{at.id}), c.on.Transport, 0, 1)
+	}
+	return nil
+}
+
+// block makes an entry.
+func (c *claim) block(ctx context.Context, f outbox.Failure, at place, route, key string, failures int, state string) error {
+	rec := f.Row.Record
+	return c.do(ctx, "block", c.on.Transport, []byte(route), []byte(key), at.id, at.bucket, hexID(rec.ID), []byte(rec.Name), failures,
+		c.db.retryAfter(f.RetryIn), clip(f.Err.Error(), maxError), state, string(f.Policy))
+}
+
+// blockRoute makes the entry of a route, unless there is one: that is certain under
+// the lock of the routes' version. An entry that the row had is not needed any more,
+// because the row waits for the route.
+func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at place) error {
+	if err := c.unblock(ctx, at); err != nil {
+		return err
+	}
+	if at.bucket == unkeyed && at.held == 0 {
+		if err := c.do(ctx, "hold", jsonIDs([]int64{at.id}), c.on.Transport, 0, 1); err != nil {
+			return err
+		}
+	}
+	var blocked bool
+	err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("route_is_blocked"), c.on.Transport, []byte(f.Row.Record.Name)).Scan(&blocked)
+	if err != nil || blocked {
+		return err
+	}
+	if err := c.block(ctx, f, at, f.Row.Record.Name, "", 1, "retrying"); err != nil {
+		return err
+	}
+	var of []entry // messages without a key that were refused before it was known to be the route
+	if err := c.query(ctx, c.db.outbox.Query("unkeyed_of_route"), func(rows *sql.Rows) error {
+		e := entry{transport: c.on.Transport}
+		err := rows.Scan(&e.row)
+		of = append(of, e)
+		return err
+	}, c.on.Transport, []byte(f.Row.Record.Name)); err != nil {
+		return err
+	}
+	for _, e := range of {
+		if err := c.do(ctx, "unblock", e.id()...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// skip moves a row to the failure store.
+func (c *claim) skip(ctx context.Context, at place, counted int, problem string) error {
+	query, where := "skip", any(at.bucket)
+	if at.bucket == unkeyed {
+		query, where = "skip_unkeyed", at.held
+	}
+	if at.entry != nil {
+		counted += at.entry.failures
+	}
+	if err := c.do(ctx, query, counted, problem, c.on.Transport, where, at.id); err != nil {
+		return err
+	}
+	if err := c.unblock(ctx, at); err != nil {
+		return err
+	}
+	return c.delete(ctx, at)
+}
+
+// park sets the rows of a key aside.
+func (c *claim) park(ctx context.Context, at place, key string) error {
+	ids, _, err := c.db.rowsOfKey(ctx, c.conn, c.on.Transport, at.bucket, 0, key, math.MaxInt32)
+	if err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(ids, releaseBatch) {
+		if err := c.do(ctx, "move_rows", jsonIDs(batch), c.on.Transport, at.bucket, at.bucket+outbox.ParkedBuckets); err != nil {
+			return err
+		}
+	}
+	return nil
+}

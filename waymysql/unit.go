@@ -132,7 +132,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		return err
 	}
 	rows := u.end()
-	if err := db.patiently(ctx, func() error { return db.commit(ctx, conn, tx, append(u.entries, u.done...), rows) }); err != nil {
+	if err := db.patiently(func() error { return db.commit(ctx, conn, tx, append(u.entries, u.done...), rows) }); err != nil {
 		return err
 	}
 	committed = true
@@ -174,7 +174,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 		case err != nil && i == last && !notCommitted(err):
 			return commitUnknown(err, rows)
 		case err != nil:
-			return db.explain(ctx, err, inserts.buckets, block)
+			return db.explain(ctx, tx, err, inserts.buckets, block)
 		}
 	}
 	session.committed = true

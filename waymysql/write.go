@@ -11,19 +11,17 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/headers"
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// AddTransports implements outbox.Writer.
+// AddTransports implements outbox.Writer. It checks the server's settings as well, which
+// is not possible inside a transaction of the caller's.
 func (db *DB) AddTransports(ctx context.Context, names ...string) error {
-	if err := db.ready(ctx); err != nil {
+	if err := db.writer(ctx); err != nil {
 		return err
 	}
-	// Most of the time they are there, and a process that may not write may
-	// still read.
-	known, err := db.readLanes(ctx)
+	known, err := db.readTransports(ctx)
 	if err != nil {
 		return fmt.Errorf("transports: %w", err)
 	}
@@ -31,32 +29,51 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	if err := db.writer(ctx); err != nil {
-		return err
-	}
 	slices.Sort(names) // two processes insert in one order
 	err = db.inTx(ctx, func(tx *sql.Tx) error {
+		var buckets int
+		if err := tx.QueryRowContext(ctx, db.outbox.Query("buckets_to_add")).Scan(&buckets); err != nil {
+			return err
+		}
 		for _, name := range names {
-			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_lane"), []byte(name)); err != nil {
+			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_transport"), []byte(name)); err != nil {
 				return err
 			}
-			buckets := db.bucketCount()
-			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_buckets"), buckets, []byte(name)); err != nil {
-				return err
-			}
-			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_gates"), buckets, []byte(gateName(name, buckets)), []byte(name)); err != nil {
+			if err := db.addBuckets(ctx, tx, name, buckets); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err == nil {
-		_, err = db.readLanes(ctx)
+		_, err = db.readTransports(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("transports: %w", translate(err))
 	}
 	return nil
+}
+
+// addBuckets adds what is missing of a transport's buckets.
+func (db *DB) addBuckets(ctx context.Context, tx *sql.Tx, name string, buckets int) error {
+	if _, err := tx.ExecContext(ctx, db.outbox.Query("add_buckets"), []byte(name), buckets); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, db.outbox.Query("add_gates"), []byte(gateName(name, buckets)), []byte(name), buckets); err != nil {
+		return err
+	}
+	return db.addSentinels(ctx, tx, name, buckets)
+}
+
+// addSentinels adds those that are missing.
+func (db *DB) addSentinels(ctx context.Context, to interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, name string, buckets int) error {
+	if _, err := to.ExecContext(ctx, db.outbox.Query("add_sentinels"), []byte(name), buckets); err != nil {
+		return err
+	}
+	_, err := to.ExecContext(ctx, db.outbox.Query("add_unkeyed_sentinels"), []byte(name))
+	return err
 }
 
 // readCommitted is for transactions whose later statements must see what was
@@ -76,33 +93,43 @@ func (db *DB) inTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// readLanes reads the numbers of all transports.
-func (db *DB) readLanes(ctx context.Context) (map[string]int16, error) {
-	rows, err := db.pool.QueryContext(ctx, db.outbox.Query("lanes"))
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer rows.Close()
+// readTransports reads the numbers of all transports that have buckets.
+func (db *DB) readTransports(ctx context.Context) (map[string]int16, error) {
 	found := map[string]int16{}
-	for rows.Next() {
+	err := each(ctx, db.pool, db.outbox.Query("transports"), func(rows *sql.Rows) error {
 		var id int16
 		var name string
-		if err := rows.Scan(&id, &name); err != nil {
-			return nil, err
+		var buckets int
+		err := rows.Scan(&id, &name, &buckets)
+		if buckets > 0 {
+			found[name] = id
 		}
-		found[name] = id
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	})
+	if err != nil {
 		return nil, translate(err)
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.lanes = found
+	db.transports = found
 	return found, nil
 }
 
+// transport returns the number of a transport, or 0 when there is none.
+func (db *DB) transport(ctx context.Context, name string) (int16, error) {
+	db.mu.Lock()
+	id := db.transports[name]
+	db.mu.Unlock()
+	if id == 0 {
+		known, err := db.readTransports(ctx)
+		return known[name], err
+	}
+	return id, nil
+}
+
 // Write implements outbox.Writer. In a transaction of the caller's own an error
-// must end the transaction: the server may have rolled it back already.
+// must end the transaction: the server may have rolled it back already. Nothing is
+// asked of the pool there, whose last connection the caller may have.
 func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 	u, err := db.unitOf(tx)
 	if err != nil {
@@ -111,43 +138,41 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 	if u != nil {
 		return u.add(rows)
 	}
-	if err := db.writer(ctx); err != nil {
-		return err
+	if !db.checked() {
+		return errors.New("waymysql: AddTransports comes before the first Write")
 	}
-	return db.patiently(ctx, func() error { return db.insert(ctx, tx, rows) })
+	return db.patiently(func() error { return db.insert(ctx, tx, rows) })
 }
 
 // patiently runs insert, and again when the number of buckets has changed, which
 // it may while a transaction is open. Only the statement has failed then.
-func (db *DB) patiently(ctx context.Context, insert func() error) error {
+func (db *DB) patiently(insert func() error) error {
+	before := db.bucketCount()
 	err := insert()
-	if !errors.Is(err, outbox.ErrBucketsChanged) {
-		return err
+	if errors.Is(err, outbox.ErrBucketsChanged) && db.bucketCount() != before {
+		return insert()
 	}
-	if err := db.ready(ctx); err != nil {
-		return err
-	}
-	return insert()
+	return err
 }
 
-// A gate is a bucket's dispatch lock. Lane 0 is that of all queues.
+// A gate is a bucket's dispatch lock. Transport 0 is that of all queues.
 type gate struct {
-	lane, bucket int16
-	name         string // of its row; not part of its order
+	transport, bucket int16
+	name              string // of its row; not part of its order
 }
 
-// gateName is the name of a lane's gates. It changes with the number of buckets:
+// gateName is the name of a transport's gates. It changes with the number of buckets:
 // who knows another number finds no gate, and cannot take the wrong one.
-func gateName(lane string, buckets int) string {
+func gateName(transport string, buckets int) string {
 	if buckets == outbox.DefaultBuckets {
-		return lane
+		return transport
 	}
-	return fmt.Sprintf("%s/%d", lane, buckets)
+	return fmt.Sprintf("%s/%d", transport, buckets)
 }
 
 func (g gate) compare(h gate) int {
-	if g.lane != h.lane {
-		return int(g.lane) - int(h.lane)
+	if g.transport != h.transport {
+		return int(g.transport) - int(h.transport)
 	}
 	return int(g.bucket) - int(h.bucket)
 }
@@ -161,12 +186,14 @@ type stored struct {
 	created time.Time
 }
 
-// table orders rows by where they go: outbox, queues, delayed.
+// table orders rows by where they go: outbox with and without a key, queues, delayed.
 func (s stored) table() int {
 	switch {
 	case s.Record.Delay > 0:
-		return 2
+		return 3
 	case s.Queue != "":
+		return 2
+	case s.Record.Key == "":
 		return 1
 	}
 	return 0
@@ -175,22 +202,22 @@ func (s stored) table() int {
 // prepare encodes rows, and returns the gates they need in ascending order.
 func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets int, err error) {
 	db.mu.Lock()
-	lanes := db.lanes
+	transports := db.transports
 	buckets = db.buckets
 	db.mu.Unlock()
 	all = make([]stored, len(rows))
 	for i, row := range rows {
 		s := stored{Row: row, body: row.Record.Body, created: row.Record.DispatchedAt}
-		s.bucket = lane.Unkeyed
+		s.bucket = unkeyed
 		if s.body == nil {
 			s.body = []byte{} // not NULL
 		}
 		if row.Queue == "" {
-			id, ok := lanes[row.Transport]
+			id, ok := transports[row.Transport]
 			if !ok {
 				return nil, nil, 0, fmt.Errorf("unknown transport %q", row.Transport)
 			}
-			s.gate.lane, s.gate.name = id, gateName(row.Transport, buckets)
+			s.gate.transport, s.gate.name = id, gateName(row.Transport, buckets)
 		}
 		if s.headers, err = headers.Encode(row.Record); err != nil {
 			return nil, nil, 0, err
@@ -202,11 +229,7 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 			}
 			s.bucket = int16(outbox.Bucket(row.Record.Key, n))
 			// A delayed message is locked and ordered when it is due.
-			if row.Unserialized {
-				if row.Queue == "" {
-					s.bucket += outbox.Unserialized
-				}
-			} else if row.Record.Delay == 0 && !slices.Contains(locks, s.gate) {
+			if row.Record.Delay == 0 && !slices.Contains(locks, s.gate) {
 				locks = append(locks, s.gate)
 			}
 		}
@@ -236,35 +259,34 @@ func (db *DB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
 	return db.run(ctx, tx, s)
 }
 
-// inserting returns what writes rows under their gates. Rows of one lane of the
-// outbox take theirs in the statement that gives the first of them its id; for
-// several lanes, or queues, all gates are locked first. They are always locked in
+// inserting returns what writes rows under their gates. Rows of one transport take
+// theirs in the statement that gives the first of them its id; for several
+// transports, or queues, all gates are locked first. They are always locked in
 // ascending order: units of work cannot deadlock with each other.
 func (db *DB) inserting(rows []outbox.Row) (script, error) {
 	all, locks, buckets, err := db.prepare(rows)
 	if err != nil {
 		return script{}, err
 	}
-	into := inserts{tables: qualified(db.schema, db.prefix), script: script{buckets: buckets}}
-	if together(all) {
+	into := inserts{tables: qualified(db.schema, db.prefix), script: script{buckets: buckets}, checked: map[int16]bool{}}
+	if len(locks) > 0 && together(locks) {
 		into.locks = locks
 	} else if len(locks) > 0 {
 		into.statements = append(into.statements, db.locking(locks))
-		into.checked = true
+		for _, g := range locks {
+			into.checked[g.transport] = true
+		}
 	}
 	for _, s := range all {
-		into.free = into.free || lane.Unserialized(s.bucket)
 		into.add(s)
 	}
 	into.flush()
 	return into.script, nil
 }
 
-// together reports whether all rows go into the outbox, and to one transport.
-func together(all []stored) bool {
-	return !slices.ContainsFunc(all, func(s stored) bool {
-		return s.Queue != "" || s.Record.Delay > 0 || s.gate.lane != all[0].gate.lane
-	})
+// together reports whether all locks are of one transport.
+func together(locks []gate) bool {
+	return locks[0].transport > 0 && locks[0].transport == locks[len(locks)-1].transport
 }
 
 // lockGates locks gates, of which there are so many buckets.
@@ -280,13 +302,13 @@ func (db *DB) locking(locks []gate) statement {
 	fmt.Fprintf(&b, " FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE", qualified(db.schema, db.prefix))
 	for i := 0; i < len(locks); {
 		n := 1
-		for i+n < len(locks) && locks[i+n].lane == locks[i].lane {
+		for i+n < len(locks) && locks[i+n].transport == locks[i].transport {
 			n++
 		}
 		if i > 0 {
 			b.WriteString(" OR")
 		}
-		fmt.Fprintf(&b, " %s AND g.name = ?", ofLane(locks[i:i+n]))
+		fmt.Fprintf(&b, " %s AND g.name = ?", ofTransport(locks[i:i+n]))
 		s.args = append(s.args, []byte(locks[i].name))
 		i += n
 	}
@@ -296,23 +318,31 @@ func (db *DB) locking(locks []gate) statement {
 }
 
 // noGate says why no gate was found for so many buckets: there are other buckets
-// by now, or this is not the outbox's database. It looks from outside of the
-// transaction, whose snapshot may be older, and which must not lock more.
-func (db *DB) noGate(ctx context.Context, buckets int) error {
-	if err := db.sameBuckets(ctx, buckets); err != nil {
+// by now, or this is not the outbox's database.
+func (db *DB) noGate(ctx context.Context, tx *sql.Tx, buckets int) error {
+	if err := db.sameBuckets(ctx, tx, buckets); err != nil {
 		return err
 	}
 	return errForeign
 }
 
-// sameBuckets returns outbox.ErrBucketsChanged where there are other buckets by now.
-func (db *DB) sameBuckets(ctx context.Context, buckets int) error {
-	var value string
-	if err := db.pool.QueryRowContext(ctx, db.rebucketing.Query("recorded")).Scan(&value); err != nil {
-		return fmt.Errorf("number of buckets: %w", translate(err))
+// sameBuckets returns outbox.ErrBucketsChanged where there are other buckets by now. It
+// asks in the transaction, and does not wait: the number is locked while it changes.
+func (db *DB) sameBuckets(ctx context.Context, tx *sql.Tx, buckets int) error {
+	share := " FOR SHARE SKIP LOCKED"
+	if db.isMariaDB() {
+		share = " LOCK IN SHARE MODE SKIP LOCKED"
 	}
-	if value != fmt.Sprint(buckets) {
-		db.lookAgain()
+	var n int
+	switch err := tx.QueryRowContext(ctx, db.outbox.Query("buckets_now")+share).Scan(&n); {
+	case errors.Is(err, sql.ErrNoRows):
+		return outbox.ErrBucketsChanged
+	case is(err, errNoTable):
+		return errForeign
+	case err != nil:
+		return fmt.Errorf("number of buckets: %w", translate(err))
+	case n != buckets:
+		db.setBuckets(n)
 		return outbox.ErrBucketsChanged
 	}
 	return nil
@@ -322,10 +352,9 @@ func (db *DB) sameBuckets(ctx context.Context, buckets int) error {
 type inserts struct {
 	script
 	tables string
-	locks  []gate // of one lane, that the first statement takes
+	locks  []gate // of one transport, that the first statement takes
 
-	checked bool // the gates are there
-	free    bool // there are keys that take none
+	checked map[int16]bool // transports whose number and name were checked
 
 	into string // the table, and its columns
 	sql  strings.Builder
@@ -352,57 +381,68 @@ func (in *inserts) add(s stored) {
 	in.rows++
 }
 
-// message are the values of a message's own columns.
-const message = "?,?,?,CONVERT(CAST(? AS BINARY) USING utf8mb4),?,?"
+// message returns the values of a message's columns. Ids and headers are hexadecimal:
+// raw bytes in a statement's text break the server's views of what runs. Names and keys
+// are bytes, whatever the character set of the connection is.
+func message(s stored) (row string, args []any) {
+	row, args = fmt.Sprintf("X'%s',?,", hexID(s.Record.ID)), []any{[]byte(s.Record.Name)}
+	if s.table() != 1 {
+		row, args = row+"?,", append(args, []byte(s.Record.Key))
+	}
+	return row + fmt.Sprintf("CONVERT(X'%x' USING utf8mb4),?,?", s.headers), append(args, s.body, stamp(s.created))
+}
 
 // row returns the beginning of the statement for s, its row and the arguments.
 func (in *inserts) row(s stored) (into, row string, args []any) {
-	// Bytes, whatever the character set of the connection is.
-	args = []any{s.Record.ID[:], []byte(s.Record.Name), []byte(s.Record.Key), []byte(s.headers), s.body, stamp(s.created)}
-	switch {
-	case s.Record.Delay > 0:
-		var to, queue any
+	values, args := message(s)
+	columns := "message_id, message_name, partition_key, headers, body, created_at) VALUES "
+	switch s.table() {
+	case 3:
+		into = "INSERT INTO " + in.tables + "delayed (due_at, transport, queue, " + columns
+		due := stamp(s.created.Add(s.Record.Delay))
 		if s.Queue != "" {
-			queue = []byte(s.Queue)
-		} else {
-			to = s.lane
+			return into, "(?,NULL,?," + values + ")", append([]any{due, []byte(s.Queue)}, args...)
 		}
-		return "INSERT INTO " + in.tables + "delayed (due_at, lane, queue, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
-			"(?,?,?,?," + message + ")", append([]any{stamp(s.created.Add(s.Record.Delay)), to, queue, s.bucket}, args...)
-	case s.Queue != "":
-		return "INSERT INTO " + in.tables + "queue (queue, message_id, message_name, partition_key, headers, body, created_at) VALUES ",
-			"(?," + message + ")", append([]any{[]byte(s.Queue)}, args...)
-	}
-	into = "INSERT INTO " + in.tables + "outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES "
-	if in.checked {
-		return into, fmt.Sprintf("(%d,%d,%s)", s.gate.lane, s.bucket, message), args
-	}
-	// The first row takes its lane from a gate's row. The server reads that before
-	// it gives ids to all rows of the statement. NULL, which no column takes, says
-	// that there is no such gate.
-	in.checked = true
-	of := fmt.Sprintf("SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.name = ? AND g.bucket = %d", in.tables, s.gate.lane, lane.Unkeyed)
-	switch n := len(in.locks); n {
-	case 0:
-		if in.free { // the number of buckets must stay what it is
-			of += " LOCK IN SHARE MODE"
-		}
+		to, named := in.transport(s)
+		return into, "(?," + to + ",NULL," + values + ")", append(append([]any{due}, named...), args...)
+	case 2:
+		return "INSERT INTO " + in.tables + "queue (queue, " + columns, "(?," + values + ")", append([]any{[]byte(s.Queue)}, args...)
 	case 1:
-		of = fmt.Sprintf("SELECT g.lane FROM %soutbox_gate AS g WHERE g.lane = %d AND g.name = ? AND g.bucket = %d FOR UPDATE", in.tables, s.gate.lane, in.locks[0].bucket)
-	default:
-		of = fmt.Sprintf("SELECT CASE WHEN COUNT(*) = %d THEN %d END FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE g.name = ? AND %s FOR UPDATE", n, s.gate.lane, in.tables, ofLane(in.locks))
+		to, named := in.transport(s)
+		return "INSERT INTO " + in.tables + "outbox_unkeyed (transport, message_id, message_name, headers, body, created_at) VALUES ", "(" + to + "," + values + ")", append(named, args...)
 	}
-	return into, fmt.Sprintf("((%s),%d,%s)", of, s.bucket, message), append([]any{[]byte(s.gate.name)}, args...)
+	to, named := in.transport(s)
+	return "INSERT INTO " + in.tables + "outbox (transport, bucket, " + columns, fmt.Sprintf("(%s,%d,%s)", to, s.bucket, values), append(named, args...)
 }
 
-// ofLane is the condition for gates of one lane. The bounds make the optimizer
-// prefer its range to all gates of the lane; it is read in ascending order.
-func ofLane(locks []gate) string {
+// transport returns the number of the row's transport. The first row takes it from rows
+// of the gates that it locks, or of the transports: the server reads these before it
+// gives ids to all rows of the statement. NULL, which no column takes, says that there is
+// no such row.
+func (in *inserts) transport(s stored) (number string, args []any) {
+	id := s.gate.transport
+	if in.checked[id] {
+		return fmt.Sprint(id), nil
+	}
+	in.checked[id] = true
+	if s.table() > 0 || len(in.locks) == 0 {
+		return fmt.Sprintf("(SELECT t.id FROM %stransport AS t WHERE t.id = %d AND t.name = ?)", in.tables, id), []any{[]byte(s.Transport)}
+	}
+	of := fmt.Sprintf("(SELECT g.transport FROM %soutbox_gate AS g WHERE g.transport = %d AND g.bucket = %d AND g.name = ? FOR UPDATE)", in.tables, id, in.locks[0].bucket)
+	if n := len(in.locks); n > 1 {
+		of = fmt.Sprintf("(SELECT CASE WHEN COUNT(*) = %d THEN %d END FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE %s AND g.name = ? FOR UPDATE)", n, id, in.tables, ofTransport(in.locks))
+	}
+	return of, []any{[]byte(s.gate.name)}
+}
+
+// ofTransport is the condition for gates of one transport. The bounds make the optimizer
+// prefer its range to all gates of the transport; it is read in ascending order.
+func ofTransport(locks []gate) string {
 	of := make([]int16, len(locks))
 	for i, g := range locks {
 		of[i] = g.bucket
 	}
-	return fmt.Sprintf("g.lane = %d AND g.bucket BETWEEN %d AND %d AND g.bucket IN (%s)", locks[0].lane, of[0], of[len(of)-1], join(of))
+	return fmt.Sprintf("g.transport = %d AND g.bucket BETWEEN %d AND %d AND g.bucket IN (%s)", locks[0].transport, of[0], of[len(of)-1], join(of))
 }
 
 func (in *inserts) flush() {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -76,47 +75,6 @@ func (db *DB) Blocked(ctx context.Context, transport string, max int) ([]admin.B
 		}
 		return err
 	}, transport, limit(max))
-}
-
-// Release implements admin.Database.
-func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err error) {
-	p, err := db.ready(ctx)
-	if err != nil {
-		return 0, err
-	}
-	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
-		// First, as Settle does it: whoever changes what is blocked takes turns.
-		if _, err := tx.Exec(ctx, p.admin.Query("release_bump"), q.Transport); err != nil {
-			return err
-		}
-		gone, err := tx.Exec(ctx, p.admin.Query("forget_gone"), q.Transport, q.Key, q.Route, q.Row)
-		if err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, p.admin.Query("release"), q.Transport, q.Key, q.Route, q.Row)
-		n = int(gone.RowsAffected() + tag.RowsAffected())
-		if err == nil && mutant.Active(mutant.ReleaseByReinsertion) {
-			err = reinsert(ctx, tx, qualified(p.schema, db.prefix))
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("outbox release: %w", translate(err))
-	}
-	return n, nil
-}
-
-// reinsert is a planted bug: what is parked goes back into the outbox, behind what
-// has come since.
-func reinsert(ctx context.Context, tx pgx.Tx, tables string) error {
-	_, err := tx.Exec(ctx, strings.ReplaceAll(`
-		WITH gone AS (DELETE FROM {}failed AS f USING {}outbox_lane AS l, {}outbox_blocked AS b
-		              WHERE l.name = f.transport AND b.lane = l.id AND b.partition_key = f.partition_key AND b.state = 'releasing' AND f.state = 'parked'
-		              RETURNING f.id, b.lane, b.bucket, f.message_id, f.message_name, f.partition_key, f.headers, f.body, f.created_at),
-		     freed AS (DELETE FROM {}outbox_blocked WHERE state = 'releasing')
-		INSERT INTO {}outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
-		SELECT lane, bucket, message_id, message_name, partition_key, headers, body, created_at FROM gone ORDER BY id`, "{}", tables))
-	return err
 }
 
 // Relays implements admin.Database.

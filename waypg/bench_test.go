@@ -10,21 +10,17 @@ import (
 	"github.com/waybill-go/waybill/waypg"
 )
 
-// BenchmarkEmptyPoll measures a relay's look at an outbox that has nothing for
-// it: where no message may come without a dispatch lock, and where some may.
+// BenchmarkEmptyPoll measures a relay's look at an outbox that has nothing for it.
 func BenchmarkEmptyPoll(b *testing.B) {
-	for _, cfg := range []struct {
-		name string
-		outbox.Config
-	}{{"locking", outbox.Config{}}, {"unserialized", outbox.Config{Unserialized: true}}} {
-		b.Run(cfg.name, func(b *testing.B) {
+	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries} {
+		b.Run(part.String(), func(b *testing.B) {
 			db := open(b, testserver.Postgres, waypg.Config{})
-			put(b, db, cfg.Config, order{"k", 0})
+			put(b, db, outbox.Config{}, order{"k", 0})
 			drain(b, db, &recorder{}, outbox.RelayConfig{})
 			var all []time.Duration
 			for b.Loop() {
 				start := time.Now()
-				c := claim(b, db, "default", outbox.Max{Rows: 500, Bytes: 4 << 20})
+				c := claimPart(b, db, part)
 				all = append(all, time.Since(start))
 				if len(c.Rows()) > 0 {
 					b.Fatalf("%d rows", len(c.Rows()))

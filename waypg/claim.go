@@ -11,352 +11,375 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A claim is an open transaction that has locked buckets and rows.
+// A claim is an open transaction that has locked rows: bucket rows for Keyed,
+// messages for Unkeyed, entries for Retries.
 type claim struct {
-	*lane.Batch
-	holder
+	*readpos.Batch // of Keyed
 
-	buckets int  // that there are, according to the tables
-	due     bool // delayed messages are
+	db        *DB
+	at        *place
+	conn      *pgxpool.Conn // nil once it has ended
+	part      outbox.Part
+	transport int16
 
-	atOnce []lane.Row // see lockAndRead
+	rows  []outbox.ClaimedRow // of Unkeyed and Retries
+	refs  map[*waybill.Record]rowRef
+	stale []entry // of Retries: entries whose message is gone
+
+	due    bool          // delayed messages are
+	atOnce []readpos.Row // see lockAndRead
 }
 
-// A holder is the open transaction of a claim.
-type holder struct {
-	db   *DB
-	at   *place
-	conn *pgxpool.Conn // nil once it has ended
+// A rowRef is where a claimed row is stored, and the entry it was retried for.
+type rowRef struct {
+	bucket int16
+	at     uint64
+	entry  entry
 }
 
-// Claim implements outbox.Store: it locks buckets in one round trip and reads
-// them in the next, in statements of their own. See the package's doc.
-func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (outbox.Claim, error) {
-	p, err := db.ready(ctx)
-	if err != nil {
-		return nil, err
-	}
-	id, err := db.relayed(ctx, p, transport)
-	if err != nil || id == 0 {
-		return &claim{Batch: &lane.Batch{}}, err
-	}
-	if l := db.lane(id); db.due.Load() || l.Neglected(time.Now(), 2*stuckEvery) {
-		if err := db.upkeep(ctx, p, l); err != nil {
+// An entry identifies a blocked key, route or message without key.
+type entry struct {
+	route, key string
+	row        int64
+	bucket     int16
+}
+
+// unkeyed stands for the bucket of messages without a key.
+const unkeyed = -1
+
+// Claim implements outbox.Store. See the package's doc.
+func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
+	halfway := readpos.Halfway(ctx)
+	for promoted := false; ; {
+		p, err := db.ready(ctx)
+		if err != nil {
 			return nil, err
 		}
-	}
-	idle := []int16{} // see lane.Batch.Idle
-	halfway := lane.Halfway(ctx)
-	for moved := false; ; {
-		l := db.lane(id) // another one once there are other buckets
-		c, again, err := db.claim(ctx, p, l, max, &idle)
-		if err != nil {
-			l.Forget()
-			return nil, translate(err)
+		id, err := db.transportID(ctx, p, transport)
+		if err != nil || id == 0 { // no process has dispatched to it yet
+			return &claim{}, err
 		}
-		switch {
-		case again && halfway():
-			return &claim{Batch: &lane.Batch{}}, nil
-		case again:
-		case c.due && len(c.Batch.Rows) == 0 && !moved:
-			moved = true
-			if err := db.moveDelayed(ctx, p); err != nil {
+		pos := db.positions(id)
+		if part == outbox.Keyed && (db.due.Load() || pos.MaintenanceDue(time.Now(), 2*stuckEvery)) {
+			promoted = promoted || db.due.Load()
+			if err := db.upkeep(ctx, p, pos); err != nil {
 				return nil, err
 			}
-		case len(c.Batch.Rows) == 0:
-			return c, db.upkeep(ctx, p, l) // now, because nobody waits for it
-		default:
-			if c.due {
-				db.due.Store(true) // they must not wait for the end of a backlog
+		}
+		c, again, err := db.claim(ctx, p, pos, transport, part, limit)
+		switch {
+		case err != nil:
+			pos.Reset()
+			return nil, translate(err)
+		case again && halfway():
+			return &claim{}, nil
+		case again:
+		case c.due && len(c.Rows()) == 0 && !promoted:
+			promoted = true
+			if err := db.promote(ctx, p); err != nil {
+				return nil, err
 			}
+		case c.due:
+			db.due.Store(true) // for the next claim, whatever this one has
+			return c, nil
+		case len(c.Rows()) == 0 && part == outbox.Keyed:
+			return c, db.upkeep(ctx, p, pos) // now, because nothing waits for it
+		default:
 			return c, nil
 		}
 	}
 }
 
-// relayed returns the lane of a transport, or 0 when nobody has dispatched to
-// it yet.
-func (db *DB) relayed(ctx context.Context, p *place, transport string) (int16, error) {
-	db.mu.Lock()
-	id := db.lanes[transport]
-	db.mu.Unlock()
-	if id == 0 {
-		lanes, err := db.readLanes(ctx, p)
-		return lanes[transport], err
-	}
-	return id, nil
-}
-
-// claim makes one attempt. Again says that what was remembered is out of date.
-func (db *DB) claim(ctx context.Context, p *place, l *lane.Lane, max outbox.Max, idle *[]int16) (_ *claim, again bool, err error) {
+// claim makes one attempt. Again says that nothing was found and something may be
+// there, or that the remembered state is out of date.
+func (db *DB) claim(ctx context.Context, p *place, pos *readpos.Positions, transport string, part outbox.Part, limit outbox.ClaimLimit) (_ *claim, again bool, err error) {
 	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	c := &claim{Batch: lane.NewBatch(l), holder: holder{db, p, conn}}
+	c := &claim{db: db, at: p, conn: conn, part: part, transport: pos.Transport, refs: map[*waybill.Record]rowRef{}}
 	defer func() {
-		if err != nil || again || len(c.Batch.Rows) == 0 {
+		if err != nil || len(c.Rows()) == 0 {
 			c.end()
 		}
 	}()
-	locked, now, err := c.lock(ctx, max, *idle)
-	if err != nil {
-		return nil, false, err
+	if part == outbox.Keyed {
+		c.Batch = readpos.NewBatch(pos)
+		again, err = c.keyed(ctx, transport, limit)
+	} else {
+		again, err = c.single(ctx, transport, limit)
 	}
-	if c.buckets != l.Buckets() {
-		db.setBuckets(c.buckets)
-		return nil, true, nil
-	}
-	if !l.Serves(c.View, now) {
-		return nil, true, nil
-	}
-	if len(locked) == 0 || len(c.Batch.Rows) >= max.Rows {
-		return c, false, nil
-	}
-	again, err = c.readBuckets(ctx, locked, max, idle)
 	return c, again, err
 }
 
-// lock opens the transaction, locks buckets and takes rows without a key, in
-// one round trip. A quarter of the batch is for those, so that neither kind
-// starves. Which keys and routes wait is read last: by then nobody else can
-// change that for the keys and rows that are locked.
-func (c *claim) lock(ctx context.Context, max outbox.Max, idle []int16) (locked []int16, now string, err error) {
-	unkeyed := (max.Rows + 3) / 4
-	if max.Rows == 1 {
-		unkeyed = c.View.Turn % 2
+// keyed locks buckets in one round trip and reads them in the next, in statements
+// of their own.
+func (c *claim) keyed(ctx context.Context, transport string, limit outbox.ClaimLimit) (again bool, err error) {
+	server, state, err := c.lock(ctx, limit)
+	switch {
+	case err != nil:
+		return false, err
+	case server.transport != transport:
+		c.db.lookAgain()
+		return true, nil
+	case state.buckets != c.Positions.Buckets():
+		c.db.setBuckets(state.buckets)
+		return true, nil
+	case !c.Positions.ValidFor(c.View, server.identity(), server.next):
+		return true, nil
+	case len(state.locked) == 0:
+		return false, nil
 	}
-	cursors, marks, until := c.View.After()
+	perBucket := max(limit.Rows/len(state.locked), 1)
+	found, current, err := c.read(ctx, state, perBucket, limit.Bytes)
+	if err != nil || !current {
+		return !current, err
+	}
+	again = c.Take(found, perBucket)
+	for _, row := range c.Batch.Rows {
+		if at, _ := c.Origin(row); outbox.Bucket(row.Record.Key, state.buckets) != int(at.Bucket) {
+			row.Record.Problem = fmt.Errorf("the row is in bucket %d of %d, which is not that of its key", at.Bucket, state.buckets)
+		}
+	}
+	return again, nil
+}
+
+// claimState is what a claim of keyed rows goes by.
+type claimState struct {
+	buckets int // of the outbox
+	locked  []readpos.Bucket
+	routes  readpos.Routes
+	names   []string // of the routes
+}
+
+// lock opens the transaction and locks buckets. The blocked keys and routes are
+// read last: by then no other transaction can change those of the locked buckets.
+func (c *claim) lock(ctx context.Context, limit outbox.ClaimLimit) (server server, state claimState, err error) {
+	cursors, marks, versions := c.View.After()
+	args := []any{c.transport, cursors, marks, versions, c.View.RouteVersion(), c.View.Turn, min(max(limit.Rows, 1), readpos.MaxBuckets)}
 	batch := &pgx.Batch{}
 	c.queueBegin(batch)
-	args := []any{c.Lane.ID, cursors, c.View.Turn, c.Lane.Buckets(), clamp(max.Rows-unkeyed, 1, lane.MaxBuckets), marks, until, c.View.Version()}
 	if mutant.Active(mutant.LockAndReadAtOnce) {
-		batch.Queue(c.lockAndRead(), append(args, max.Rows, max.Bytes)...)
-	} else if c.db.anyUnserialized() {
-		batch.Queue(c.at.outbox.Query("lock_buckets_unserialized"), append(args, c.View.Flip, idle)...)
+		if server, err = c.lockAndRead(ctx, batch, marks); err != nil {
+			return server, state, err
+		}
+		batch = &pgx.Batch{}
 	} else {
 		batch.Queue(c.at.outbox.Query("lock_buckets"), args...)
 	}
-	batch.Queue(c.at.outbox.Query("claim_unkeyed"), c.Lane.ID, unkeyed, (max.Bytes+3)/4)
-	batch.Queue(c.at.outbox.Query("blocked_state"), c.Lane.ID)
+	batch.Queue(c.at.outbox.Query("claim_state"), c.transport)
 	results := c.conn.SendBatch(ctx, batch)
 	defer func() { err = errors.Join(err, results.Close()) }()
-	if _, err := results.Exec(); err != nil {
-		return nil, "", err
+	if batch.Len() > 1 {
+		if server, err = scanBegin(results); err != nil {
+			return server, state, err
+		}
+		if _, err = results.Exec(); err != nil {
+			return server, state, err
+		}
 	}
-	if now, err = scanSettings(results.QueryRow()); err != nil {
-		return nil, "", err
-	}
-	found, err := results.Query()
+	rows, err := results.Query()
 	if err != nil {
-		return nil, "", err
+		return server, state, err
 	}
-	if mutant.Active(mutant.LockAndReadAtOnce) {
-		locked, err = c.readAtOnce(found)
-	} else {
-		locked, err = pgx.CollectRows(found, pgx.RowTo[int16])
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	if found, err = results.Query(); err != nil {
-		return nil, "", err
-	}
-	if err := c.addUnkeyed(found); err != nil {
-		return nil, "", err
-	}
-	if found, err = results.Query(); err != nil {
-		return nil, "", err
-	}
-	return locked, now, c.readState(found)
+	var bucket *int16
+	var version *int64
+	var blocked bool
+	_, err = pgx.ForEachRow(rows, []any{&state.buckets, &state.routes.Version, &state.names, &c.due, &bucket, &version, &blocked}, func() error {
+		if bucket != nil {
+			state.locked = append(state.locked, readpos.Bucket{Number: *bucket, Version: *version, Blocked: blocked})
+		}
+		return nil
+	})
+	state.routes.Any = len(state.names) > 0
+	return server, state, err
 }
 
+// A server is the answer to the statement settings.
+type server struct {
+	transport string // the name that the tables have for the claim's
+	started   time.Time
+	file      uint32
+	next      int64 // the id that the next row gets
+}
+
+// identity differs where ids are other rows'.
+func (s server) identity() string { return fmt.Sprintf("%d/%d", s.started.UnixMicro(), s.file) }
+
 // queueBegin opens the transaction of a claim, with the settings that it needs.
-func (h *holder) queueBegin(batch *pgx.Batch) {
+func (c *claim) queueBegin(batch *pgx.Batch) {
 	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
 	if mutant.Active(mutant.RepeatableReadRelay) {
 		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 	}
 	batch.Queue(begin)
-	batch.Queue(h.at.outbox.Query("settings"), fmt.Sprintf("%dms", h.db.idle.Milliseconds()))
+	batch.Queue(c.at.outbox.Query("settings"), fmt.Sprintf("%dms", c.db.idle.Milliseconds()), c.transport)
 }
 
-// scanSettings returns who has answered.
-func scanSettings(row pgx.Row) (server string, err error) {
-	var started time.Time
-	var file uint32
-	var ignored string
-	err = row.Scan(&started, &file, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored, &ignored)
-	return fmt.Sprintf("%d/%d", started.UnixMicro(), file), err
-}
-
-func clamp(n, low, high int) int { return min(max(n, low), high) }
-
-func (c *claim) addUnkeyed(rows pgx.Rows) error {
-	defer rows.Close()
-	for rows.Next() {
-		r := lane.Row{Claimed: newRow()}
-		rec, id, at := r.Claimed.Record, [16]byte{}, pgtype.TID{}
-		if err := rows.Scan(&r.Bucket, &at, &r.Claimed.ID, &id, &rec.Name, &rec.Key, &r.Headers, &rec.Body, &rec.DispatchedAt,
-			&r.Claimed.Failures, &r.KeyBlocked, &r.Claimed.RouteFailures); err != nil {
-			return err
-		}
-		rec.ID, r.At = id, placeOf(at)
-		c.Add(r)
+// scanBegin reads the results of queueBegin.
+func scanBegin(results pgx.BatchResults) (s server, err error) {
+	if _, err := results.Exec(); err != nil {
+		return s, err
 	}
-	return rows.Err()
+	var set string
+	err = results.QueryRow().Scan(&s.transport, &s.started, &s.file, &s.next, &set, &set, &set, &set, &set, &set, &set)
+	return s, err
 }
 
-func newRow() outbox.ClaimedRow { return outbox.ClaimedRow{Record: &waybill.Record{}} }
-
-// readBuckets reads the locked buckets, from behind their cursors where those
-// still hold. Again says that there was nothing to publish and may be more, or
-// that what waits has changed meanwhile: a key that was let go would be read
-// from behind its head.
-func (c *claim) readBuckets(ctx context.Context, locked []int16, max outbox.Max, idle *[]int16) (again bool, err error) {
-	from := c.From(locked)
-	limit := outbox.Max{Rows: max.Rows - len(c.Batch.Rows), Bytes: max.Bytes}
-	for _, row := range c.Batch.Rows {
-		limit.Bytes -= len(row.Record.Body)
-	}
-	version, found, err := c.readFrom(ctx, locked, from, limit)
-	if err != nil || version != c.State.Version {
-		*idle = []int16{}
-		return err == nil, err
-	}
-	again = c.Take(found)
-	nothing := c.Idle(locked)
-	*idle = append(*idle, nothing...)
-	return again || len(nothing) > 0, nil
-}
-
-// readState reads which keys and routes wait.
-func (c *claim) readState(rows pgx.Rows) error {
-	c.State.Next = map[int16]time.Time{}
-	var bucket *int16
-	var next *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&c.State.Version, &c.State.Any, &c.State.Now, &c.buckets, &c.due, &bucket, &next}, func() error {
-		if bucket != nil {
-			c.State.Next[*bucket] = *next
-		}
-		return nil
-	})
-	return err
-}
-
-// readFrom reads rows, and the version of the blocked state that they show. Those
-// that took no dispatch lock are read apart where a route waits.
-func (c *claim) readFrom(ctx context.Context, locked []int16, from []int64, limit outbox.Max) (version int64, found []lane.Row, err error) {
+// read reads the locked buckets from behind their positions. Current says that no key
+// was unblocked since state was read.
+func (c *claim) read(ctx context.Context, state claimState, perBucket, bytes int) (found []readpos.Row, current bool, err error) {
+	reads := c.Reads(state.locked, state.routes)
 	if mutant.Active(mutant.LockAndReadAtOnce) {
-		return c.State.Version, c.atOnce, nil
+		return c.atOnce, true, nil
 	}
-	if !c.State.Any {
-		return c.read(ctx, "claim_free", locked, from, max(limit.Rows/len(locked), 1), limit.Bytes)
+	n := len(reads)
+	buckets, after, skip, blocked, versions := make([]int16, n), make([]int64, n), make([]string, n), make([]bool, n), make([]int64, n)
+	for i, r := range reads {
+		buckets[i], after[i], skip[i], blocked[i], versions[i] = r.Bucket, r.After, r.Skip, state.locked[i].Blocked, state.locked[i].Version
 	}
-	perBucket, apart := max(limit.Rows/len(locked), 1), len(locked)
-	if c.RouteWaits() {
-		apart = split(locked, from)
-	}
-	if apart > 0 {
-		if version, found, err = c.read(ctx, "claim", locked[:apart], from[:apart], perBucket, limit.Bytes); err != nil || apart == len(locked) {
-			return version, found, err
-		}
-	}
-	for _, r := range found {
-		limit.Bytes -= len(r.Claimed.Record.Body)
-	}
-	of, more, err := c.read(ctx, "claim_unserialized", locked[apart:], from[apart:], perBucket, limit.Bytes)
-	if apart > 0 && of != version {
-		of = -1 // nobody's: it has changed in between
-	}
-	return of, append(found, more...), err
-}
-
-// split puts the buckets of unserialized rows at the end, and returns where they
-// begin.
-func split(buckets []int16, from []int64) (at int) {
-	for i, bucket := range buckets {
-		if !lane.Unserialized(bucket) {
-			buckets[at], buckets[i], from[at], from[i] = bucket, buckets[at], from[i], from[at]
-			at++
-		}
-	}
-	return at
-}
-
-// read reads rows of buckets by one of the statements for it.
-func (c *claim) read(ctx context.Context, query string, locked []int16, from []int64, perBucket, bytes int) (version int64, found []lane.Row, err error) {
-	scan := scanRow
-	if query == "claim_free" {
-		scan = scanFree
-	}
-	rows, err := c.conn.Query(ctx, c.at.outbox.Query(query), c.Lane.ID, locked, from, perBucket, max(bytes, 1))
+	rows, err := c.conn.Query(ctx, c.at.outbox.Query("claim"), c.transport, buckets, after, skip, blocked, state.names, perBucket, max(bytes, 1), versions)
 	if err != nil {
-		return 0, nil, err
+		return nil, false, err
 	}
 	defer rows.Close()
-	version = c.State.Version // where there is no row that says it
-	found = make([]lane.Row, 0, perBucket*len(locked))
+	found = make([]readpos.Row, 0, perBucket*n)
 	for rows.Next() {
-		r := lane.Row{Claimed: newRow()}
-		if err := scan(rows, &version, &r); err != nil {
-			return 0, nil, err
+		r := readpos.Row{}
+		if err := scanRow(rows, &current, &r); err != nil {
+			return nil, false, err
 		}
 		found = append(found, r)
 	}
-	return version, found, rows.Err()
+	return found, current, rows.Err()
 }
 
-// scanFree reads a row of claim_free.
-func scanFree(rows pgx.Rows, version *int64, r *lane.Row) error {
-	rec, at := r.Claimed.Record, pgtype.TID{}
-	err := rows.Scan(version, &r.Bucket, &at, &r.Claimed.ID, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &r.Headers, &rec.Body, &rec.DispatchedAt)
-	r.At = placeOf(at)
-	return err
-}
-
-// scanRow reads a row of claim.
-func scanRow(rows pgx.Rows, version *int64, r *lane.Row) error {
-	rec, at := r.Claimed.Record, pgtype.TID{}
+// scanRow reads a row of the statement claim.
+func scanRow(rows pgx.Rows, current *bool, r *readpos.Row) error {
+	rec, at := &waybill.Record{}, pgtype.TID{}
 	var id *int64
 	var message *[16]byte
 	var name, key, meta *string
 	var created *time.Time
-	var failures, routeFailures *int
-	var keyBlocked, held *bool
-	if err := rows.Scan(version, &r.Bucket, &r.Last, &at, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &keyBlocked, &routeFailures, &held); err != nil {
+	var held *bool
+	if err := rows.Scan(current, &r.Bucket, &at, &id, &message, &name, &key, &meta, &rec.Body, &created, &held, &r.Last); err != nil {
 		return err
 	}
 	if r.None = id == nil; r.None {
 		return nil
 	}
-	r.Claimed.ID, rec.ID, rec.Name, rec.Key, r.Headers, rec.DispatchedAt, r.Claimed.Failures = *id, *message, *name, *key, *meta, *created, *failures
-	r.Claimed.RouteFailures, r.KeyBlocked, r.Held, r.At = *routeFailures, *keyBlocked, *held, placeOf(at)
+	rec.ID, rec.Name, rec.Key, rec.DispatchedAt = *message, *name, *key, *created
+	r.Claimed, r.Headers, r.Held, r.At = outbox.ClaimedRow{ID: *id, Record: rec}, *meta, *held, packTID(at)
 	return nil
 }
 
-// placeOf and tidOf turn a row's ctid into the number that a lane keeps, and back.
-func placeOf(at pgtype.TID) uint64 { return uint64(at.BlockNumber)<<16 | uint64(at.OffsetNumber) }
+// packTID and unpackTID turn a row's ctid into the number that readpos keeps, and
+// back.
+func packTID(at pgtype.TID) uint64 { return uint64(at.BlockNumber)<<16 | uint64(at.OffsetNumber) }
 
-func tidOf(place uint64) pgtype.TID {
-	return pgtype.TID{BlockNumber: uint32(place >> 16), OffsetNumber: uint16(place), Valid: true}
+func unpackTID(at uint64) pgtype.TID {
+	return pgtype.TID{BlockNumber: uint32(at >> 16), OffsetNumber: uint16(at), Valid: true}
+}
+
+// maxRetries is how many entries a claim of Retries takes: they are published one
+// at a time.
+const maxRetries = 64
+
+// single claims messages without a key, or Retries, in one round trip. Where it has
+// set messages of a waiting route aside and found nothing else, there may be more.
+func (c *claim) single(ctx context.Context, transport string, limit outbox.ClaimLimit) (again bool, err error) {
+	batch := &pgx.Batch{}
+	c.queueBegin(batch)
+	if c.part == outbox.Unkeyed {
+		batch.Queue(c.at.outbox.Query("claim_unkeyed"), c.transport, limit.Rows, limit.Bytes)
+	} else {
+		batch.Queue(c.at.outbox.Query("claim_retries"), c.transport, min(limit.Rows, maxRetries), limit.Bytes)
+	}
+	server, waiting, err := c.readSingle(c.conn.SendBatch(ctx, batch))
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case server.transport != transport:
+		c.rows = nil
+		c.db.lookAgain()
+		return true, nil
+	case len(c.rows) > 0:
+		return false, nil
+	case waiting || len(c.stale) > 0:
+		return true, c.Settle(ctx, nil, nil)
+	}
+	return false, nil
+}
+
+// readSingle reads the results of single.
+func (c *claim) readSingle(results pgx.BatchResults) (server server, waiting bool, err error) {
+	defer func() { err = errors.Join(err, results.Close()) }()
+	if server, err = scanBegin(results); err != nil {
+		return server, false, err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return server, false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		rec, at := &waybill.Record{}, pgtype.TID{}
+		var bucket *int16
+		var id *int64
+		var message *[16]byte
+		var name, key, meta, route, entryKey *string
+		var created *time.Time
+		var failures *int
+		if err := rows.Scan(&waiting, &bucket, &at, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &route, &entryKey); err != nil {
+			return server, false, err
+		}
+		if id == nil {
+			continue
+		}
+		ref := rowRef{*bucket, packTID(at), entry{*route, *entryKey, *id, *bucket}}
+		if message == nil {
+			c.stale = append(c.stale, ref.entry)
+			continue
+		}
+		rec.ID, rec.Name, rec.Key, rec.DispatchedAt = *message, *name, *key, *created
+		readpos.Decode(rec, *meta)
+		c.rows = append(c.rows, outbox.ClaimedRow{ID: *id, Record: rec, Failures: *failures, Route: *route != ""})
+		c.refs[rec] = ref
+	}
+	return server, waiting, rows.Err()
 }
 
 // Rows implements outbox.Claim.
-func (c *claim) Rows() []outbox.ClaimedRow { return c.Batch.Rows }
+func (c *claim) Rows() []outbox.ClaimedRow {
+	if c.Batch != nil {
+		return c.Batch.Rows
+	}
+	return c.rows
+}
+
+// ref returns where a row of the claim is stored.
+func (c *claim) ref(row outbox.ClaimedRow) (rowRef, bool) {
+	if c.Batch == nil {
+		ref, ok := c.refs[row.Record]
+		return ref, ok
+	}
+	at, ok := c.Origin(row)
+	return rowRef{at.Bucket, at.At, entry{"", row.Record.Key, row.ID, at.Bucket}}, ok
+}
 
 // end gives the connection back, and with it all locks.
-func (h *holder) end() {
-	if h.conn == nil {
+func (c *claim) end() {
+	if c.conn == nil {
 		return
 	}
-	conn := h.conn
-	h.conn = nil
+	conn := c.conn
+	c.conn = nil
 	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' && !conn.Conn().PgConn().IsBusy() {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()

@@ -164,6 +164,6 @@ func (s schema) queue(name string, lease time.Duration) (waytest.Transport, erro
 }
 
 func (s schema) bucket(ctx context.Context, id waybill.MessageID) (bucket int, err error) {
-	err = s.db.Pool().QueryRow(ctx, "SELECT bucket FROM "+s.name+".waybill_outbox WHERE message_id = $1::text::uuid", id.String()).Scan(&bucket)
+	err = s.db.Pool().QueryRow(ctx, "SELECT bucket FROM "+s.name+".waybill_outbox WHERE message_id = $1::text::uuid UNION ALL SELECT -1 FROM "+s.name+".waybill_outbox_unkeyed WHERE message_id = $1::text::uuid", id.String()).Scan(&bucket)
 	return bucket, err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,7 +21,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
-	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -29,15 +30,15 @@ import (
 type Tx = outbox.Tx[pgx.Tx]
 
 var (
-	_ outbox.Writer[pgx.Tx]     = (*DB)(nil)
-	_ outbox.IdleStore          = (*DB)(nil)
-	_ outbox.UnserializedWriter = (*DB)(nil)
-	_ outbox.Reporter           = (*DB)(nil)
-	_ outbox.ListeningStore     = (*DB)(nil)
-	_ outbox.RouteStore         = (*DB)(nil)
-	_ inbox.Grouper[pgx.Tx]     = (*DB)(nil)
-	_ inbox.Log                 = (*DB)(nil)
-	_ admin.Database            = (*DB)(nil)
+	_ outbox.Writer[pgx.Tx] = (*DB)(nil)
+	_ outbox.IdleStore      = (*DB)(nil)
+	_ outbox.Reporter       = (*DB)(nil)
+	_ outbox.ListeningStore = (*DB)(nil)
+	_ outbox.RouteStore     = (*DB)(nil)
+	_ outbox.FailureStore   = (*DB)(nil)
+	_ inbox.Grouper[pgx.Tx] = (*DB)(nil)
+	_ inbox.Log             = (*DB)(nil)
+	_ admin.Database        = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -91,23 +92,22 @@ type DB struct {
 	idle      time.Duration
 	owned     bool        // Close closes the pool
 	due       atomic.Bool // delayed messages are, as a claim has seen
-	moving    lane.Moving
+	pace      readpos.Moving
+	promoter  promoter
+	longest   atomic.Int64 // the longest delay of a retry, as far as it was seen
 	schema    string
 	self      string    // marks what this DB announces
 	notifier  *notifier // nil unless commits are announced
 	listener  *listener // nil unless relays listen
 
-	mu       sync.Mutex
-	found    *place // once the database has been looked at
-	usable   bool   // the tables were checked
-	buckets  int    // in a lane, as the tables recorded it when they were checked last
-	lanes    map[string]int16
-	wakes    map[string]chan struct{}
-	relaying map[int16]*lane.Lane
-	sqlDB    *SQLDB
-
-	unserialized      bool      // rows that took no dispatch lock may be there
-	askedUnserialized time.Time // when the tables were last asked
+	mu         sync.Mutex
+	found      *place // once the database has been looked at
+	usable     bool   // the tables were checked, and what follows was read from them
+	buckets    int    // of each transport
+	transports map[string]int16
+	wakes      map[string]chan struct{}
+	relaying   map[int16]*readpos.Positions
+	sqlDB      *SQLDB
 }
 
 // place is what is known of the database once it was reached, with the
@@ -119,7 +119,7 @@ type place struct {
 	// database, schema and prefix; waybill_dispatch computes the same.
 	namespace int32
 
-	outbox, inbox, queue, admin, failed, rebucket, wake sqlfile.Set
+	outbox, settle, inbox, queue, admin, failed, rebucket, wake sqlfile.Set
 }
 
 // Open connects to the database that connString names (see pgxpool.ParseConfig)
@@ -188,7 +188,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
 	db := &DB{
 		pool: pool, prefix: prefix, schema: cfg.Schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
-		lanes: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*lane.Lane{},
+		transports: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*readpos.Positions{},
 	}
 	if err := db.setUpWaking(cfg); err != nil {
 		return nil, err
@@ -259,10 +259,7 @@ func (db *DB) Close() error {
 
 // where returns the database's names and statements. It looks once.
 func (db *DB) where(ctx context.Context) (*place, error) {
-	db.mu.Lock()
-	found := db.found
-	db.mu.Unlock()
-	if found != nil {
+	if found := db.place(); found != nil {
 		return found, nil
 	}
 	conn, err := db.pool.Acquire(ctx)
@@ -274,13 +271,26 @@ func (db *DB) where(ctx context.Context) (*place, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	switch mode := conn.Conn().Config().DefaultQueryExecMode; {
-	case pooled && (mode == pgx.QueryExecModeCacheStatement || mode == pgx.QueryExecModeDescribeExec):
+	if mode := conn.Conn().Config().DefaultQueryExecMode; pooled && (mode == pgx.QueryExecModeCacheStatement || mode == pgx.QueryExecModeDescribeExec) {
 		return nil, fmt.Errorf("waypg: the connection goes through a pooler, and the pool is set to %v: set DefaultQueryExecMode to pgx.QueryExecModeExec", mode)
 	}
+	return db.locate(ctx, conn.QueryRow)
+}
+
+func (db *DB) place() *place {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.found
+}
+
+// A queryRow asks a pool, a connection or a transaction.
+type queryRow func(ctx context.Context, query string, args ...any) pgx.Row
+
+// locate finds out the database's names.
+func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
 	p := &place{}
 	var schema *string
-	if err := conn.QueryRow(ctx, "SELECT current_database(), current_schema()").Scan(&p.database, &schema); err != nil {
+	if err := ask(ctx, "SELECT current_database(), current_schema()").Scan(&p.database, &schema); err != nil {
 		return nil, translate(err)
 	}
 	p.schema = db.schema
@@ -293,7 +303,7 @@ func (db *DB) where(ctx context.Context) (*place, error) {
 		}
 	}
 	p.namespace = namespace(p.database, p.schema, db.prefix)
-	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "settle": &p.settle, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
 		if err != nil {
 			return nil, err
@@ -308,24 +318,55 @@ func (db *DB) where(ctx context.Context) (*place, error) {
 	return db.found, nil
 }
 
-// ready is where, for tables that this version can work with.
+// ready is where, for tables that this version can work with. It asks the pool, so
+// it must not be called inside a caller's transaction: see inside.
 func (db *DB) ready(ctx context.Context) (*place, error) {
 	p, err := db.where(ctx)
-	if err != nil {
+	if err != nil || db.upToDate() {
+		return p, err
+	}
+	if _, err := db.checkSchema(ctx); err != nil {
 		return nil, err
 	}
-	db.mu.Lock()
-	usable := db.usable
-	db.mu.Unlock()
-	if usable {
+	return p, db.refresh(ctx, p, db.pool.QueryRow)
+}
+
+// inside is ready inside a transaction of the caller's: the pool may be used up by
+// such transactions, so the transaction itself is asked.
+func (db *DB) inside(ctx context.Context, ask queryRow) (p *place, err error) {
+	if p = db.place(); p == nil {
+		if p, err = db.locate(ctx, ask); err != nil {
+			return nil, err
+		}
+	}
+	if db.upToDate() {
 		return p, nil
 	}
-	n, err := db.checkSchema(ctx)
-	if err != nil {
-		return nil, err
+	return p, db.refresh(ctx, p, ask)
+}
+
+func (db *DB) upToDate() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.usable
+}
+
+// refresh reads the number of buckets and the transports.
+func (db *DB) refresh(ctx context.Context, p *place, ask queryRow) error {
+	var buckets int
+	var text string
+	if err := ask(ctx, p.outbox.Query("known")).Scan(&buckets, &text); err != nil {
+		return translate(err)
 	}
-	db.setBuckets(n)
-	return p, nil
+	transports := map[string]int16{}
+	if err := json.Unmarshal([]byte(text), &transports); err != nil {
+		return err
+	}
+	db.setBuckets(buckets)
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.transports, db.usable = transports, true
+	return nil
 }
 
 func (db *DB) bucketCount() int {
@@ -339,19 +380,35 @@ func (db *DB) setBuckets(n int) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.buckets != n {
-		db.relaying = map[int16]*lane.Lane{}
+		db.relaying = map[int16]*readpos.Positions{}
 	}
-	db.buckets, db.usable = n, true
+	db.buckets = n
 }
 
-// lookAgain has the tables checked before they are used again.
+// lookAgain has the tables read before they are used again.
 func (db *DB) lookAgain() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.usable = false
 }
 
-// wake returns the channel that hints at rows for a lane or queue.
+// transportID returns the number of a transport, or 0 when nothing was dispatched to
+// it yet.
+func (db *DB) transportID(ctx context.Context, p *place, transport string) (int16, error) {
+	if id := db.knownTransport(transport); id != 0 {
+		return id, nil
+	}
+	err := db.refresh(ctx, p, db.pool.QueryRow)
+	return db.knownTransport(transport), err
+}
+
+func (db *DB) knownTransport(name string) int16 {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.transports[name]
+}
+
+// wake returns the channel that hints at rows for a transport or queue.
 func (db *DB) wake(name string) chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()

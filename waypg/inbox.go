@@ -16,7 +16,7 @@ import (
 // Remember implements inbox.Store. A transaction that handles the same message
 // at this moment is waited for.
 func (db *DB) Remember(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, error) {
-	p, err := db.where(ctx)
+	p, err := db.inside(ctx, tx.QueryRow)
 	if err != nil {
 		return false, err
 	}
@@ -41,7 +41,7 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	if u == nil {
 		return false, nil, errNoUnit
 	}
-	p, err := db.where(ctx)
+	p, err := db.inside(ctx, u.conn.QueryRow)
 	if err != nil {
 		return false, nil, err
 	}

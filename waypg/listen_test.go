@@ -190,7 +190,7 @@ func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
 		await(t, "it hears", 20*time.Second, func() bool { return there.Deaf() == "" })
 		degraded(t, here, false)
 		comes(t, here, sink, 2*time.Second)
-		for what, want := range map[string]int{"level=WARN": outage, "degraded": outage, "hears of commits of other processes again": outage} {
+		for what, want := range map[string]int{"level=WARN": outage, "degraded": outage, "LISTEN is back": outage} {
 			if n := strings.Count(log.String(), what); n != want {
 				t.Errorf("after outage %d %q was logged %d times:\n%s", outage, what, n, log.String())
 			}

@@ -1,36 +1,43 @@
 package waypg
 
 import (
-	"slices"
-	"strings"
+	"context"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/readpos"
 )
 
-// lockAndRead makes one statement of lock_buckets and claim_free, for the mutant
+// lockAndRead locks buckets and reads them in one statement, for the mutant
 // lock-and-read-at-once.
-func (c *claim) lockAndRead() string {
-	lock := strings.TrimSuffix(strings.TrimSpace(c.at.outbox.Query("lock_buckets")), ";")
-	read := strings.NewReplacer(
-		"unnest($2::smallint[], $3::bigint[]) WITH ORDINALITY AS k (bucket, after, n)", "(SELECT bucket, ($6::bigint[])[bucket + 1], 1 FROM locked) AS k (bucket, after, n)",
-		"$4", "$9", "$5", "$10").Replace(c.at.outbox.Query("claim_free"))
-	return "WITH locked AS MATERIALIZED (" + lock + ") " + read
-}
-
-// readAtOnce reads what lockAndRead answers.
-func (c *claim) readAtOnce(rows pgx.Rows) (locked []int16, err error) {
+func (c *claim) lockAndRead(ctx context.Context, begin *pgx.Batch, marks []int64) (server server, err error) {
+	results := c.conn.SendBatch(ctx, begin)
+	server, err = scanBegin(results)
+	if closing := results.Close(); err != nil || closing != nil {
+		return server, err
+	}
+	tables := qualified(c.at.schema, c.db.prefix)
+	rows, err := c.conn.Query(ctx, `
+		WITH locked AS MATERIALIZED (
+			SELECT b.bucket FROM `+tables+`outbox_bucket AS b,
+			       LATERAL (SELECT 1 FROM `+tables+`outbox AS o WHERE o.transport = b.transport AND o.bucket = b.bucket AND o.id > ($2::bigint[])[b.bucket + 1] LIMIT 1) AS any_row
+			WHERE  b.transport = $1::smallint AND NOT EXISTS (SELECT 1 FROM `+tables+`meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
+			LIMIT  32 FOR UPDATE OF b SKIP LOCKED),
+		     set AS MATERIALIZED (SELECT set_config('waybill.locked', coalesce(array_agg(bucket)::text, '{}'), true) FROM locked)
+		SELECT true, l.bucket, o.ctid, o.id, o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at, false, NULL::bigint
+		FROM   set, locked AS l, LATERAL (SELECT e.ctid, e.* FROM `+tables+`outbox AS e
+		       WHERE e.transport = $1::smallint AND e.bucket = l.bucket AND e.id > ($2::bigint[])[l.bucket + 1] ORDER BY e.id LIMIT 20) AS o
+		ORDER  BY l.bucket, o.id`, c.transport, marks)
+	if err != nil {
+		return server, err
+	}
 	defer rows.Close()
 	for rows.Next() {
-		r, version := lane.Row{Claimed: newRow()}, int64(0)
-		if err := scanFree(rows, &version, &r); err != nil {
-			return nil, err
+		r, current := readpos.Row{}, false
+		if err := scanRow(rows, &current, &r); err != nil {
+			return server, err
 		}
 		c.atOnce = append(c.atOnce, r)
-		if !slices.Contains(locked, r.Bucket) {
-			locked = append(locked, r.Bucket)
-		}
 	}
-	return locked, rows.Err()
+	return server, rows.Err()
 }

@@ -42,6 +42,6 @@ func namespace(database, schema, prefix string) int32 {
 	return int32(binary.BigEndian.Uint32(sum[:4]))
 }
 
-// lockNumber is the second number of the advisory lock of a bucket; lane 0 is
-// that of all queues.
-func lockNumber(lane, bucket int16) int32 { return int32(lane)<<16 + int32(bucket) }
+// lockNumber is the second number of the advisory lock of a bucket; transport
+// 0 is that of all queues.
+func lockNumber(transport, bucket int16) int32 { return int32(transport)<<16 + int32(bucket) }

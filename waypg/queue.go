@@ -137,7 +137,7 @@ func over(ctx context.Context) bool {
 }
 
 func (q *Queue) claim(ctx context.Context, p *place, max int) ([]*waybill.Delivery, error) {
-	if err := q.db.upkeepDelayed(ctx, p); err != nil {
+	if err := q.db.promoteDue(ctx, p); err != nil {
 		return nil, err
 	}
 	var found bool

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -20,25 +22,33 @@ func (db *DB) Lead(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.pool.Query(ctx, p.outbox.Query("hindrances"), db.idle.Milliseconds())
+	if _, err := db.checkSchema(ctx); err != nil { // again: the tables may have changed
+		return nil, err
+	}
+	rows, err := db.pool.Query(ctx, p.outbox.Query("bad_settings"), db.idle.Milliseconds())
 	if err != nil {
 		return nil, translate(err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[hindrance])
-	if err != nil {
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[badSetting])
+	switch {
+	case err != nil:
 		return nil, translate(err)
-	}
-	if len(found) > 0 {
+	case len(found) > 0 && found[0].Want == "":
+		return nil, fmt.Errorf("%w: the server of %s is a read-only standby: connect the relay to the primary", waybill.ErrUnavailable, p.database)
+	case len(found) > 0:
 		return nil, fmt.Errorf("waypg: the relay's sessions have %s = %s, want %s: set it for the role or database that the relay connects with", found[0].Name, found[0].Value, found[0].Want)
 	}
 	return db.listener.hold(ctx, p), nil
 }
 
-// A hindrance is a setting with which nothing can be relayed.
-type hindrance struct{ Name, Value, Want string }
+// A badSetting is a setting with which nothing can be relayed.
+type badSetting struct{ Name, Value, Want string }
 
 // BlocksRoutes implements outbox.RouteStore.
 func (db *DB) BlocksRoutes() {}
+
+// KeepsFailures implements outbox.FailureStore.
+func (db *DB) KeepsFailures() {}
 
 // Wake implements outbox.Store. With Config.Notify or Config.Listen it also hints
 // at commits in other processes, between Lead and its release. What a
@@ -84,36 +94,72 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 // degradedMark begins a problem that does not keep anything from going out.
 const degradedMark = "degraded: "
 
-// upkeep does what is due: it moves delayed messages, looks at one bucket from
-// its start, and ends sessions that are stuck with a bucket. Claims do it when
-// they have found nothing, and no less often than twice stuckEvery.
-func (db *DB) upkeep(ctx context.Context, p *place, l *lane.Lane) error {
-	l.Keep(time.Now())
+// upkeep does the periodic work of a transport: it promotes delayed messages, looks
+// at one bucket from its start, ends sessions that are stuck, and mends entries and
+// messages that would wait for nothing. Claims do it when they have found nothing,
+// and no less often than twice stuckEvery.
+func (db *DB) upkeep(ctx context.Context, p *place, pos *readpos.Positions) error {
+	pos.Maintained(time.Now())
 	if db.due.Swap(false) {
-		if err := db.moveDelayed(ctx, p); err != nil {
+		if err := db.promote(ctx, p); err != nil {
 			return err
 		}
 	}
-	if err := db.upkeepUnserialized(ctx, p, time.Now()); err != nil {
-		return err
-	}
-	if l.Free(time.Now(), stuckEvery) {
-		if _, err := db.pool.Exec(ctx, p.outbox.Query("end_stuck"), db.idle.Seconds()); err != nil {
-			return fmt.Errorf("end stuck sessions: %w", translate(err))
+	if pos.StuckCheckDue(time.Now(), stuckEvery) {
+		batch := &pgx.Batch{}
+		batch.Queue(p.outbox.Query("end_stuck"), db.idle.Seconds())
+		batch.Queue(p.outbox.Query("mend_clock"), pos.Transport, 2*max(time.Duration(db.longest.Load()), minLongest).Seconds())
+		if err := db.pool.SendBatch(ctx, batch).Close(); err != nil {
+			return fmt.Errorf("upkeep: %w", translate(err))
+		}
+		if err := db.unhold(ctx, p, pos.Transport); err != nil {
+			return fmt.Errorf("upkeep: %w", translate(err))
 		}
 	}
-	bucket, marked := l.Due(time.Now())
+	bucket, marked := pos.NextProbe(time.Now())
 	if !marked {
 		return nil
 	}
 	var first *int64
-	if err := db.pool.QueryRow(ctx, p.outbox.Query("first_id"), l.ID, bucket).Scan(&first); err != nil {
+	if err := db.pool.QueryRow(ctx, p.outbox.Query("first_id"), pos.Transport, bucket).Scan(&first); err != nil {
 		return translate(err)
 	}
 	if first != nil {
-		l.Lower(bucket, *first)
+		pos.LowerWatermark(bucket, *first)
 	}
 	return nil
+}
+
+const (
+	// minLongest is at least half of the delay beyond which an entry is one of a clock
+	// that has gone back since.
+	minLongest = 30 * time.Minute
+	// unholdBatch is the LIMIT of the statement unhold.
+	unholdBatch = 1000
+)
+
+// unhold lets messages without a key go whose route waits no more.
+func (db *DB) unhold(ctx context.Context, p *place, transport int16) error {
+	rows, err := db.pool.Query(ctx, p.outbox.Query("held_for_nothing"), transport)
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, name := range names {
+		for freed := int64(unholdBatch); freed == unholdBatch && ctx.Err() == nil && err == nil; {
+			var tag pgconn.CommandTag
+			tag, err = db.pool.Exec(ctx, p.outbox.Query("unhold"), transport, name)
+			freed = tag.RowsAffected()
+		}
+	}
+	return err
+}
+
+// noteDelay takes note of a delay that an entry gets.
+func (db *DB) noteDelay(d time.Duration) {
+	for longest := db.longest.Load(); int64(d) > longest && !db.longest.CompareAndSwap(longest, int64(d)); {
+		longest = db.longest.Load()
+	}
 }
 
 // stuckEvery is how often sessions that are stuck are looked for: a frozen relay
@@ -124,14 +170,14 @@ const stuckEvery = 500 * time.Millisecond
 // committed while an earlier one waited, whatever the server's default is.
 var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
-// lane returns what the relays of this process know of a transport.
-func (db *DB) lane(id int16) *lane.Lane {
+// positions returns the read positions of a transport.
+func (db *DB) positions(transport int16) *readpos.Positions {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	l, ok := db.relaying[id]
+	pos, ok := db.relaying[transport]
 	if !ok {
-		l = lane.New(id, db.buckets)
-		db.relaying[id] = l
+		pos = readpos.New(transport, db.buckets)
+		db.relaying[transport] = pos
 	}
-	return l
+	return pos
 }

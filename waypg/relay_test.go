@@ -97,7 +97,7 @@ func TestClaimSeesWhatTheLastOwnerHasPublishedAtAnyIsolation(t *testing.T) {
 				for range claimers {
 					all.Go(func() {
 						for range 1000 {
-							c, err := db.Claim(context.Background(), "default", outbox.Max{Rows: 2, Bytes: 1 << 20})
+							c, err := db.Claim(context.Background(), "default", outbox.Keyed, outbox.ClaimLimit{Rows: 2, Bytes: 1 << 20})
 							if err != nil {
 								t.Error(err)
 								return
@@ -140,7 +140,7 @@ func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer late.Rollback(context.Background())
-	insert := "INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body) VALUES (1, 2, gen_random_uuid(), 'order.placed', $1, '{\"seq\":0}')"
+	insert := "INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) VALUES (1, 2, gen_random_uuid(), 'order.placed', $1, '{\"seq\":0}')"
 	if _, err := late.Exec(t.Context(), insert, key); err != nil {
 		t.Fatal(err)
 	}
@@ -219,17 +219,16 @@ func TestLargeRowsDoNotStarveOtherBuckets(t *testing.T) {
 
 func testLargeRowsDoNotStarveOtherBuckets(t *testing.T, at opener) {
 	db := open(t, at, waypg.Config{})
-	exec(t, db, "INSERT INTO waybill_outbox_lane (name) VALUES ('default')")
+	exec(t, db, "INSERT INTO waybill_transport (name) VALUES ('default')")
 	if _, err := outbox.New(db, outbox.Config{To: "default2"}); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, db, `ALTER TABLE waybill_outbox DROP CONSTRAINT waybill_outbox_bucket_of_key;
-		INSERT INTO waybill_outbox_bucket SELECT 1, b FROM generate_series(0, 63) AS b ON CONFLICT DO NOTHING;
-		INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
+	exec(t, db, `INSERT INTO waybill_outbox_bucket SELECT 1, b FROM generate_series(0, 63) AS b ON CONFLICT DO NOTHING;
+		INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body)
 		SELECT 1, n % 64, gen_random_uuid(), 'big', 'k' || n % 64, convert_to(repeat('x', 1000), 'UTF8') FROM generate_series(0, 64 * 20 - 1) AS n`)
 	seen := map[string]bool{}
 	for range 200 {
-		c := claim(t, db, "default", outbox.Max{Rows: 500, Bytes: 2000})
+		c := claim(t, db, "default", outbox.ClaimLimit{Rows: 500, Bytes: 2000})
 		for _, row := range c.Rows() {
 			seen[row.Record.Key] = true
 		}
@@ -265,13 +264,13 @@ func testSettleBumpsTheVersionOfTheBlockedKeys(t *testing.T, at opener) {
 	db := open(t, at, waypg.Config{})
 	put(t, db, outbox.Config{}, order{"a", 1})
 	version := func() int {
-		return count(t, db, "SELECT blocked_version FROM waybill_outbox_lane WHERE name = 'default'")
+		return count(t, db, "SELECT coalesce(sum(version), 0) FROM waybill_outbox_version")
 	}
 	before := version()
 	c := claim(t, db, "default", manyRows)
 	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused})
 	blocked := version()
-	c = claim(t, db, "default", manyRows)
+	c = claimPart(t, db, outbox.Retries)
 	settle(t, c, c.Rows())
 	if released := version(); blocked == before || released == blocked {
 		t.Errorf("blocked_version %d, after a block %d, after its release %d: want three values", before, blocked, released)
@@ -292,7 +291,7 @@ func medianClaim(t testing.TB, db *waypg.DB) time.Duration {
 func timedClaim(t testing.TB, db *waypg.DB) time.Duration {
 	t.Helper()
 	start := time.Now()
-	settle(t, claim(t, db, "default", outbox.Max{Rows: 100, Bytes: 1 << 20}), nil)
+	settle(t, claim(t, db, "default", outbox.ClaimLimit{Rows: 100, Bytes: 1 << 20}), nil)
 	return time.Since(start)
 }
 
@@ -347,7 +346,7 @@ func TestRowsBehindABlockedKeyAreReadOnce(t *testing.T) {
 	put(t, db, outbox.Config{}, order{bad[0], 0})
 	c := claim(t, db, "default", manyRows)
 	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Hour})
-	exec(t, db, fmt.Sprintf(`INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
+	exec(t, db, fmt.Sprintf(`INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body)
 		SELECT 1, 63, gen_random_uuid(), 'order.placed', '%s', '{}' FROM generate_series(1, %d)`, bad[0], followers))
 	pass := func() {
 		t.Helper()
@@ -486,7 +485,7 @@ func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
 	claimed := make(chan outbox.Claim)
 	go func() {
 		defer close(claimed)
-		c, err := second.Claim(ctx, "default", manyRows)
+		c, err := second.Claim(ctx, "default", outbox.Keyed, manyRows)
 		if err != nil {
 			t.Error(err)
 			return

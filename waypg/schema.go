@@ -51,8 +51,8 @@ func migrations(schema, prefix string) ([]migration, error) {
 }
 
 const (
-	// A statement that changes a table in use waits for its users, and everybody
-	// else waits behind it: better to step back and try again.
+	// A statement that changes a table in use waits for its users, and every later
+	// user waits behind it: better to step back and try again.
 	lockTimeout = 200 * time.Millisecond
 	lockTries   = 50
 )
@@ -140,9 +140,25 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 			}
 			applied = append(applied, m.name)
 		}
-		return nil
+		if current > all[len(all)-1].version { // a newer version knows better
+			return nil
+		}
+		return db.mend(ctx, tx, p)
 	})
 	return applied, err
+}
+
+// mend makes bucket rows that are missing and removes those that are too many, under
+// the table lock of add_transports, which keeps a rebucket out.
+func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *place) error {
+	var wrong bool
+	if err := tx.QueryRow(ctx, p.outbox.Query("buckets_wrong")).Scan(&wrong); err != nil || !wrong {
+		return err
+	}
+	if _, err := tx.Exec(ctx, p.outbox.Query("add_transports"), []string{}); err != nil {
+		return err
+	}
+	return mendBuckets(ctx, tx, p)
 }
 
 func apply(ctx context.Context, tx pgx.Tx, m migration, schema, prefix string) error {
@@ -162,8 +178,18 @@ func setVersion(version int, schema, prefix string) string {
 	return fmt.Sprintf("INSERT INTO %smeta (name, value) VALUES ('schema_version', '%d') ON CONFLICT (name) DO UPDATE SET value = excluded.value", qualified(schema, prefix), version)
 }
 
-// SchemaStatus compares the tables with what this version of waybill wants.
+// SchemaStatus compares the tables with what this version of waybill wants. It fails
+// where they have the right version and cannot be worked with.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
+	status, err := db.versions(ctx)
+	if err == nil && status.Err() == nil {
+		err = db.checkTables(ctx, status)
+	}
+	return status, err
+}
+
+// versions is SchemaStatus by the recorded version alone.
+func (db *DB) versions(ctx context.Context) (admin.SchemaStatus, error) {
 	p, err := db.where(ctx)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
@@ -235,35 +261,47 @@ func schemaVersion(ctx context.Context, q querier, schema, prefix string) (int, 
 	return version, nil
 }
 
-// checkSchema refuses tables that are missing, older than this version knows,
-// more than one version ahead of it, or arranged in buckets that it does not
-// know. It returns how many buckets there are.
-func (db *DB) checkSchema(ctx context.Context) (buckets int, err error) {
+// checkSchema refuses tables that this version cannot work with.
+func (db *DB) checkSchema(ctx context.Context) (admin.SchemaStatus, error) {
 	status, err := db.SchemaStatus(ctx)
-	if err != nil {
-		return 0, err
+	if err == nil {
+		err = status.Err()
 	}
-	if err := status.Err(); err != nil {
-		return 0, err
+	return status, err
+}
+
+// checkVersion refuses tables that are missing, older than this version knows, or
+// more than one version ahead of it.
+func (db *DB) checkVersion(ctx context.Context) error {
+	status, err := db.versions(ctx)
+	if err == nil {
+		err = status.Err()
 	}
-	names := qualified(db.found.schema, db.prefix)
-	var count, hash string
-	var odd *int
-	err = db.pool.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce((SELECT value FROM %[1]smeta WHERE name = 'buckets'), '?'), coalesce((SELECT value FROM %[1]smeta WHERE name = 'hash'), '?'),
-		(SELECT min(n) FROM (SELECT count(*) AS n FROM %[1]soutbox_bucket GROUP BY lane) AS of_lanes WHERE n::text <> (SELECT value FROM %[1]smeta WHERE name = 'buckets'))`, names)).Scan(&count, &hash, &odd)
-	if err != nil {
-		return 0, translate(err)
+	return err
+}
+
+// checkTables refuses tables that are arranged in buckets that this version does not
+// know, and ids that would not be in the order in which they are given.
+func (db *DB) checkTables(ctx context.Context, status admin.SchemaStatus) error {
+	var t struct {
+		recorded, hash string
+		buckets, cache int
+		transport      *string
+		rows           *int
 	}
-	n, err := strconv.Atoi(count)
-	if err != nil || !outbox.ValidBuckets(n) || hash != bucketHash || odd != nil {
-		lanes := count
-		if odd != nil {
-			lanes = strconv.Itoa(*odd)
-		}
-		return 0, fmt.Errorf("%w: the outbox of %s records %s buckets by %s and has %s: this waybill works with a power of two up to %d by %s, as `waybill schema rebucket` makes them; dispatchers and relays must agree, or keys lose their order",
-			admin.ErrSchema, status.Database, count, hash, lanes, outbox.MaxBuckets, bucketHash)
+	err := db.pool.QueryRow(ctx, db.place().outbox.Query("check_tables")).Scan(&t.recorded, &t.hash, &t.buckets, &t.cache, &t.transport, &t.rows)
+	switch {
+	case err != nil:
+		return fmt.Errorf("schema status: %w", translate(err))
+	case !outbox.ValidBuckets(t.buckets) || t.recorded != strconv.Itoa(t.buckets) || t.hash != bucketHash:
+		return fmt.Errorf("%w: the outbox of %s records %s buckets by %s and computes with %d: this waybill works with a power of two up to %d by %s, as `waybill schema rebucket` makes them; dispatchers and relays must agree, or keys lose their order",
+			admin.ErrSchema, status.Database, t.recorded, t.hash, t.buckets, outbox.MaxBuckets, bucketHash)
+	case t.transport != nil:
+		return fmt.Errorf("%w: transport %q of %s has %d bucket rows, want %d: run `waybill schema up`", admin.ErrSchema, *t.transport, status.Database, *t.rows, t.buckets)
+	case t.cache != 1:
+		return fmt.Errorf("%w: the sequence %soutbox_id_seq of %s has CACHE %d: ids would not be in commit order; set it to 1 (ALTER SEQUENCE ... CACHE 1)", admin.ErrSchema, db.prefix, status.Database, t.cache)
 	}
-	return n, nil
+	return nil
 }
 
 // sleep waits for d and reports whether ctx allowed it.
@@ -278,94 +316,17 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// SchemaDown implements admin.Database.
-func (db *DB) SchemaDown(ctx context.Context) (admin.SchemaStatus, error) {
-	p, err := db.where(ctx)
-	if err != nil {
-		return admin.SchemaStatus{}, fmt.Errorf("schema down: %w", err)
-	}
-	var undone string
-	err = db.patiently(ctx, p, func() error {
-		return pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) (err error) {
-			undone, err = db.migrateDown(ctx, tx, p)
-			return err
-		})
-	})
-	if err != nil {
-		return admin.SchemaStatus{}, fmt.Errorf("schema down: %w", translate(err))
-	}
-	status, err := db.SchemaStatus(ctx)
-	status.Undone = undone
-	return status, err
-}
-
-// migrateDown undoes the newest migration.
-func (db *DB) migrateDown(ctx context.Context, tx pgx.Tx, p *place) (name string, err error) {
-	if err := db.oneMigrator(ctx, tx, p); err != nil {
-		return "", err
-	}
-	all, err := migrations(p.schema, db.prefix)
-	if err != nil {
-		return "", err
-	}
-	current, err := schemaVersion(ctx, tx, p.schema, db.prefix)
-	if err != nil {
-		return "", err
-	}
-	i := slices.IndexFunc(all, func(m migration) bool { return m.version == current })
-	if i < 1 {
-		return "", fmt.Errorf("%w: version %d has none before it", admin.ErrSchema, current)
-	}
-	var count string
-	if err := tx.QueryRow(ctx, "SELECT value FROM "+qualified(p.schema, db.prefix)+"meta WHERE name = 'buckets'").Scan(&count); err != nil {
-		return "", err
-	}
-	if all[i-1].version < 2 && count != strconv.Itoa(outbox.DefaultBuckets) {
-		return "", fmt.Errorf("%w: version %d knows %d buckets only, there are %s: run `waybill schema rebucket %[3]d` first", admin.ErrSchema, all[i-1].version, outbox.DefaultBuckets, count)
-	}
-	if all[i-1].version < unserializedVersion {
-		var waiting bool
-		if err := tx.QueryRow(ctx, p.rebucket.Query("any_unserialized")).Scan(&waiting); err != nil {
-			return "", err
-		}
-		if waiting {
-			return "", fmt.Errorf("%w: relays of version %d do not see the unserialized messages that wait: stop what dispatches them and let relays send them first", admin.ErrSchema, all[i-1].version)
-		}
-	}
-	if all[i-1].version < failedVersion {
-		if _, err := tx.Exec(ctx, p.rebucket.Query("lock_failed")); err != nil {
-			return "", err
-		}
-		var some bool
-		if err := tx.QueryRow(ctx, p.rebucket.Query("any_failed")).Scan(&some); err != nil {
-			return "", err
-		}
-		if some {
-			return "", fmt.Errorf("%w: version %d has no failure store: release what is parked, and retry or remove what is in `waybill failed list` first", admin.ErrSchema, all[i-1].version)
-		}
-	}
-	text, err := sqlFiles.ReadFile("sql/down/" + all[i].name + ".sql")
-	if err != nil {
-		return "", err
-	}
-	back := migration{all[i-1].version, all[i].name, qualify(string(text), p.schema, db.prefix)}
-	return back.name, apply(ctx, tx, back, p.schema, db.prefix)
-}
-
-// unserializedVersion is the first with buckets for unserialized messages.
-const unserializedVersion = 3
-
-// failedVersion is the first with a failure store.
-const failedVersion = 4
-
-// Rebucket implements admin.Database. It is one transaction: who dispatches or
-// relays waits for it, and then sees other buckets.
+// Rebucket implements admin.Database. It is one transaction: dispatchers and relays
+// wait for it, and then see other buckets.
 func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admin.Rebucketed, err error) {
 	if !outbox.ValidBuckets(buckets) {
 		return done, fmt.Errorf("rebucket: %d buckets: want a power of two up to %d", buckets, outbox.MaxBuckets)
 	}
-	p, err := db.ready(ctx)
-	if err != nil {
+	if err := db.checkVersion(ctx); err != nil {
+		return done, fmt.Errorf("rebucket: %w", err)
+	}
+	p := db.place()
+	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil {
 		return done, fmt.Errorf("rebucket: %w", err)
 	}
 	done = admin.Rebucketed{Database: p.database + "." + p.schema, From: db.bucketCount(), To: buckets}
@@ -383,45 +344,49 @@ func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admi
 	return done, nil
 }
 
+// rebucket also mends rows that are in another bucket than their key's, and bucket
+// rows that are missing or too many.
 func (db *DB) rebucket(ctx context.Context, tx pgx.Tx, p *place, done *admin.Rebucketed) error {
 	if err := db.oneMigrator(ctx, tx, p); err != nil {
 		return err
 	}
-	start := time.Now() // from here on others may wait
+	start := time.Now() // from here on dispatchers and relays may wait
 	if _, err := tx.Exec(ctx, p.rebucket.Query("lock")); err != nil {
 		return err
 	}
-	var count string
-	if err := tx.QueryRow(ctx, "SELECT value FROM "+qualified(p.schema, db.prefix)+"meta WHERE name = 'buckets'").Scan(&count); err != nil {
+	var transports string
+	if err := tx.QueryRow(ctx, p.outbox.Query("known")).Scan(&done.From, &transports); err != nil {
 		return err
-	}
-	done.From, _ = strconv.Atoi(count)
-	if done.From == done.To {
-		return nil
 	}
 	if err := tx.QueryRow(ctx, p.rebucket.Query("count")).Scan(&done.Rows); err != nil {
 		return err
 	}
-	if done.Rows > admin.MaxRebucket {
-		return fmt.Errorf("%d keyed messages wait in the outbox, and everybody would wait while they are moved: let the relays bring them down to %d first", done.Rows, admin.MaxRebucket)
+	if done.From != done.To && done.Rows > admin.MaxRebucket {
+		return fmt.Errorf("%d keyed messages wait in the outbox, and every dispatcher would wait while they are moved: let the relays bring them down to %d first", done.Rows, admin.MaxRebucket)
+	}
+	moved, err := tx.Exec(ctx, p.rebucket.Query("move"), done.To)
+	if err != nil {
+		return err
+	}
+	if done.From == done.To {
+		done.Rows = int(moved.RowsAffected()) // that were in a wrong bucket
 	}
 	steps := []struct {
 		text string
 		args []any
 	}{
-		{p.rebucket.Query("unconstrain"), nil},
-		{p.rebucket.Query("move"), []any{done.To}},
 		{p.rebucket.Query("move_blocked"), []any{done.To}},
-		{p.rebucket.Query("add"), []any{done.To}},
-		{p.rebucket.Query("remove"), []any{done.To}},
-		{p.rebucket.Query("bump"), nil},
 		{p.rebucket.Query("record"), []any{strconv.Itoa(done.To)}},
-		{strings.Replace(p.rebucket.Query("constrain"), "%d", strconv.Itoa(done.To), 1), nil},
+		{strings.Replace(p.rebucket.Query("number"), "%d", strconv.Itoa(done.To), 1), nil},
+		{p.rebucket.Query("bump"), nil},
 	}
 	for _, s := range steps {
 		if _, err := tx.Exec(ctx, s.text, s.args...); err != nil {
 			return err
 		}
+	}
+	if err := mendBuckets(ctx, tx, p); err != nil {
+		return err
 	}
 	done.Stall = time.Since(start)
 	return nil

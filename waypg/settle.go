@@ -3,122 +3,189 @@ package waypg
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
 // Settle implements outbox.Claim: one round trip deletes, records failures and
-// commits. Marks move after it, and not before.
+// commits. Positions move after it, and not before.
 func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
 	if c.conn == nil {
 		return nil
 	}
 	defer c.end()
-	left := c.Left()
-	settling := &pgx.Batch{}
-	changed := c.queueDelete(settling, published, failed, left)
+	s := &settlement{claim: c}
+	for _, row := range published {
+		s.publish(row)
+	}
 	for _, f := range failed {
-		changed = c.queueBlock(settling, f, left) || changed
+		s.fail(f)
 	}
-	batch := &pgx.Batch{}
-	if changed {
-		// First: its row lock makes those take turns who change what is blocked,
-		// because a route is not one bucket's.
-		batch.Queue(c.at.outbox.Query("bump_blocked"), c.Lane.ID)
+	for _, e := range c.stale {
+		s.unblock(e)
 	}
-	batch.QueuedQueries = append(batch.QueuedQueries, settling.QueuedQueries...)
-	batch.Queue("COMMIT")
-	if mutant.Active(mutant.MarkBeforeCommit) {
-		c.Settled(left)
+	if mutant.Active(mutant.MarkBeforeCommit) && c.Batch != nil {
+		c.Settled(published)
 	}
-	gone, err := c.send(ctx, batch)
-	if err != nil {
-		c.Lane.Forget()
+	gone, err := s.send(ctx)
+	switch {
+	case err != nil:
+		c.db.positions(c.transport).Reset()
 		return translate(err)
+	case c.Batch == nil:
+	case gone != len(published): // a row is not where it was read: nothing is known of its bucket
+		c.Positions.Reset()
+	default:
+		c.Settled(published)
 	}
-	if gone != len(published) { // a row is not where it was read: nothing is known of its bucket
-		c.Lane.Forget()
-		return nil
-	}
-	c.Settled(left)
 	return nil
 }
 
-// queueDelete adds what removes the published rows, takes them out of left and
-// unblocks their keys and routes, but for keys whose head has failed in front of
-// them. It reports whether any was blocked.
-func (c *claim) queueDelete(batch *pgx.Batch, published []outbox.ClaimedRow, failed []outbox.Failure, left map[int64]int) (unblocked bool) {
-	if len(published) == 0 {
-		return false
-	}
-	stays := map[string]bool{}
-	for _, f := range failed {
-		stays[f.Row.Record.Key] = f.Row.Record.Key != ""
-	}
-	at, ids := make([]pgtype.TID, len(published)), make([]int64, len(published))
-	var routes, keys []string
-	var rows []int64
-	_, anyUnkeyed := c.State.Next[lane.Unkeyed]
-	for i, row := range published {
-		from := c.Origin(left[row.ID])
-		delete(left, row.ID)
-		at[i], ids[i] = tidOf(from.At), row.ID
-		// A row without key may have been refused elsewhere in the moment before it
-		// was claimed here.
-		if from.KeyBlocked && !stays[row.Record.Key] || from.Bucket == lane.Unkeyed && anyUnkeyed {
-			keys, rows = append(keys, row.Record.Key), append(rows, lane.BlockedRow(row))
-			unblocked = true
-		}
-		if name := row.Record.Name; row.RouteFailures > 0 && !slices.Contains(routes, name) {
-			routes = append(routes, name)
-			unblocked = true
-		}
-	}
-	batch.Queue(c.at.outbox.Query("delete_outbox"), at, ids)
-	if len(keys) > 0 {
-		batch.Queue(c.at.outbox.Query("unblock"), c.Lane.ID, keys, rows)
-	}
-	if len(routes) > 0 {
-		batch.Queue(c.at.outbox.Query("unblock_routes"), c.Lane.ID, routes)
-	}
-	return unblocked
+// A settlement collects what one Settle writes.
+type settlement struct {
+	*claim
+	buckets []int16 // whose blocked keys change
+	routes  bool    // blocked routes change
+	keyed   deletion
+	unkeyed deletion
+	refused pgx.Batch // statements of failures
+	freed   entries
 }
 
-// queueBlock adds what records a failure.
-func (c *claim) queueBlock(batch *pgx.Batch, f outbox.Failure, left map[int64]int) bool {
-	i, ours := left[f.Row.ID]
-	if !ours {
-		return false
-	}
-	rec := f.Row.Record
-	route, key, row, bucket := "", rec.Key, lane.BlockedRow(f.Row), c.Origin(i).Bucket
-	if f.Route {
-		route, key, row, bucket = rec.Name, "", 0, lane.Route
-	}
-	batch.Queue(c.at.outbox.Query("block"), c.Lane.ID, route, key, row, bucket, rec.ID.String(), rec.Name, f.RetryIn.Seconds(), clip(f.Err.Error(), maxError), string(f.Policy))
+// A deletion is rows of one table.
+type deletion struct {
+	at  []pgtype.TID
+	ids []int64
+}
+
+func (d *deletion) add(ref rowRef, id int64) {
+	d.at, d.ids = append(d.at, unpackTID(ref.at)), append(d.ids, id)
+}
+
+// entries are those that go, as arrays.
+type entries struct {
+	routes, keys []string
+	rows         []int64
+}
+
+func (s *settlement) publish(row outbox.ClaimedRow) {
+	ref, ok := s.ref(row)
 	switch {
-	case f.Parks():
-		batch.Queue(c.at.failed.Query("park"), c.Lane.ID, key)
-		batch.Queue(c.at.failed.Query("park_rows"), c.Lane.ID, bucket, key, outbox.MaxParked)
-	case f.Exhausted:
-		batch.Queue(c.at.failed.Query("skip"), c.Lane.ID, bucket, f.Row.ID, key, row)
+	case !ok:
+		return
+	case ref.bucket == unkeyed:
+		s.unkeyed.add(ref, row.ID)
+	default:
+		s.keyed.add(ref, row.ID)
 	}
-	return true
+	if s.part == outbox.Retries {
+		s.unblock(ref.entry)
+	}
 }
 
-// send sends batch and returns how many rows of the outbox it has deleted, or its
-// first error.
-func (h *holder) send(ctx context.Context, batch *pgx.Batch) (gone int, err error) {
-	results := h.conn.SendBatch(ctx, batch)
+func (s *settlement) unblock(e entry) {
+	s.freed.routes, s.freed.keys, s.freed.rows = append(s.freed.routes, e.route), append(s.freed.keys, e.key), append(s.freed.rows, e.row)
+	s.changes(e)
+}
+
+// changes notes that an entry is made or removed.
+func (s *settlement) changes(e entry) {
+	if s.routes = s.routes || e.route != ""; e.key != "" {
+		s.buckets = append(s.buckets, e.bucket)
+	}
+}
+
+// fail records that a row was refused.
+func (s *settlement) fail(f outbox.Failure) {
+	ref, ok := s.ref(f.Row)
+	if !ok {
+		return
+	}
+	e, retried, count, state := ref.entry, s.part == outbox.Retries, 1, "retrying"
+	if f.Suspect {
+		count = 0
+	}
+	s.db.noteDelay(f.RetryIn)
+	switch {
+	case f.Route && e.route == "": // the route waits, and with it the row
+		s.block(f, entry{f.Row.Record.Name, "", e.row, e.bucket}, 1, state)
+		if retried {
+			s.refuse(f, e, 0, state)
+		}
+		return
+	case f.Skips() && !f.Route:
+		s.refused.Queue(s.at.settle.Query("skip"), s.transport, e.bucket, e.row, count, reason(f))
+		if retried {
+			s.unblock(e)
+		}
+		return
+	case f.Parks() && !f.Route:
+		state = "parked"
+		s.changes(e)
+		s.refused.Queue(s.at.settle.Query("set_aside"), s.transport, e.bucket, e.key, maxSetAside)
+	}
+	if retried {
+		s.refuse(f, e, count, state)
+	} else {
+		s.block(f, e, count, state)
+	}
+}
+
+// maxSetAside bounds the rows that one settle sets aside.
+const maxSetAside = 10_000
+
+// block makes an entry. A message without a key is held for it.
+func (s *settlement) block(f outbox.Failure, e entry, failures int, state string) {
+	rec := f.Row.Record
+	s.changes(e)
+	s.refused.Queue(s.at.settle.Query("block"), s.transport, e.route, e.key, e.row, e.bucket, rec.ID.String(), rec.Name, failures, f.RetryIn.Seconds(), reason(f), string(f.Policy), state)
+	if e.bucket == unkeyed {
+		s.refused.Queue(s.at.settle.Query("hold"), s.transport, e.row)
+	}
+	if e.bucket == unkeyed || e.route != "" {
+		s.refused.Queue(s.at.settle.Query("join_route"), s.transport, rec.Name)
+	}
+}
+
+// refuse counts a further refusal.
+func (s *settlement) refuse(f outbox.Failure, e entry, count int, state string) {
+	s.refused.Queue(s.at.settle.Query("refused_again"), s.transport, e.route, e.key, e.row, count, f.RetryIn.Seconds(), reason(f), string(f.Policy), state)
+}
+
+// send writes all of it and commits. It returns how many rows of the outbox it has
+// deleted.
+func (s *settlement) send(ctx context.Context) (gone int, err error) {
+	batch, sql := &pgx.Batch{}, s.at.settle
+	if len(s.buckets) > 0 {
+		batch.Queue(sql.Query("bump_buckets"), s.transport, s.buckets)
+	}
+	if s.routes {
+		batch.Queue(sql.Query("bump_routes"), s.transport)
+	}
+	deletes := -1
+	if len(s.keyed.ids) > 0 {
+		deletes = batch.Len()
+		batch.Queue(sql.Query("delete_outbox"), s.keyed.at, s.keyed.ids)
+	}
+	if len(s.unkeyed.ids) > 0 {
+		batch.Queue(sql.Query("delete_unkeyed"), s.unkeyed.at, s.unkeyed.ids)
+	}
+	batch.QueuedQueries = append(batch.QueuedQueries, s.refused.QueuedQueries...)
+	if len(s.freed.rows) > 0 {
+		batch.Queue(sql.Query("unblock"), s.transport, s.freed.routes, s.freed.keys, s.freed.rows)
+	}
+	if s.routes && s.part == outbox.Retries {
+		batch.Queue(sql.Query("due_with_route"), s.transport, s.freed.routes)
+	}
+	batch.Queue("COMMIT")
+	results := s.conn.SendBatch(ctx, batch)
 	for i := range batch.Len() {
 		tag, err := results.Exec()
-		if batch.QueuedQueries[i].SQL == h.at.outbox.Query("delete_outbox") {
+		if i == deletes {
 			gone = int(tag.RowsAffected())
 		}
 		if err == nil && i == batch.Len()-1 && tag.String() == "ROLLBACK" {
@@ -133,6 +200,9 @@ func (h *holder) send(ctx context.Context, batch *pgx.Batch) (gone int, err erro
 }
 
 const maxError = 2000
+
+// reason is the text of a failure as a table takes it.
+func reason(f outbox.Failure) string { return clip(f.Err.Error(), maxError) }
 
 // clip bounds the text of an error, which a broker may have worded, to what a
 // table takes.

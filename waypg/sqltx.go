@@ -36,7 +36,8 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	if ctx.Value(insideKey{s.DB}) != nil {
 		return waybill.ErrNestedTransaction
 	}
-	if _, err := s.ready(ctx); err != nil {
+	p, err := s.ready(ctx)
+	if err != nil {
 		return err
 	}
 	conn, err := s.pool.Conn(ctx)
@@ -75,7 +76,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 		if _, err := tx.ExecContext(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
 			return fmt.Errorf("commit: %w", translate(err))
 		}
-		if err := s.insert(ctx, tx, rows); err != nil {
+		if err := s.insert(ctx, p, tx, rows); err != nil {
 			return err
 		}
 	}
@@ -111,25 +112,22 @@ func (s *SQLDB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error
 	if u != nil {
 		return u.add(rows)
 	}
-	p, err := s.ready(ctx)
+	ask := func(ctx context.Context, query string, args ...any) pgx.Row {
+		return tx.QueryRowContext(ctx, query, args...)
+	}
+	p, err := s.inside(ctx, ask)
 	if err != nil {
 		return err
 	}
-	if err := s.isOurs(ctx, p, func(ctx context.Context, query string, args ...any) pgx.Row {
-		return tx.QueryRowContext(ctx, query, args...)
-	}); err != nil {
+	if err := isOurs(ctx, p, ask); err != nil {
 		return err
 	}
-	return s.insert(ctx, tx, rows)
+	return s.insert(ctx, p, tx, rows)
 }
 
 // insert writes rows with plain parameters, because the transaction may be one
 // of another driver than pgx.
-func (s *SQLDB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
-	p, err := s.where(ctx)
-	if err != nil {
-		return err
-	}
+func (s *SQLDB) insert(ctx context.Context, p *place, tx *sql.Tx, rows []outbox.Row) error {
 	all, locks, err := s.prepare(rows)
 	if err != nil {
 		return err
@@ -147,17 +145,10 @@ func (s *SQLDB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error
 		}
 	}
 	for _, r := range all {
-		id, rec := r.Record.ID.String(), r.Record
-		switch {
-		case rec.Delay > 0:
-			_, err = tx.ExecContext(ctx, p.outbox.Query("insert_delayed"), r.created.Add(rec.Delay), nullIf(r.lane == 0, r.lane), nullIf(r.Queue == "", r.Queue), r.bucket, id, rec.Name, rec.Key, r.headers, r.body, r.created)
-		case r.Queue != "":
-			_, err = tx.ExecContext(ctx, p.queue.Query("insert"), r.Queue, id, rec.Name, rec.Key, r.headers, r.body, r.created)
-		default:
-			_, err = tx.ExecContext(ctx, p.outbox.Query("insert_row"), r.lane, r.bucket, id, rec.Name, rec.Key, r.headers, r.body, r.created)
-		}
+		query, args := r.statement(p)
+		_, err := tx.ExecContext(ctx, query, args...)
 		if err != nil {
-			return fmt.Errorf("insert %s: %w", rec.Name, s.translateInsert(err))
+			return fmt.Errorf("insert %s: %w", r.Record.Name, s.translateInsert(err))
 		}
 	}
 	return nil
@@ -165,7 +156,9 @@ func (s *SQLDB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error
 
 // Remember implements inbox.Store.
 func (s *SQLDB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
-	p, err := s.where(ctx)
+	p, err := s.inside(ctx, func(ctx context.Context, query string, args ...any) pgx.Row {
+		return tx.QueryRowContext(ctx, query, args...)
+	})
 	if err != nil {
 		return false, err
 	}

@@ -314,20 +314,37 @@ var (
 	// noRetry means no second attempt before the test says so, however slow the
 	// machine is.
 	noRetry  = waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour, Jitter: -1}
-	manyRows = outbox.Max{Rows: 1 << 20, Bytes: 1 << 30}
+	manyRows = outbox.ClaimLimit{Rows: 1 << 20, Bytes: 1 << 30}
 )
 
 // claimAll claims and lets go again.
 func claimAll(t testing.TB, db *waypg.DB, transport string) []outbox.ClaimedRow {
 	t.Helper()
-	claim := claim(t, db, transport, manyRows)
-	settle(t, claim, nil)
-	return claim.Rows()
+	var all []outbox.ClaimedRow
+	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed} {
+		c, err := db.Claim(t.Context(), transport, part, manyRows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle(t, c, nil)
+		all = append(all, c.Rows()...)
+	}
+	return all
 }
 
-func claim(t testing.TB, db *waypg.DB, transport string, max outbox.Max) outbox.Claim {
+func claim(t testing.TB, db *waypg.DB, transport string, max outbox.ClaimLimit) outbox.Claim {
 	t.Helper()
-	c, err := db.Claim(t.Context(), transport, max)
+	c, err := db.Claim(t.Context(), transport, outbox.Keyed, max)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// claimPart is claim of another part.
+func claimPart(t testing.TB, db *waypg.DB, part outbox.Part) outbox.Claim {
+	t.Helper()
+	c, err := db.Claim(t.Context(), "default", part, manyRows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +361,8 @@ func settle(t testing.TB, c outbox.Claim, published []outbox.ClaimedRow, failed 
 // pending returns what waits in the outbox, ordered by id.
 func pending(t testing.TB, db *waypg.DB, transport string) []order {
 	t.Helper()
-	rows, err := db.Pool().Query(t.Context(), `SELECT o.body FROM waybill_outbox AS o JOIN waybill_outbox_lane AS l ON l.id = o.lane
+	rows, err := db.Pool().Query(t.Context(), `SELECT o.body FROM (
+		SELECT transport, id, body FROM waybill_outbox UNION ALL SELECT transport, id, body FROM waybill_outbox_unkeyed) AS o JOIN waybill_transport AS l ON l.id = o.transport
 		WHERE l.name = $1 ORDER BY o.id`, transport)
 	if err != nil {
 		t.Fatal(err)

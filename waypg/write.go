@@ -2,87 +2,71 @@ package waypg
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/internal/headers"
-	"github.com/waybill-go/waybill/internal/lane"
 	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// AddTransports implements outbox.Writer.
+// AddTransports implements outbox.Writer. It also makes bucket rows that are missing:
+// a transport may have been inserted by SQL.
 func (db *DB) AddTransports(ctx context.Context, names ...string) error {
-	p, err := db.ready(ctx)
-	if err != nil {
-		return err
-	}
-	// Most of the time they are there, and a process that may not write may
-	// still read.
-	known, err := db.readLanes(ctx, p)
-	if err != nil {
-		return fmt.Errorf("transports: %w", err)
-	}
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := known[name]; return ok })
-	if len(names) == 0 {
-		return nil
-	}
-	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
-		slices.Sort(names) // two processes insert in one order
-		for _, name := range names {
-			if _, err := tx.Exec(ctx, p.outbox.Query("add_lane"), name); err != nil {
-				return err
-			}
-		}
-		_, err := tx.Exec(ctx, p.outbox.Query("add_buckets"), names, db.bucketCount())
-		return err
-	})
-	if err == nil {
-		_, err = db.readLanes(ctx, p)
-	}
-	if err != nil {
+	if err := db.addTransports(ctx, names); err != nil {
 		return fmt.Errorf("transports: %w", translate(err))
 	}
 	return nil
 }
 
-// readLanes reads the numbers of all transports.
-func (db *DB) readLanes(ctx context.Context, p *place) (map[string]int16, error) {
-	rows, err := db.pool.Query(ctx, p.outbox.Query("lanes"))
+func (db *DB) addTransports(ctx context.Context, names []string) error {
+	p, err := db.where(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return err
 	}
-	found := map[string]int16{}
-	var id int16
-	var name string
-	if _, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error { found[name] = id; return nil }); err != nil {
-		return nil, translate(err)
+	if err := db.checkVersion(ctx); err != nil {
+		return err
 	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.lanes = found
-	return found, nil
+	// Most of the time they are there, and a process that may not write may
+	// still read.
+	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil {
+		return err
+	}
+	var wrong bool
+	if err := db.pool.QueryRow(ctx, p.outbox.Query("buckets_wrong")).Scan(&wrong); err != nil {
+		return err
+	}
+	if wrong || slices.ContainsFunc(names, func(name string) bool { return db.knownTransport(name) == 0 }) {
+		err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, p.outbox.Query("add_transports"), names); err != nil {
+				return err
+			}
+			return mendBuckets(ctx, tx, p)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	db.lookAgain()
+	_, err = db.ready(ctx)
+	return err
 }
 
-// laneOf returns the number of a row's transport, and 0 for a queue of this
-// database.
-func (db *DB) laneOf(row outbox.Row) (int16, error) {
-	if row.Queue != "" {
-		return 0, nil
+// mendBuckets gives each transport the bucket rows that it must have. No rebucket
+// may run meanwhile.
+func mendBuckets(ctx context.Context, tx pgx.Tx, p *place) error {
+	if _, err := tx.Exec(ctx, p.outbox.Query("add_buckets")); err != nil {
+		return err
 	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	lane, ok := db.lanes[row.Transport]
-	if !ok {
-		return 0, fmt.Errorf("unknown transport %q", row.Transport)
-	}
-	return lane, nil
+	_, err := tx.Exec(ctx, p.outbox.Query("remove_buckets"))
+	return err
 }
 
 // Write implements outbox.Writer.
@@ -94,12 +78,12 @@ func (db *DB) Write(ctx context.Context, tx pgx.Tx, rows ...outbox.Row) error {
 	if u != nil {
 		return u.add(rows)
 	}
-	p, err := db.ready(ctx)
+	p, err := db.inside(ctx, tx.QueryRow)
 	if err != nil {
 		return err
 	}
 	if !sameServer(tx.Conn(), db.pool.Config().ConnConfig) {
-		if err := db.isOurs(ctx, p, tx.QueryRow); err != nil {
+		if err := isOurs(ctx, p, tx.QueryRow); err != nil {
 			return err
 		}
 	}
@@ -115,38 +99,39 @@ func (db *DB) Write(ctx context.Context, tx pgx.Tx, rows ...outbox.Row) error {
 	return db.translateInsert(err)
 }
 
-// translateInsert is translate for what inserts into the outbox. That a bucket
-// is not its key's says that there are other buckets now.
+// translateInsert is translate for a statement that inserts messages: it leaves out
+// a bucket or transport that is not what this process remembers.
 func (db *DB) translateInsert(err error) error {
 	var server *pgconn.PgError
-	if errors.As(err, &server) && server.Code == "23514" && server.ConstraintName == db.prefix+"outbox_bucket_of_key" {
+	if !errors.As(err, &server) || server.Code != "23502" && server.Code != "23514" || !strings.HasPrefix(server.TableName, db.prefix) {
+		return translate(err)
+	}
+	switch {
+	case server.ColumnName == "bucket":
 		db.lookAgain()
 		return outbox.ErrBucketsChanged
+	case server.ColumnName == "transport", server.ConstraintName == db.prefix+"delayed_target":
+		db.lookAgain()
+		return fmt.Errorf("%w, or its transports were numbered anew: run the transaction again", errForeign)
 	}
 	return translate(err)
 }
 
-// sameServer reports whether a connection was made to the place that ours are
-// made to.
+// sameServer reports whether a connection was made to the server and database that
+// the pool's are made to.
 func sameServer(conn *pgx.Conn, ours *pgx.ConnConfig) bool {
 	theirs := conn.Config()
 	return theirs.Host == ours.Host && theirs.Port == ours.Port && theirs.Database == ours.Database
 }
 
-// isOurs refuses a transaction in which our transports have other numbers, or
-// our dispatch locks would be another database's.
-func (db *DB) isOurs(ctx context.Context, p *place, row func(ctx context.Context, query string, args ...any) pgx.Row) error {
-	db.mu.Lock()
-	lanes, err := json.Marshal(db.lanes)
-	db.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	var ours bool
-	if err := row(ctx, p.outbox.Query("is_ours"), p.database, string(lanes)).Scan(&ours); err != nil {
+// isOurs refuses a transaction of another database, whose dispatch locks would not
+// be the outbox's.
+func isOurs(ctx context.Context, p *place, ask queryRow) error {
+	var database string
+	if err := ask(ctx, "SELECT current_database()").Scan(&database); err != nil {
 		return translate(err)
 	}
-	if !ours {
+	if database != p.database {
 		return errForeign
 	}
 	return nil
@@ -157,38 +142,35 @@ var errForeign = errors.New("the transaction is one of another database than the
 // stored is a row as it is written.
 type stored struct {
 	outbox.Row
-	lane, bucket int16
-	headers      string
-	body         []byte
-	created      time.Time
+	transport int16
+	bucket    int16
+	buckets   int // by which bucket was computed
+	headers   string
+	body      []byte
+	created   time.Time
 }
 
 // prepare encodes rows, and returns the locks they need in ascending order.
 func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []int32, err error) {
 	all = make([]stored, len(rows))
-	buckets := db.bucketCount()
 	for i, row := range rows {
-		s := stored{Row: row, bucket: lane.Unkeyed, body: row.Record.Body, created: row.Record.DispatchedAt}
+		s := stored{Row: row, bucket: unkeyed, buckets: queueBuckets, body: row.Record.Body, created: row.Record.DispatchedAt}
 		if s.body == nil {
 			s.body = []byte{} // not NULL
 		}
-		if s.lane, err = db.laneOf(row); err != nil {
-			return nil, nil, err
+		if row.Queue == "" {
+			s.buckets = db.bucketCount()
+			if s.transport = db.knownTransport(row.Transport); s.transport == 0 {
+				return nil, nil, fmt.Errorf("unknown transport %q", row.Transport)
+			}
 		}
 		if s.headers, err = headers.Encode(row.Record); err != nil {
 			return nil, nil, err
 		}
 		if row.Record.Key != "" {
-			n := buckets
-			if row.Queue != "" {
-				n = queueBuckets
-			}
-			s.bucket = int16(outbox.Bucket(row.Record.Key, n))
-			if row.Unserialized && row.Queue == "" {
-				s.bucket += outbox.Unserialized
-			}
+			s.bucket = int16(outbox.Bucket(row.Record.Key, s.buckets))
 			// A delayed message is locked and ordered when it is due.
-			if lock := lockNumber(s.lane, s.bucket); row.Record.Delay == 0 && !row.Unserialized && !slices.Contains(locks, lock) {
+			if lock := lockNumber(s.transport, s.bucket); row.Record.Delay == 0 && !slices.Contains(locks, lock) {
 				locks = append(locks, lock)
 			}
 		}
@@ -201,6 +183,20 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []int32, err error
 	return all, locks, nil
 }
 
+// statement returns the one that inserts the row alone, under locks taken before.
+func (s stored) statement(p *place) (query string, args []any) {
+	id, rec := s.Record.ID.String(), s.Record
+	switch {
+	case rec.Delay > 0:
+		return p.outbox.Query("insert_delayed"), []any{s.transport, s.Transport, nullIf(s.Queue == "", s.Queue), s.created.Add(rec.Delay), id, rec.Name, rec.Key, s.headers, s.body, s.created}
+	case s.Queue != "":
+		return p.queue.Query("insert"), []any{s.Queue, id, rec.Name, rec.Key, s.headers, s.body, s.created}
+	case rec.Key == "":
+		return p.outbox.Query("insert_unkeyed"), []any{s.transport, s.Transport, id, rec.Name, s.headers, s.body, s.created}
+	}
+	return p.outbox.Query("insert_row"), []any{s.transport, s.Transport, s.buckets, s.bucket, id, rec.Name, rec.Key, s.headers, s.body, s.created}
+}
+
 // A statement that inserts many has at most so many rows and bytes.
 const maxInsertRows, maxInsertBytes = 1000, 4 << 20
 
@@ -210,37 +206,42 @@ func (db *DB) queueInserts(p *place, batch *pgx.Batch, rows []outbox.Row) error 
 	if err != nil {
 		return err
 	}
-	if len(all) == 1 && all[0].Queue == "" && all[0].Record.Delay == 0 {
+	if len(all) == 1 && all[0].Queue == "" && all[0].Record.Delay == 0 && all[0].Record.Key != "" {
 		s := all[0]
 		var lock *int32
 		if len(locks) > 0 {
 			lock = &locks[0]
 		}
-		batch.Queue(p.outbox.Query("insert_one"), p.namespace, lock, s.lane, s.bucket, s.Record.ID.String(), s.Record.Name, s.Record.Key, s.headers, s.body, s.created)
+		batch.Queue(p.outbox.Query("insert_one"), p.namespace, lock, s.transport, s.Transport, s.buckets, s.bucket, s.Record.ID.String(), s.Record.Name, s.Record.Key, s.headers, s.body, s.created)
 		return nil
 	}
 	batch.Queue(p.outbox.Query("lock_many"), p.namespace, locks)
-	var many columns
+	many := map[int16]*columns{} // by transport
 	for _, s := range all {
-		switch {
-		case s.Record.Delay > 0:
-			batch.Queue(p.outbox.Query("insert_delayed"), s.created.Add(s.Record.Delay), nullIf(s.lane == 0, s.lane), nullIf(s.Queue == "", s.Queue), s.bucket, s.Record.ID.String(), s.Record.Name, s.Record.Key, s.headers, s.body, s.created)
-		case s.Queue != "":
-			batch.Queue(p.queue.Query("insert"), s.Queue, s.Record.ID.String(), s.Record.Name, s.Record.Key, s.headers, s.body, s.created)
-		default:
-			if len(many.ids) == maxInsertRows || many.bytes > maxInsertBytes {
-				many.queue(p, batch)
-			}
-			many.add(s)
+		if s.Record.Delay > 0 || s.Queue != "" || s.Record.Key == "" {
+			query, args := s.statement(p)
+			batch.Queue(query, args...)
+			continue
+		}
+		c := many[s.transport]
+		if c == nil {
+			c = &columns{}
+			many[s.transport] = c
+		}
+		if c.add(s); len(c.ids) == maxInsertRows || c.bytes > maxInsertBytes {
+			c.queue(p, batch)
 		}
 	}
-	many.queue(p, batch)
+	for _, transport := range slices.Sorted(maps.Keys(many)) {
+		many[transport].queue(p, batch)
+	}
 	return nil
 }
 
-// columns are rows of the outbox as arrays.
+// columns are keyed rows of one transport as arrays.
 type columns struct {
-	lanes, buckets       []int16
+	of                   stored // any of them
+	buckets              []int16
 	ids                  [][]byte
 	names, keys, headers []string
 	bodies               [][]byte
@@ -249,7 +250,7 @@ type columns struct {
 }
 
 func (c *columns) add(s stored) {
-	c.lanes, c.buckets = append(c.lanes, s.lane), append(c.buckets, s.bucket)
+	c.of, c.buckets = s, append(c.buckets, s.bucket)
 	c.ids = append(c.ids, s.Record.ID[:])
 	c.names, c.keys, c.headers = append(c.names, s.Record.Name), append(c.keys, s.Record.Key), append(c.headers, s.headers)
 	c.bodies, c.created = append(c.bodies, s.body), append(c.created, s.created)
@@ -259,7 +260,7 @@ func (c *columns) add(s stored) {
 // queue adds the statement to batch and begins anew.
 func (c *columns) queue(p *place, batch *pgx.Batch) {
 	if len(c.ids) > 0 {
-		batch.Queue(p.outbox.Query("insert_many"), c.lanes, c.buckets, c.ids, c.names, c.keys, c.headers, c.bodies, c.created)
+		batch.Queue(p.outbox.Query("insert_many"), c.of.transport, c.of.Transport, c.of.buckets, c.buckets, c.ids, c.names, c.keys, c.headers, c.bodies, c.created)
 		*c = columns{}
 	}
 }

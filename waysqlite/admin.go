@@ -64,30 +64,6 @@ func (db *DB) Blocked(ctx context.Context, transport string, limit int) ([]admin
 	}, transport, cmp.Or(limit, -1))
 }
 
-// Release implements admin.Database. There are no blocked routes here.
-func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (released int, err error) {
-	if err := db.checkSchema(ctx); err != nil || q.Route != "" {
-		return 0, err
-	}
-	err = db.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, db.adminSQL.Query("release"), q.Transport, q.Key, q.Row)
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return err
-		}
-		released = int(n)
-		_, err = tx.ExecContext(ctx, db.adminSQL.Query("release_bump"), q.Transport)
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("outbox release: %w", err)
-	}
-	return released, nil
-}
-
 // Relays implements admin.Database: relays of a file keep no reports.
 func (db *DB) Relays(context.Context) ([]admin.Relay, error) { return []admin.Relay{}, nil }
 
@@ -166,21 +142,17 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 	}
 	before, total := time.Now().Add(-age).UnixMicro(), 0
 	for {
-		var removed int64
-		err := db.write(ctx, func(tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, db.inboxSQL.Query("prune"), before, pruneBatch)
-			if err != nil {
-				return err
-			}
-			removed, err = result.RowsAffected()
+		var removed int
+		err := db.write(ctx, func(tx *txn) (err error) {
+			removed, err = tx.exec(ctx, db.inboxSQL.Query("prune"), before, pruneBatch)
 			return err
 		})
 		if err != nil {
 			return total, fmt.Errorf("inbox prune: %w", err)
 		}
-		total += int(removed)
+		total += removed
 		if progress != nil {
-			progress(int(removed))
+			progress(removed)
 		}
 		if removed < pruneBatch {
 			return total, nil

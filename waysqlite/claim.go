@@ -1,113 +1,201 @@
 package waysqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// cursor lets a claim begin behind the rows of keys that wait, so that they
-// cost nothing. It holds until the first of them is due or the lane's blocked
-// keys change.
+// cursor is the read position of a transport's keyed rows. It only saves reading, and
+// holds for one version of the transport's blocked keys: an unblocked key has rows
+// below it.
 type cursor struct {
-	after   int64
 	version int64
-	until   int64 // microseconds; 0 means for ever
+	after   int64  // all rows up to here are of blocked keys
+	hot     string // the key that filled the last claim, or empty
+	past    int64  // all rows up to here are of hot or of blocked keys
+	turn    bool   // the next claim leaves the hot key out
 }
 
-// Claim implements outbox.Store. No transaction is open while the relay
-// publishes: one process relays the file, one claim of a lane at a time, and
-// rows are only deleted by it.
-func (db *DB) Claim(ctx context.Context, transport string, max outbox.Max) (_ outbox.Claim, err error) {
-	if err := db.moveDue(ctx); err != nil {
-		return nil, err
+// part is one part of a transport, of which one claim is open at a time.
+type part struct {
+	transport string
+	part      outbox.Part
+}
+
+// Claim implements outbox.Store. No transaction is open while the relay publishes:
+// one process relays the file, and its parts have no row in common. A key has an
+// entry from the first refusal of its head until that is published, and while it has
+// one its rows are not Keyed.
+func (db *DB) Claim(ctx context.Context, transport string, p outbox.Part, limit outbox.ClaimLimit) (_ outbox.Claim, err error) {
+	if p == outbox.Keyed {
+		if err := db.promote(ctx); err != nil {
+			return nil, err
+		}
 	}
-	c := &claim{db: db, blocked: map[int64]bool{}}
-	var version int64
-	err = db.reader.QueryRowContext(ctx, db.outboxSQL.Query("lane"), transport).Scan(&c.lane, &version)
-	if errors.Is(err, sql.ErrNoRows) {
-		return c, nil // nobody has dispatched to it yet
-	}
-	if err != nil {
-		return nil, translate(err)
-	}
-	if !db.hold(c.lane) {
+	c := &claim{db: db, part: part{transport, p}}
+	if !db.hold(c.part) {
 		return c, nil // another relay of this process has it
 	}
 	defer func() {
 		if err != nil || len(c.rows) == 0 {
-			db.letGo(c.lane)
+			db.letGo(c.part)
 		}
 	}()
-	// The snapshot is taken after hold, or it could show what the last holder
+	// The snapshot is taken after hold, or it could show rows that the last holder
 	// has published since.
 	tx, err := db.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return nil, translate(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("lane"), transport).Scan(&c.lane, &version); err != nil {
+	var at state
+	err = tx.QueryRowContext(ctx, db.outboxSQL.Query("transport"), transport).Scan(&c.transport, &at.version, &at.blocked, &at.now)
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, nil // nothing was dispatched to it yet
+	}
+	if err != nil {
 		return nil, translate(err)
 	}
-	var now int64
-	if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("now")).Scan(&now); err != nil {
-		return nil, translate(err)
+	switch p {
+	case outbox.Keyed:
+		err = c.readKeyed(ctx, tx, at, limit)
+	case outbox.Unkeyed:
+		_, err = c.read(ctx, tx, limit, "claim_unkeyed", c.transport, limit.Rows)
+	case outbox.Retries:
+		err = c.readRetries(ctx, tx, at, limit)
 	}
-	db.mu.Lock()
-	from := db.cursors[c.lane]
-	db.mu.Unlock()
-	if from.version != version || from.until != 0 && now >= from.until {
-		from = cursor{version: version}
-	}
-	if err := c.read(ctx, tx, from.after, now, max); err != nil {
-		return nil, err
-	}
-	var until sql.NullInt64
-	if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("next_unblocking"), c.lane, now).Scan(&until); err != nil {
-		return nil, translate(err)
-	}
-	if until.Valid {
-		from.until = until.Int64
-		// What lies before the first row belongs to keys that wait.
-		if len(c.rows) > 0 {
-			from.after = c.rows[0].ID - 1
-		} else if err := tx.QueryRowContext(ctx, db.outboxSQL.Query("last_id"), c.lane).Scan(&from.after); err != nil {
-			return nil, translate(err)
-		}
-	} else {
-		from.after, from.until = 0, 0
-	}
-	db.mu.Lock()
-	db.cursors[c.lane] = from
-	db.mu.Unlock()
-	return c, nil
+	return c, err
 }
 
-// hold takes a lane for one claim.
-func (db *DB) hold(lane int64) bool {
+// state is a transport at the time of a claim.
+type state struct {
+	version int64 // of the blocked keys
+	blocked bool  // there are some
+	now     int64
+}
+
+// hold takes a part for one claim.
+func (db *DB) hold(p part) bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	free := !db.claimed[lane]
-	db.claimed[lane] = true
+	free := !db.claimed[p]
+	db.claimed[p] = true
 	return free
 }
 
-func (db *DB) letGo(lane int64) {
+func (db *DB) letGo(p part) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	delete(db.claimed, lane)
+	delete(db.claimed, p)
 }
 
-// read fills c with what lies behind after.
-func (c *claim) read(ctx context.Context, tx *sql.Tx, after, now int64, max outbox.Max) error {
-	rows, err := tx.QueryContext(ctx, c.db.outboxSQL.Query("claim"), c.lane, after, now, max.Rows)
+// readKeyed reads rows behind the cursor, and every other time past a hot key.
+func (c *claim) readKeyed(ctx context.Context, tx *sql.Tx, at state, limit outbox.ClaimLimit) error {
+	c.db.mu.Lock()
+	from := c.db.cursors[c.transport]
+	c.db.mu.Unlock()
+	if from.version != at.version {
+		from = cursor{version: at.version}
+	}
+	if from.hot != "" && from.turn {
+		from.turn = false
+		if _, err := c.read(ctx, tx, limit, "claim_keyed", c.transport, from.past, from.hot, limit.Rows); err != nil {
+			return err
+		}
+		if len(c.rows) > 0 {
+			from.past = c.rows[0].ID - 1
+			c.keep(from)
+			return nil
+		}
+	}
+	full, err := c.read(ctx, tx, limit, "claim_keyed", c.transport, from.after, "", limit.Rows)
 	if err != nil {
+		return err
+	}
+	switch {
+	case len(c.rows) > 0:
+		from.after = c.rows[0].ID - 1
+	case at.blocked:
+		if err := tx.QueryRowContext(ctx, c.db.outboxSQL.Query("last_keyed"), c.transport).Scan(&from.after); err != nil {
+			return translate(err)
+		}
+	}
+	if !at.blocked {
+		from.after = 0 // reading from the start costs nothing
+	}
+	if hot := c.onlyKey(); !full || hot == "" {
+		from.hot, from.past = "", 0
+	} else {
+		if hot != from.hot {
+			from.hot, from.past = hot, c.rows[len(c.rows)-1].ID
+		}
+		from.turn = true
+	}
+	c.keep(from)
+	return nil
+}
+
+func (c *claim) keep(at cursor) {
+	c.db.mu.Lock()
+	defer c.db.mu.Unlock()
+	c.db.cursors[c.transport] = at
+}
+
+// onlyKey returns the key that all of several rows have, or empty.
+func (c *claim) onlyKey() string {
+	if len(c.rows) < 2 {
+		return ""
+	}
+	key := c.rows[0].Record.Key
+	if slices.ContainsFunc(c.rows, func(row outbox.ClaimedRow) bool { return row.Record.Key != key }) {
+		return ""
+	}
+	return key
+}
+
+// maxRetries bounds a claim of retries, which are published one at a time. longestDelay
+// bounds the delay of one.
+const (
+	maxRetries   = 64
+	longestDelay = time.Hour
+)
+
+// readRetries reads the heads of due entries. An entry whose row is gone is deleted, so
+// that its key goes on.
+func (c *claim) readRetries(ctx context.Context, tx *sql.Tx, at state, limit outbox.ClaimLimit) error {
+	if _, err := c.read(ctx, tx, limit, "claim_retries", c.transport, at.now, longestDelay.Microseconds(), min(limit.Rows, maxRetries)); err != nil {
+		return err
+	}
+	if len(c.rows) > 0 {
+		slices.SortFunc(c.rows, func(a, b outbox.ClaimedRow) int { return cmp.Compare(a.ID, b.ID) })
+		return nil
+	}
+	var orphan bool
+	if err := tx.QueryRowContext(ctx, c.db.outboxSQL.Query("any_orphan"), c.transport, at.now).Scan(&orphan); err != nil || !orphan {
 		return translate(err)
+	}
+	return c.db.write(ctx, func(tx *txn) error {
+		if _, err := tx.exec(ctx, c.db.outboxSQL.Query("delete_orphans"), c.transport); err != nil {
+			return err
+		}
+		return c.bump(ctx, tx)
+	})
+}
+
+// read fills c with the result of a query, up to the limit. It reports whether that
+// was reached.
+func (c *claim) read(ctx context.Context, tx *sql.Tx, limit outbox.ClaimLimit, query string, args ...any) (full bool, err error) {
+	rows, err := tx.QueryContext(ctx, c.db.outboxSQL.Query(query), args...)
+	if err != nil {
+		return false, translate(err)
 	}
 	defer func() { _ = rows.Close() }()
 	size := 0
@@ -116,178 +204,26 @@ func (c *claim) read(ctx context.Context, tx *sql.Tx, after, now int64, max outb
 		rec := row.Record
 		var meta string
 		var created int64
-		var blocked bool
-		if err := rows.Scan(&row.ID, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created, &row.Failures, &blocked); err != nil {
-			return err
+		if err := rows.Scan(&row.ID, &rec.ID, &rec.Name, &rec.Key, &created, &meta, &rec.Body, &row.Failures); err != nil {
+			return false, err
 		}
-		if size += len(rec.Body) + len(meta); size > max.Bytes && len(c.rows) > 0 {
-			break
+		if size += len(rec.Body) + len(meta); size > limit.Bytes && len(c.rows) > 0 {
+			return true, nil
 		}
 		rec.DispatchedAt = micros(created)
 		rec.Problem = headers.Decode(rec, meta)
 		c.rows = append(c.rows, row)
-		if blocked {
-			c.blocked[row.ID] = true
-		}
 	}
-	return translate(rows.Err())
+	return len(c.rows) == limit.Rows, translate(rows.Err())
 }
 
+// A claim has its part to itself until Settle.
 type claim struct {
-	db      *DB
-	lane    int64
-	rows    []outbox.ClaimedRow
-	blocked map[int64]bool // rows of keys that are blocked, by id
+	db        *DB
+	part      part
+	transport int64
+	rows      []outbox.ClaimedRow
 }
 
+// Rows implements outbox.Claim.
 func (c *claim) Rows() []outbox.ClaimedRow { return c.rows }
-
-// Settle implements outbox.Claim.
-func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
-	if len(c.rows) == 0 {
-		return nil
-	}
-	defer c.db.letGo(c.lane)
-	if len(published)+len(failed) == 0 {
-		return nil
-	}
-	ids := make([]int64, len(published))
-	for i, row := range published {
-		ids[i] = row.ID
-	}
-	stays := map[string]bool{} // keys whose head is refused, whatever of them was published together with it
-	for _, f := range failed {
-		stays[f.Row.Record.Key] = f.Row.Record.Key != ""
-	}
-	parked, err := c.rowsToPark(ctx, failed)
-	if err != nil {
-		return err
-	}
-	remove, err := c.db.stmt(ctx, c.db.outboxSQL.Query("delete_outbox"))
-	if err != nil {
-		return err
-	}
-	return c.db.write(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.StmtContext(ctx, remove).ExecContext(ctx, list(ids)); err != nil {
-			return err
-		}
-		changed := len(failed) > 0
-		for _, row := range published {
-			if c.blocked[row.ID] && !stays[row.Record.Key] {
-				changed = true
-				if _, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("unblock"), c.lane, row.Record.Key, blockedRow(row)); err != nil {
-					return err
-				}
-			}
-		}
-		for _, f := range failed {
-			if err := c.block(ctx, tx, f); err != nil {
-				return err
-			}
-			if !f.Exhausted {
-				continue
-			}
-			if err := c.giveUp(ctx, tx, f, parked[f.Row.Record.Key]); err != nil {
-				return err
-			}
-		}
-		if !changed {
-			return nil
-		}
-		_, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("bump_blocked"), c.lane)
-		return err
-	})
-}
-
-func (c *claim) block(ctx context.Context, tx *sql.Tx, f outbox.Failure) error {
-	var now int64
-	if err := tx.QueryRowContext(ctx, c.db.outboxSQL.Query("now")).Scan(&now); err != nil {
-		return err
-	}
-	rec := f.Row.Record
-	_, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("block"), c.lane, rec.Key, blockedRow(f.Row), rec.ID[:], rec.Name, now, f.RetryIn.Microseconds(), clip(f.Err.Error(), maxError), string(f.Policy))
-	return err
-}
-
-// rowsToPark returns the rows of each key that is to be parked, from the first in
-// the claim: where several are on their way together, the refused one need not be
-// the first that stays. It looks before anything is written, because dispatchers
-// need not wait for that: what they commit meanwhile waits in the outbox.
-func (c *claim) rowsToPark(ctx context.Context, failed []outbox.Failure) (map[string][]int64, error) {
-	parks := map[string]bool{}
-	for _, f := range failed {
-		if f.Parks() {
-			parks[f.Row.Record.Key] = true
-		}
-	}
-	var heads []int64
-	found := map[string][]int64{}
-	for _, row := range c.rows {
-		if key := row.Record.Key; parks[key] && found[key] == nil {
-			heads = append(heads, row.ID)
-			found[key] = []int64{row.ID}
-		}
-	}
-	if len(heads) == 0 {
-		return nil, nil
-	}
-	rows, err := c.db.reader.QueryContext(ctx, c.db.failedSQL.Query("followers"), c.lane, list(heads), outbox.MaxParked-1, parkWithin)
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var id int64
-		var key string
-		if err := rows.Scan(&id, &key); err != nil {
-			return nil, err
-		}
-		found[key] = append(found[key], id)
-	}
-	return found, translate(rows.Err())
-}
-
-// parkWithin bounds the look for the rows of a key to that many ids after its head:
-// no index has them, and the relay publishes nothing meanwhile. What is beyond
-// waits in the outbox.
-const parkWithin = 100_000
-
-// giveUp moves what is to be parked, or else the refused row alone, to the failure
-// store. What is published is deleted by then.
-func (c *claim) giveUp(ctx context.Context, tx *sql.Tx, f outbox.Failure, parked []int64) error {
-	state, ids := admin.Skipped, []int64{f.Row.ID}
-	if f.Parks() {
-		state, ids = admin.Parked, parked
-	}
-	if _, err := tx.ExecContext(ctx, c.db.failedSQL.Query("keep"), state, list(ids)); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, c.db.outboxSQL.Query("delete_outbox"), list(ids)); err != nil {
-		return err
-	}
-	var err error
-	if f.Parks() {
-		_, err = tx.ExecContext(ctx, c.db.failedSQL.Query("park"), c.lane, f.Row.Record.Key)
-	} else {
-		_, err = tx.ExecContext(ctx, c.db.outboxSQL.Query("unblock"), c.lane, f.Row.Record.Key, blockedRow(f.Row))
-	}
-	return err
-}
-
-// blockedRow is the row_id of a blocked entry: a key blocks as a whole, a
-// message without key alone.
-func blockedRow(row outbox.ClaimedRow) int64 {
-	if row.Record.Key == "" {
-		return row.ID
-	}
-	return 0
-}
-
-const maxError = 2000
-
-func clip(s string, max int) string {
-	if len(s) > max {
-		return s[:max] + "..."
-	}
-	return s
-}

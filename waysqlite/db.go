@@ -2,7 +2,6 @@ package waysqlite
 
 import (
 	"cmp"
-	"context"
 	"database/sql"
 	"embed"
 	"errors"
@@ -17,7 +16,6 @@ import (
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sqlfile"
@@ -74,13 +72,11 @@ type DB struct {
 
 	mu         sync.Mutex
 	ready      bool // the schema was checked
-	lanes      map[string]int64
 	wakes      map[string]chan struct{}
-	prepared   map[string]*sql.Stmt // on writer
-	leaders    int                  // relays of this process
+	leaders    int // relays of this process
 	leaderLock *fileLock
-	cursors    map[int64]cursor // by lane
-	claimed    map[int64]bool   // lanes whose claim is not settled yet
+	cursors    map[int64]cursor // by transport
+	claimed    map[part]bool    // parts whose claim is not settled yet
 }
 
 // Open opens the file at path, creating it unless cfg says otherwise. It does
@@ -135,7 +131,7 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 	}
 	db := &DB{
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
-		lanes: map[string]int64{}, wakes: map[string]chan struct{}{}, prepared: map[string]*sql.Stmt{}, cursors: map[int64]cursor{}, claimed: map[int64]bool{},
+		wakes: map[string]chan struct{}{}, cursors: map[int64]cursor{}, claimed: map[part]bool{},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
@@ -230,46 +226,13 @@ func (db *DB) Retention() time.Duration { return db.retention }
 
 // Close closes what Open opened. Relays and workers must have ended.
 func (db *DB) Close() error {
-	db.mu.Lock()
-	var errs []error
-	for _, stmt := range db.prepared {
-		errs = append(errs, stmt.Close())
+	if !db.owned {
+		return nil
 	}
-	clear(db.prepared)
-	db.mu.Unlock()
-	if db.owned {
-		errs = append(errs, db.reader.Close(), db.writer.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(db.reader.Close(), db.writer.Close())
 }
 
-// stmt returns a prepared statement of the writer. Who holds the writer's
-// connection must not ask for a statement that is new.
-func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
-	db.mu.Lock()
-	s, ok := db.prepared[query]
-	db.mu.Unlock()
-	if ok {
-		return s, nil
-	}
-	if ctx.Value(insideKey{db}) != nil {
-		return nil, waybill.ErrNestedTransaction // preparing would wait for ourselves
-	}
-	// Preparing waits for the connection, whose holder may want mu.
-	s, err := db.writer.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, translate(err)
-	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if first, ok := db.prepared[query]; ok {
-		return first, s.Close()
-	}
-	db.prepared[query] = s
-	return s, nil
-}
-
-// wake returns the channel that hints at rows for a lane or queue.
+// wake returns the channel that hints at rows for a transport or queue.
 func (db *DB) wake(name string) chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,18 +30,35 @@ func put(t *testing.T, out *outbox.Outbox[*sql.Tx], orders ...order) {
 	}
 }
 
-// claimed names what a claim has: "a1 b1".
-func claimed(t *testing.T, db *waysqlite.DB) (outbox.Claim, string) {
+// claim claims up to 100 rows of a part of the default transport.
+func claim(t *testing.T, db *waysqlite.DB, part outbox.Part) outbox.Claim {
 	t.Helper()
-	c, err := db.Claim(t.Context(), "default", outbox.Max{Rows: 100, Bytes: 1 << 20})
+	c, err := db.Claim(t.Context(), outbox.DefaultTransport, part, outbox.ClaimLimit{Rows: 100, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := ""
-	for _, row := range c.Rows() {
-		names += row.Record.Key + string(row.Record.Body[len(row.Record.Body)-2:len(row.Record.Body)-1]) + " "
+	return c
+}
+
+// names lists rows: "a1 b1".
+func names(rows []outbox.ClaimedRow) string {
+	var all []string
+	for _, row := range rows {
+		var o order
+		_ = waybill.JSON{}.Decode(row.Record.Body, &o)
+		all = append(all, fmt.Sprint(o.Key, o.Seq))
 	}
-	return c, names
+	return strings.Join(all, " ")
+}
+
+// want claims a part and fails unless it has those rows. The claim stays open.
+func want(t *testing.T, db *waysqlite.DB, part outbox.Part, rows string) outbox.Claim {
+	t.Helper()
+	c := claim(t, db, part)
+	if got := names(c.Rows()); got != rows {
+		t.Fatalf("claim of %v: %q, want %q", part, got, rows)
+	}
+	return c
 }
 
 func settle(t *testing.T, c outbox.Claim, published []outbox.ClaimedRow, failed ...outbox.Failure) {
@@ -55,16 +74,16 @@ func TestSettleBumpsTheVersionOfTheBlockedKeys(t *testing.T) {
 	out := newOutbox(t, db, outbox.Config{})
 	put(t, out, order{"a", 1})
 	version := func() (v int) {
-		if err := db.ReadSQL().QueryRow("SELECT blocked_version FROM waybill_outbox_lane WHERE name = 'default'").Scan(&v); err != nil {
+		if err := db.ReadSQL().QueryRow("SELECT blocked_version FROM waybill_transport WHERE name = 'default'").Scan(&v); err != nil {
 			t.Fatal(err)
 		}
 		return v
 	}
 	before := version()
-	c, _ := claimed(t, db)
+	c := claim(t, db, outbox.Keyed)
 	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errors.New("refused")})
 	blocked := version()
-	c, _ = claimed(t, db)
+	c = want(t, db, outbox.Retries, "a1")
 	settle(t, c, c.Rows())
 	if released := version(); blocked == before || released == blocked {
 		t.Errorf("blocked_version %d, after a block %d, after its release %d: want three values", before, blocked, released)

@@ -1,11 +1,8 @@
 package waysqlite_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"slices"
-	"strings"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -18,74 +15,31 @@ import (
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
-var all = outbox.Max{Rows: 1 << 20, Bytes: 1 << 30}
-
-// refuse has the head of a claim of the outbox refused for the last time.
+// refuse has the first keyed row refused for the last time.
 func refuse(t *testing.T, db *waysqlite.DB, policy outbox.Policy) {
 	t.Helper()
-	c, err := db.Claim(t.Context(), outbox.DefaultTransport, all)
-	if err != nil || len(c.Rows()) == 0 {
-		t.Fatalf("Claim = %v, %v", c, err)
+	c := claim(t, db, outbox.Keyed)
+	if len(c.Rows()) == 0 {
+		t.Fatal("nothing to refuse")
 	}
-	if err := c.Settle(t.Context(), nil, []outbox.Failure{{Row: c.Rows()[0], Err: errRefused, Policy: policy, Exhausted: true}}); err != nil {
-		t.Fatal(err)
-	}
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: policy, Exhausted: true})
 }
 
-func letGo(t *testing.T, db *waysqlite.DB) {
+func letGo(t *testing.T, db *waysqlite.DB, q admin.BlockedQuery, keys int) {
 	t.Helper()
-	if n, err := db.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 1 {
-		t.Fatalf("Release = %d, %v, want 1", n, err)
+	if n, err := db.Release(t.Context(), q); err != nil || n != keys {
+		t.Fatalf("Release = %d, %v, want %d", n, err, keys)
 	}
 }
 
-// Workers of one relay share the right to relay the file. Whatever they claim at
-// once, a parked row is handed out once, and what comes later of its key after it.
-func TestReleaseIsInOneClaimAtATime(t *testing.T) {
-	db := open(t, waysqlite.Config{Normal: true})
-	const parked, rows = 60, 90
-	for i := range parked {
-		dispatch(t, db, outbox.Config{}, order{"k", i})
+// blocked returns the only entry.
+func blocked(t *testing.T, db *waysqlite.DB) admin.BlockedKey {
+	t.Helper()
+	found, err := db.Blocked(t.Context(), "", 0)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("Blocked = %+v, %v, want one", found, err)
 	}
-	refuse(t, db, outbox.Park)
-	for i := parked; i < rows; i++ {
-		dispatch(t, db, outbox.Config{}, order{"k", i})
-	}
-	letGo(t, db)
-	var mu sync.Mutex
-	var got []order
-	var workers sync.WaitGroup
-	for worker := range 6 {
-		claim := []func(context.Context, string, outbox.Max) (outbox.Claim, error){db.Claim, db.ClaimReleasing}[worker%2]
-		workers.Go(func() {
-			ctx := t.Context()
-			for start := time.Now(); time.Since(start) < 20*time.Second; {
-				c, err := claim(ctx, outbox.DefaultTransport, outbox.Max{Rows: 2, Bytes: 1 << 20})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				for _, row := range c.Rows() {
-					var o order
-					_ = waybill.JSON{}.Decode(row.Record.Body, &o)
-					got = append(got, o)
-				}
-				done := len(got) >= rows
-				mu.Unlock()
-				if err := c.Settle(ctx, c.Rows(), nil); err != nil {
-					t.Error(err)
-				}
-				if done {
-					return
-				}
-			}
-		})
-	}
-	workers.Wait()
-	if perKey(t, got); len(got) != rows {
-		t.Errorf("%d rows were handed out, want each of %d once", len(got), rows)
-	}
+	return found[0]
 }
 
 // ordered publishes what follows in a key before what is ahead is confirmed.
@@ -93,141 +47,219 @@ type ordered struct{ *recorder }
 
 func (ordered) Stream(*waybill.Record) string { return "" }
 
-func pipelined() outbox.RelayConfig {
-	return outbox.RelayConfig{
-		Pipelined: true, MaxAttempts: 3, Retry: waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour, Jitter: -1},
-		OnExhausted: func(string) outbox.Policy { return outbox.Park },
-	}
-}
-
 // Where several messages of a key are on their way together, several are refused
-// together. Those behind the head count for nothing: the key is parked from there.
-func TestKeyOfSeveralRefusedMessagesIsParked(t *testing.T) {
+// together. Those behind the head count for nothing.
+func TestSeveralRefusedMessagesOfAKeyAreOneEntry(t *testing.T) {
 	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1}, order{"k", 2})
+	put(t, newOutbox(t, db, outbox.Config{}), order{"k", 0}, order{"k", 1}, order{"k", 2})
 	sink := &recorder{refuse: func(*waybill.Record) error { return errRefused }}
-	for range 3 {
-		drain(t, db, ordered{sink}, pipelined())
-		letGo(t, db)
-	}
-	found, err := db.Failed(t.Context(), admin.FailedQuery{State: admin.Parked})
-	if err != nil || len(found) != 3 || found[0].Failures != 3 {
-		t.Errorf("parked: %+v, %v, want all three", found, err)
+	cfg := outbox.RelayConfig{Pipelined: true, Retry: waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour, Jitter: -1}}
+	drain(t, db, ordered{sink}, cfg)
+	if b := blocked(t, db); b.Failures != 1 || b.Waiting != 3 {
+		t.Errorf("blocked: %+v, want one failure and three that wait", b)
 	}
 	sink.refuse = nil
-	drain(t, db, ordered{sink}, pipelined())
+	letGo(t, db, admin.BlockedQuery{}, 1)
+	drain(t, db, ordered{sink}, cfg)
 	if diff := cmp.Diff([]order{{"k", 0}, {"k", 1}, {"k", 2}}, sink.got); diff != "" {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
 }
 
-// What was published together with a refused head does not make it a new one.
-func TestHeadThatIsPassedIsParked(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{}, order{"k", 0})
-	var head waybill.MessageID
-	sink := &recorder{refuse: func(rec *waybill.Record) error {
-		if head.IsZero() {
-			head = rec.ID
-		}
-		if rec.ID == head {
-			return errRefused
-		}
-		return nil
-	}}
-	for i := range 3 {
-		dispatch(t, db, outbox.Config{}, order{"k", i + 1})
-		drain(t, db, ordered{sink}, pipelined())
-		letGo(t, db)
-	}
-	found, err := db.Failed(t.Context(), admin.FailedQuery{State: admin.Parked})
-	if err != nil || len(found) != 1 || found[0].ID != head || found[0].Failures != 3 {
-		t.Errorf("parked: %+v, %v, want the head after 3 attempts", found, err)
-	}
-}
-
 // A message whose result did not come, and that is ahead of the refused one of its
-// key, is parked ahead of it.
-func TestKeyIsParkedFromItsFirstMessage(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1}, order{"k", 2}, order{"k", 3})
-	c, err := db.Claim(t.Context(), outbox.DefaultTransport, all)
-	if err != nil || len(c.Rows()) != 4 {
-		t.Fatalf("Claim = %v, %v", c, err)
+// key, is the head: tried first, set aside first, and not to blame.
+func TestKeyIsBlockedFromItsFirstMessage(t *testing.T) {
+	for _, policy := range []outbox.Policy{outbox.Block, outbox.Park} {
+		db := open(t, waysqlite.Config{})
+		put(t, newOutbox(t, db, outbox.Config{}), order{"k", 0}, order{"k", 1}, order{"k", 2}, order{"k", 3})
+		c := want(t, db, outbox.Keyed, "k0 k1 k2 k3")
+		settle(t, c, c.Rows()[:1], outbox.Failure{Row: c.Rows()[2], Err: errRefused, Policy: policy, Exhausted: policy == outbox.Park})
+		b := blocked(t, db)
+		if b.HeadID != c.Rows()[1].Record.ID || b.Failures != 0 || b.Waiting != 3 {
+			t.Errorf("%s: %+v, want k1 as the head, without failures, and three that wait", policy, b)
+		}
+		want(t, db, outbox.Keyed, "")
+		if policy == outbox.Block {
+			c = want(t, db, outbox.Retries, "k1")
+			settle(t, c, c.Rows())
+			want(t, db, outbox.Keyed, "k2 k3")
+			continue
+		}
+		if b.Parked != 3 {
+			t.Errorf("%d rows are set aside, want 3", b.Parked)
+		}
+		letGo(t, db, admin.BlockedQuery{}, 1)
+		want(t, db, outbox.Keyed, "k1 k2 k3")
 	}
-	failed := outbox.Failure{Row: c.Rows()[2], Err: errRefused, Policy: outbox.Park, Exhausted: true}
-	if err := c.Settle(t.Context(), c.Rows()[:1], []outbox.Failure{failed}); err != nil {
-		t.Fatal(err)
-	}
-	found, err := db.Failed(t.Context(), admin.FailedQuery{Key: "k"})
-	if err != nil || len(found) != 3 {
-		t.Fatalf("Failed = %+v, %v, want all that are not published", found, err)
-	}
-	for i, m := range found {
-		if m.ID != c.Rows()[1+i].Record.ID {
-			t.Errorf("parked as number %d of the key: %+v", i, m)
+}
+
+// A failure counts once the claim that it is of is settled, and not for a row that an
+// operator has skipped meanwhile.
+func TestHeadSkippedWhileItIsPublishedBlocksNothing(t *testing.T) {
+	for _, policy := range []outbox.Policy{outbox.Block, outbox.Park, outbox.Skip} {
+		db := open(t, waysqlite.Config{})
+		put(t, newOutbox(t, db, outbox.Config{}), order{"k", 0}, order{"k", 1})
+		c := want(t, db, outbox.Keyed, "k0 k1")
+		settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused})
+		c = want(t, db, outbox.Retries, "k0")
+		letGo(t, db, admin.BlockedQuery{Key: "k", SkipHead: true}, 1)
+		settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: policy, Exhausted: policy != outbox.Block})
+		settle(t, want(t, db, outbox.Keyed, "k1"), nil)
+		if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: 1}) {
+			t.Errorf("%s: Left = %+v, %v", policy, left, err)
+		}
+		if found, err := db.Failed(t.Context(), admin.FailedQuery{}); err != nil || len(found) != 1 {
+			t.Errorf("%s: Failed = %+v, %v, want k0 once", policy, found, err)
 		}
 	}
 }
 
-// A released key that is refused waits for its time, whatever else is released.
-func TestReleasedKeyThatIsRefusedWaits(t *testing.T) {
+// An operator who deletes the head of a blocked key by SQL lets the key go on.
+func TestEntryWithoutARowIsDropped(t *testing.T) {
 	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{}, order{"a", 0}, order{"b", 0})
-	refuse(t, db, outbox.Park)
-	refuse(t, db, outbox.Park)
-	if n, err := db.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 2 {
-		t.Fatalf("Release = %d, %v", n, err)
-	}
-	c, err := db.ClaimReleasing(t.Context(), outbox.DefaultTransport, all)
-	if err != nil || len(c.Rows()) != 2 {
-		t.Fatalf("ClaimReleasing = %v, %v", c, err)
-	}
-	if err := c.Settle(t.Context(), nil, []outbox.Failure{{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Hour}}); err != nil {
+	put(t, newOutbox(t, db, outbox.Config{}), order{"k", 0}, order{"k", 1})
+	c := want(t, db, outbox.Keyed, "k0 k1")
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused})
+	want(t, db, outbox.Keyed, "") // a cursor stands behind k1 now
+	if _, err := db.SQL().Exec("DELETE FROM waybill_outbox WHERE id = ?", c.Rows()[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	again, err := db.ClaimReleasing(t.Context(), outbox.DefaultTransport, all)
-	if err != nil || len(again.Rows()) != 1 || again.Rows()[0].ID != c.Rows()[1].ID {
-		t.Errorf("ClaimReleasing = %+v, %v, want the other key", again.Rows(), err)
-	}
+	want(t, db, outbox.Retries, "")
+	want(t, db, outbox.Keyed, "k1")
 }
 
-// No index finds the rows of a key, so the look for them ends somewhere. What is
-// beyond waits, and keeps its order.
-func TestRowsFarBehindAParkedHeadWaitInTheOutbox(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1})
-	if _, err := db.SQL().Exec("UPDATE sqlite_sequence SET seq = 1000000 WHERE name = 'waybill_outbox'"); err != nil {
-		t.Fatal(err)
-	}
-	dispatch(t, db, outbox.Config{}, order{"k", 2}, order{"far", 0})
-	c, err := db.Claim(t.Context(), outbox.DefaultTransport, all)
-	if err != nil || len(c.Rows()) != 4 {
-		t.Fatalf("Claim = %v, %v", c, err)
-	}
-	var failed []outbox.Failure
-	for _, i := range []int{0, 3} {
-		failed = append(failed, outbox.Failure{Row: c.Rows()[i], Err: errRefused, Policy: outbox.Park, Exhausted: true})
-	}
-	if err := c.Settle(t.Context(), nil, failed); err != nil {
-		t.Fatal(err)
-	}
-	found, err := db.Blocked(t.Context(), "", 0)
-	if err != nil || len(found) != 2 {
-		t.Fatalf("Blocked = %+v, %v", found, err)
-	}
-	for _, b := range found {
-		if want := map[string][2]int{"k": {2, 1}, "far": {1, 0}}[b.Key]; b.State != admin.Parked || [2]int{b.Parked, b.Waiting} != want {
-			t.Errorf("of key %s %d are parked and %d wait, want %v: %+v", b.Key, b.Parked, b.Waiting, want, b)
+// Thousands of parked keys come back in order while others are published, and no
+// transaction of the release is long.
+func TestReleaseOfManyKeysKeepsOrderAndLiveTraffic(t *testing.T) {
+	const keys, each = 3000, 2
+	db := open(t, waysqlite.Config{Normal: true})
+	out := newOutbox(t, db, outbox.Config{})
+	var parked []order
+	for seq := range each {
+		for key := range keys {
+			parked = append(parked, order{fmt.Sprint("p", key), seq})
 		}
 	}
-	if n, err := db.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 2 {
-		t.Fatalf("Release = %d, %v", n, err)
+	put(t, out, parked...)
+	park := []outbox.Failure{}
+	c, err := db.Claim(t.Context(), outbox.DefaultTransport, outbox.Keyed, outbox.ClaimLimit{Rows: keys, Bytes: 1 << 30})
+	if err != nil || len(c.Rows()) != keys {
+		t.Fatalf("claim of %d rows, %v", len(c.Rows()), err)
 	}
+	for _, row := range c.Rows() {
+		park = append(park, outbox.Failure{Row: row, Err: errRefused, Policy: outbox.Park, Exhausted: true})
+	}
+	settle(t, c, nil, park...)
+	if n := count(t, db, "SELECT count(*) FROM waybill_outbox WHERE bucket = 1024"); n != keys*each {
+		t.Fatalf("%d rows are set aside, want %d", n, keys*each)
+	}
+	var behind []order // waits while its key is parked
+	for key := 0; key < keys; key += 3 {
+		behind = append(behind, order{fmt.Sprint("p", key), each})
+	}
+	put(t, out, behind...)
 	sink := &recorder{}
-	drain(t, db, sink, outbox.RelayConfig{Batch: 1}) // a drain looks until nothing is released
-	if n := perKey(t, sink.got); n["k"] != 3 || n["far"] != 1 {
-		t.Errorf("published %v", sink.got)
+	relay, err := outbox.NewRelay(db, sink, outbox.RelayConfig{Batch: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := run(t, relay)
+	var live sync.WaitGroup
+	released := make(chan struct{})
+	var slowest time.Duration
+	sent := 0
+	live.Go(func() {
+		for ; ; sent++ {
+			select {
+			case <-released:
+				return
+			default:
+			}
+			start := time.Now()
+			put(t, out, order{"live", sent})
+			slowest = max(slowest, time.Since(start))
+			time.Sleep(time.Millisecond)
+		}
+	})
+	start := time.Now()
+	letGo(t, db, admin.BlockedQuery{}, keys)
+	took := time.Since(start)
+	close(released)
+	live.Wait()
+	total := keys*each + len(behind) + sent
+	for deadline := time.Now().Add(30 * time.Second); sink.count() < total && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	stop()
+	n := perKey(t, sink.got)
+	if len(sink.got) != total || n["live"] != sent {
+		t.Errorf("%d rows were published, %d live, want %d, %d", len(sink.got), n["live"], total, sent)
+	}
+	t.Logf("released in %v; the slowest of %d dispatches took %v", took, sent, slowest)
+	if slowest > took/2+time.Second { // not one transaction
+		t.Errorf("a dispatch took %v during the release", slowest)
+	}
+}
+
+// A key with more rows than one transaction brings back stays blocked until the last.
+func TestReleaseOfALongKeyIsBlockedUntilItsEnd(t *testing.T) {
+	db := open(t, waysqlite.Config{Normal: true})
+	out := newOutbox(t, db, outbox.Config{})
+	const rows = 2500
+	var all []order
+	for seq := range rows {
+		all = append(all, order{"k", seq})
+	}
+	put(t, out, all...)
+	refuse(t, db, outbox.Park)
+	put(t, out, order{"k", rows})
+	stop := make(chan struct{})
+	var got []order
+	var reader sync.WaitGroup
+	reader.Go(func() { // claims as often as it can
+		for ended := false; ; {
+			select {
+			case <-stop:
+				ended = true
+			default:
+			}
+			c := claim(t, db, outbox.Keyed)
+			for _, row := range c.Rows() {
+				var o order
+				_ = waybill.JSON{}.Decode(row.Record.Body, &o)
+				got = append(got, o)
+			}
+			settle(t, c, c.Rows())
+			if ended && len(c.Rows()) == 0 {
+				return
+			}
+		}
+	})
+	letGo(t, db, admin.BlockedQuery{Key: "k"}, 1)
+	close(stop)
+	reader.Wait()
+	if n := perKey(t, got); n["k"] != rows+1 {
+		t.Errorf("%d rows came, want %d", n["k"], rows+1)
+	}
+}
+
+// SkipHead takes the first row away, once, however many transactions the rest takes.
+func TestSkipHeadOfAParkedKey(t *testing.T) {
+	db := open(t, waysqlite.Config{Normal: true})
+	out := newOutbox(t, db, outbox.Config{})
+	const rows = 1500
+	var all []order
+	for seq := range rows {
+		all = append(all, order{"k", seq})
+	}
+	put(t, out, all...)
+	refuse(t, db, outbox.Park)
+	letGo(t, db, admin.BlockedQuery{SkipHead: true}, 1)
+	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: rows - 1}) {
+		t.Errorf("Left = %+v, %v", left, err)
+	}
+	if found, err := db.Failed(t.Context(), admin.FailedQuery{}); err != nil || len(found) != 1 || found[0].Failures != 1 {
+		t.Errorf("Failed = %+v, %v, want the head", found, err)
 	}
 }
 
@@ -235,13 +267,11 @@ func TestRowsFarBehindAParkedHeadWaitInTheOutbox(t *testing.T) {
 func TestRetryFailedNeedsNoOutbox(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	dispatch(t, db, outbox.Config{To: "events"}, order{"k", 0})
-	c, err := db.Claim(t.Context(), "events", all)
+	c, err := db.Claim(t.Context(), "events", outbox.Keyed, outbox.ClaimLimit{Rows: 1, Bytes: 1})
 	if err != nil || len(c.Rows()) != 1 {
 		t.Fatalf("Claim = %v, %v", c, err)
 	}
-	if err := c.Settle(t.Context(), nil, []outbox.Failure{{Row: c.Rows()[0], Err: errRefused, Policy: outbox.Skip, Exhausted: true}}); err != nil {
-		t.Fatal(err)
-	}
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: outbox.Skip, Exhausted: true})
 	operator := openAt(t, db.Path(), waysqlite.Config{})
 	if n, err := operator.RetryFailed(t.Context(), 1); err != nil || n != 1 {
 		t.Errorf("RetryFailed = %d, %v", n, err)
@@ -252,7 +282,7 @@ func TestRetryFailedNeedsNoOutbox(t *testing.T) {
 	}
 }
 
-// What cannot be read can be given up, and looked at.
+// A row that cannot be read can be skipped, and looked at.
 func TestUnreadableRowIsSkipped(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	dispatch(t, db, outbox.Config{}, order{"k", 0})
@@ -278,80 +308,4 @@ func TestUnreadableRowIsSkipped(t *testing.T) {
 	if again, err := db.Failed(t.Context(), admin.FailedQuery{}); err != nil || !cmp.Equal(again, found) {
 		t.Errorf("after the retry that failed: %+v, %v, want %+v", again, err, found)
 	}
-}
-
-// The version before knows nothing of the failure store: its relays claim nothing
-// of a parked key, and its release is refused.
-func TestVersionBeforeLeavesParkedKeysAlone(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1})
-	refuse(t, db, outbox.Park)
-	for _, state := range []string{admin.Parked, admin.Releasing} {
-		if found, err := db.Blocked(t.Context(), "", 0); err != nil || len(found) != 1 || found[0].State != state {
-			t.Fatalf("Blocked = %+v, %v, want one that is %s", found, err, state)
-		}
-		if _, err := db.SQL().Exec("UPDATE waybill_outbox_blocked SET next_attempt_at = 0"); err == nil || !strings.Contains(err.Error(), "CHECK") {
-			t.Errorf("a %s key was let go: %v", state, err)
-		}
-		if n := count(t, db, "SELECT count(*) FROM waybill_outbox_blocked WHERE next_attempt_at > unixepoch('9999-12-30') * 1000000"); n != 1 {
-			t.Errorf("a %s key will be due", state)
-		}
-		letGo(t, db)
-	}
-}
-
-func TestSchemaDownKeepsTheFailureStore(t *testing.T) {
-	db := open(t, waysqlite.Config{})
-	dispatch(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1})
-	refuse(t, db, outbox.Skip)
-	refused := func(what string) {
-		t.Helper()
-		if _, err := db.SchemaDown(t.Context()); !errors.Is(err, admin.ErrSchema) {
-			t.Errorf("with %s: SchemaDown = %v", what, err)
-		}
-	}
-	refused("a skipped message")
-	if n, err := db.RemoveFailed(t.Context(), 1); err != nil || n != 1 {
-		t.Fatalf("RemoveFailed = %d, %v", n, err)
-	}
-	refuse(t, db, outbox.Park)
-	refused("a parked one")
-	if n, err := db.RemoveFailed(t.Context(), 2); err != nil || n != 1 {
-		t.Fatalf("RemoveFailed = %d, %v", n, err)
-	}
-	refused("a parked key")
-	letGo(t, db)
-	refused("a releasing key")
-	if _, err := db.ClaimReleasing(t.Context(), outbox.DefaultTransport, all); err != nil {
-		t.Fatal(err)
-	}
-	before := schema(t, db)
-	down, err := db.SchemaDown(t.Context())
-	if err != nil || down.Version != down.Wanted-1 || !slices.Equal(down.Pending, []string{down.Undone}) {
-		t.Fatalf("SchemaDown = %+v, %v", down, err)
-	}
-	if up, err := db.SchemaUp(t.Context()); err != nil || up.Err() != nil {
-		t.Fatalf("SchemaUp = %+v, %v", up, err)
-	}
-	if diff := cmp.Diff(before, schema(t, db)); diff != "" {
-		t.Errorf("the tables after down and up (-before +after):\n%s", diff)
-	}
-}
-
-// schema is what the tables are made of.
-func schema(t *testing.T, db *waysqlite.DB) (statements []string) {
-	t.Helper()
-	rows, err := db.SQL().Query("SELECT coalesce(sql, name) FROM sqlite_schema ORDER BY name")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
-			t.Fatal(err)
-		}
-		statements = append(statements, strings.Join(strings.Fields(s), " "))
-	}
-	return statements
 }

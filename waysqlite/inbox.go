@@ -68,8 +68,8 @@ func (db *DB) Seen(ctx context.Context, e inbox.Entry) (bool, error) {
 
 // Mark implements inbox.Log.
 func (db *DB) Mark(ctx context.Context, e inbox.Entry) error {
-	return db.write(ctx, func(tx *sql.Tx) error {
-		_, err := db.Remember(ctx, tx, e)
+	return db.write(ctx, func(tx *txn) error {
+		_, err := db.Remember(ctx, tx.Tx, e)
 		return err
 	})
 }

@@ -79,30 +79,11 @@ func (q *Queue) store(ctx context.Context, items []outbox.Item) error {
 	if err := q.db.checkSchema(ctx); err != nil {
 		return fmt.Errorf("%w: %w", waybill.ErrUnavailable, err) // no message's fault
 	}
-	insert, err := q.db.stmt(ctx, q.db.queueSQL.Query("insert"))
-	if err != nil {
-		return err
+	rows := make([]outbox.Row, len(items))
+	for i, item := range items {
+		rows[i] = outbox.Row{Record: item.Record, Queue: q.name}
 	}
-	err = q.db.write(ctx, func(tx *sql.Tx) error {
-		insert := tx.StmtContext(ctx, insert)
-		for _, item := range items {
-			rec := item.Record
-			if rec.Delay > 0 {
-				if err := q.db.insert(ctx, tx, nil, []outbox.Row{{Record: rec, Queue: q.name}}); err != nil {
-					return err
-				}
-				continue
-			}
-			meta, err := headers.Encode(rec)
-			if err != nil {
-				return err
-			}
-			if _, err := insert.ExecContext(ctx, q.name, rec.ID[:], rec.Name, rec.Key, meta, bodyOf(rec), rec.DispatchedAt.UnixMicro()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err := q.db.write(ctx, func(tx *txn) error { return q.db.insert(ctx, tx, rows) })
 	if err != nil {
 		return fmt.Errorf("queue %s: %w", q.name, err)
 	}
@@ -144,7 +125,7 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, erro
 }
 
 func (q *Queue) claim(ctx context.Context, max int) ([]*waybill.Delivery, error) {
-	if err := q.db.moveDue(ctx); err != nil {
+	if err := q.db.promote(ctx); err != nil {
 		return nil, err
 	}
 	var now int64
@@ -156,7 +137,7 @@ func (q *Queue) claim(ctx context.Context, max int) ([]*waybill.Delivery, error)
 		return nil, translate(err)
 	}
 	var lent []*waybill.Delivery
-	err := q.db.write(ctx, func(tx *sql.Tx) (err error) {
+	err := q.db.write(ctx, func(tx *txn) (err error) {
 		// A claim that began is not cut off: what it lent would be nobody's until
 		// the lease ends.
 		ctx := context.WithoutCancel(ctx)
@@ -164,7 +145,7 @@ func (q *Queue) claim(ctx context.Context, max int) ([]*waybill.Delivery, error)
 		if err := tx.QueryRowContext(ctx, q.db.outboxSQL.Query("now")).Scan(&now); err != nil {
 			return err
 		}
-		lent, err = q.lend(ctx, tx, now, max)
+		lent, err = q.lend(ctx, tx.Tx, now, max)
 		return err
 	})
 	if err != nil {
@@ -247,26 +228,18 @@ func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery,
 // each runs a statement for every delivery in one transaction and returns those
 // whose lease is lost.
 func (q *Queue) each(ctx context.Context, verb string, ds []*waybill.Delivery, args ...any) ([]*waybill.Delivery, error) {
-	statement, err := q.db.stmt(ctx, q.db.queueSQL.Query(verb))
-	if err != nil {
-		return nil, err
-	}
 	var lost []*waybill.Delivery
-	err = q.db.write(ctx, func(tx *sql.Tx) error {
-		lost = lost[:0]
-		statement := tx.StmtContext(ctx, statement)
+	err := q.db.write(ctx, func(tx *txn) error {
 		for _, d := range ds {
 			t, ok := d.Tag.(tag)
 			if !ok {
 				return errors.New("the delivery is not of this transport")
 			}
-			result, err := statement.ExecContext(ctx, append([]any{t.id, q.holder, t.lease}, args...)...)
+			n, err := tx.exec(ctx, q.db.queueSQL.Query(verb), append([]any{t.id, q.holder, t.lease}, args...)...)
 			if err != nil {
 				return err
 			}
-			if n, err := result.RowsAffected(); err != nil {
-				return err
-			} else if n == 0 {
+			if n == 0 {
 				lost = append(lost, d)
 			}
 		}

@@ -115,59 +115,6 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	return status, nil
 }
 
-// SchemaDown implements admin.Database.
-func (db *DB) SchemaDown(ctx context.Context) (admin.SchemaStatus, error) {
-	tx, err := db.writer.BeginTx(ctx, nil)
-	if err != nil {
-		return admin.SchemaStatus{}, fmt.Errorf("schema down: %w", translate(err))
-	}
-	defer func() { _ = tx.Rollback() }()
-	undone, err := db.migrateDown(ctx, tx)
-	if err != nil {
-		return admin.SchemaStatus{}, fmt.Errorf("schema down: %w", translate(err))
-	}
-	if err := tx.Commit(); err != nil {
-		return admin.SchemaStatus{}, fmt.Errorf("schema down: %w", translate(err))
-	}
-	status, err := db.SchemaStatus(ctx)
-	status.Undone = undone
-	return status, err
-}
-
-// migrateDown undoes the newest migration.
-func (db *DB) migrateDown(ctx context.Context, tx *sql.Tx) (name string, err error) {
-	all, err := migrations(db.prefix)
-	if err != nil {
-		return "", err
-	}
-	current, err := db.schemaVersion(ctx, tx)
-	if err != nil {
-		return "", err
-	}
-	i := slices.IndexFunc(all, func(m migration) bool { return m.version == current })
-	if i < 1 {
-		return "", fmt.Errorf("%w: version %d has none before it", admin.ErrSchema, current)
-	}
-	if all[i-1].version < failedVersion {
-		var some bool
-		if err := tx.QueryRowContext(ctx, db.failedSQL.Query("any_failed")).Scan(&some); err != nil {
-			return "", err
-		}
-		if some {
-			return "", fmt.Errorf("%w: version %d has no failure store: release what is parked, and retry or remove what is in `waybill failed list` first", admin.ErrSchema, all[i-1].version)
-		}
-	}
-	text, err := sqlFiles.ReadFile("sql/down/" + all[i].name + ".sql")
-	if err != nil {
-		return "", err
-	}
-	back := migration{all[i-1].version, all[i].name, sqlfile.Rewrite(string(text), db.prefix)}
-	return back.name, db.migrate(ctx, tx, back)
-}
-
-// failedVersion is the first with a failure store.
-const failedVersion = 2
-
 // Rebucket implements admin.Database.
 func (db *DB) Rebucket(context.Context, int, bool) (admin.Rebucketed, error) {
 	return admin.Rebucketed{}, errors.New("rebucket: a SQLite outbox has no buckets: one transaction writes at a time")

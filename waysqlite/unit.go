@@ -21,8 +21,9 @@ type unit struct {
 
 	mu    sync.Mutex // a transaction may be shared by goroutines
 	rows  []outbox.Row
-	depth int // of savepoints
-	parts int // of a group, so far
+	depth int  // of savepoints
+	parts int  // of a group, so far
+	over  bool // the function has returned
 
 	// Only touched under the connection's lock, by hooks and InTx.
 	ready bool // to commit: the function has returned and the rows are flushed
@@ -41,6 +42,17 @@ func (u *unit) undo(mark int) {
 	defer u.mu.Unlock()
 	u.rows = u.rows[:min(mark, len(u.rows))]
 }
+
+// finish ends the unit for dispatchers and returns its rows.
+func (u *unit) finish() []outbox.Row {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	return u.rows
+}
+
+// errOver says that a message would have been added to rows that are written already.
+var errOver = errors.New("the unit of work is over")
 
 // units are those that are open in this process: *sql.Tx -> *unit.
 var units sync.Map
@@ -83,10 +95,6 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if err := db.checkSchema(ctx); err != nil {
 		return err
 	}
-	insert, err := db.stmt(ctx, db.outboxSQL.Query("insert_outbox"))
-	if err != nil {
-		return err
-	}
 	// The transaction begins and ends by our word alone: a context that ends
 	// between COMMIT and its answer must not decide what we report.
 	conn, err := db.writerConn(ctx)
@@ -118,14 +126,15 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if u.ended {
 		return errEnded
 	}
-	if err := db.insert(ctx, tx, tx.StmtContext(ctx, insert), u.rows); err != nil {
+	rows := u.finish()
+	if err := db.insert(ctx, newTxn(tx), rows); err != nil {
 		return err
 	}
 	u.ready = true
 	if err := tx.Commit(); err != nil {
-		return commitError(err, u.rows)
+		return commitError(err, rows)
 	}
-	db.hintRows(u.rows)
+	db.hintRows(rows)
 	return nil
 }
 
@@ -216,42 +225,53 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 		return err
 	}
 	if u == nil {
-		return db.insert(ctx, tx, nil, rows)
+		tx := newTxn(tx)
+		defer tx.close()
+		return db.insert(ctx, tx, rows)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.over {
+		return errOver
+	}
 	u.rows = append(u.rows, rows...)
 	return nil
 }
 
-// insert writes rows as part of tx; insertOutbox may be nil.
-func (db *DB) insert(ctx context.Context, tx *sql.Tx, insertOutbox *sql.Stmt, rows []outbox.Row) error {
+// insert writes rows as part of tx.
+func (db *DB) insert(ctx context.Context, tx *txn, rows []outbox.Row) error {
 	for _, row := range rows {
 		rec := row.Record
 		meta, err := headers.Encode(rec)
 		if err != nil {
 			return err
 		}
-		lane, err := db.laneOf(row)
-		if err != nil {
-			return err
+		to, query := db.insertInto(row)
+		args := []any{to, rec.ID[:], rec.Name, rec.Key, rec.DispatchedAt.UnixMicro(), meta, bodyOf(rec)}
+		if rec.Delay > 0 {
+			args = append(args, rec.Delay.Microseconds())
 		}
-		body, created := bodyOf(rec), rec.DispatchedAt.UnixMicro()
-		switch {
-		case rec.Delay > 0:
-			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_delayed"), created+rec.Delay.Microseconds(), nullIf(lane == 0, lane), nullIf(row.Queue == "", row.Queue), rec.ID[:], rec.Name, rec.Key, meta, body, created)
-		case row.Queue != "":
-			_, err = tx.ExecContext(ctx, db.queueSQL.Query("insert"), row.Queue, rec.ID[:], rec.Name, rec.Key, meta, body, created)
-		case insertOutbox != nil:
-			_, err = insertOutbox.ExecContext(ctx, lane, rec.ID[:], rec.Name, rec.Key, meta, body, created)
-		default:
-			_, err = tx.ExecContext(ctx, db.outboxSQL.Query("insert_outbox_by_name"), row.Transport, rec.ID[:], rec.Name, rec.Key, meta, body, created)
-		}
-		if err != nil {
+		switch n, err := tx.exec(ctx, query, args...); {
+		case err != nil:
 			return fmt.Errorf("insert %s: %w", rec.Name, translate(err))
+		case n == 0:
+			return fmt.Errorf("insert %s: transport %q is unknown in this database", rec.Name, to)
 		}
 	}
 	return nil
+}
+
+// insertInto returns the statement that inserts a row, and the transport or queue.
+func (db *DB) insertInto(row outbox.Row) (to, query string) {
+	switch delayed := row.Record.Delay > 0; {
+	case delayed && row.Queue != "":
+		return row.Queue, db.outboxSQL.Query("insert_delayed_local")
+	case delayed:
+		return row.Transport, db.outboxSQL.Query("insert_delayed")
+	case row.Queue != "":
+		return row.Queue, db.queueSQL.Query("insert")
+	}
+	return row.Transport, db.outboxSQL.Query("insert")
 }
 
 // bodyOf returns a body that is not NULL in the database.
@@ -260,13 +280,6 @@ func bodyOf(rec *waybill.Record) []byte {
 		return []byte{}
 	}
 	return rec.Body
-}
-
-func nullIf(null bool, v any) any {
-	if null {
-		return nil
-	}
-	return v
 }
 
 func (db *DB) hintRows(rows []outbox.Row) {

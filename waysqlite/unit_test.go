@@ -14,22 +14,23 @@ import (
 )
 
 // pending returns the bodies that wait in the outbox, in order.
-func pending(t testing.TB, db *waysqlite.DB, transport string) []order {
+func pending(t testing.TB, db *waysqlite.DB, transport string) (all []order) {
 	t.Helper()
-	claim, err := db.Claim(t.Context(), transport, outbox.Max{Rows: 1 << 20, Bytes: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := claim.Settle(t.Context(), nil, nil); err != nil {
-		t.Fatal(err)
-	}
-	var all []order
-	for _, row := range claim.Rows() {
-		var o order
-		if err := (waybill.JSON{}).Decode(row.Record.Body, &o); err != nil {
+	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries} {
+		claim, err := db.Claim(t.Context(), transport, part, outbox.ClaimLimit{Rows: 1 << 20, Bytes: 1 << 30})
+		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, o)
+		if err := claim.Settle(t.Context(), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range claim.Rows() {
+			var o order
+			if err := (waybill.JSON{}).Decode(row.Record.Body, &o); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, o)
+		}
 	}
 	return all
 }

@@ -154,3 +154,23 @@ func (r *recorder) Publish(_ context.Context, items []outbox.Item, results chan<
 		results <- outbox.Result{Seq: item.Seq, Err: err}
 	}
 }
+
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.got)
+}
+
+// run runs a relay until stop.
+func run(t *testing.T, relay *outbox.Relay) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -17,13 +17,13 @@ import (
 
 // Outbox is the suite of an outbox: what is dispatched, and what relays find.
 func Outbox[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
-	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), unserializedCases[TX](), relayCases[TX](), failureCases[TX]()))
+	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), relayCases[TX](), parkedCases[TX](), failureCases[TX]()))
 }
 
 // Dispatch is the half of Outbox that depends on the type of the transactions:
 // for a second library on the tables that Outbox has tested.
 func Dispatch[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
-	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), unserializedCases[TX]()))
+	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX]()))
 }
 
 func dispatchCases[TX any]() []testCase[TX] {

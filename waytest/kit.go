@@ -68,7 +68,7 @@ var (
 	// noRetry means no second attempt before the test says so, however slow the
 	// machine is.
 	noRetry  = waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour, Jitter: -1}
-	manyRows = outbox.Max{Rows: 1 << 20, Bytes: 1 << 30}
+	manyRows = outbox.ClaimLimit{Rows: 1 << 20, Bytes: 1 << 30}
 )
 
 // patience is how long the suites wait for what must happen, on a machine that
@@ -149,14 +149,74 @@ func (s *site[TX]) wantTexts(want ...string) {
 	}
 }
 
-// claim takes rows of the default transport.
-func (s *site[TX]) claim(max outbox.Max) outbox.Claim {
+// parts are all parts of a transport.
+var parts = []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries}
+
+// claim takes rows of the default transport, of each part at most limit.
+func (s *site[TX]) claim(limit outbox.ClaimLimit) outbox.Claim {
 	s.t.Helper()
-	c, err := s.Store.Claim(context.Background(), outbox.DefaultTransport, max)
+	c, err := claimParts(s.Store, outbox.DefaultTransport, limit)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return c
+}
+
+// claimPart takes rows of one part of the default transport.
+func (s *site[TX]) claimPart(part outbox.Part, limit outbox.ClaimLimit) outbox.Claim {
+	s.t.Helper()
+	c, err := s.Store.Claim(context.Background(), outbox.DefaultTransport, part, limit)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// A partsClaim is one claim of each part, settled together.
+type partsClaim []outbox.Claim
+
+func claimParts(store outbox.Store, transport string, limit outbox.ClaimLimit) (outbox.Claim, error) {
+	var all partsClaim
+	for _, part := range parts {
+		c, err := store.Claim(context.Background(), transport, part, limit)
+		if err != nil {
+			return nil, errors.Join(err, all.Settle(context.Background(), nil, nil))
+		}
+		if len(c.Rows()) > 0 {
+			all = append(all, c)
+		}
+	}
+	return all, nil
+}
+
+// Rows implements outbox.Claim.
+func (p partsClaim) Rows() (all []outbox.ClaimedRow) {
+	for _, c := range p {
+		all = append(all, c.Rows()...)
+	}
+	return all
+}
+
+// Settle implements outbox.Claim.
+func (p partsClaim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) (err error) {
+	for _, c := range p {
+		var done []outbox.ClaimedRow
+		var not []outbox.Failure
+		for _, row := range c.Rows() {
+			for _, other := range published {
+				if other.Record == row.Record {
+					done = append(done, other)
+				}
+			}
+			for _, f := range failed {
+				if f.Row.Record == row.Record {
+					not = append(not, f)
+				}
+			}
+		}
+		err = errors.Join(err, c.Settle(ctx, done, not))
+	}
+	return err
 }
 
 func (s *site[TX]) settle(c outbox.Claim, published []outbox.ClaimedRow, failed ...outbox.Failure) {
@@ -190,9 +250,13 @@ func (s *site[TX]) take(transport string) []outbox.ClaimedRow {
 // visit claims until there is no more: a claim may be smaller than its bound.
 func visit(store outbox.Store, transport string, publish bool) (all []outbox.ClaimedRow, err error) {
 	var claims []outbox.Claim
-	seen := map[int64]bool{}
+	type id struct {
+		unkeyed bool // its ids are a table's own
+		row     int64
+	}
+	seen := map[id]bool{}
 	for {
-		c, claimErr := store.Claim(context.Background(), transport, manyRows)
+		c, claimErr := claimParts(store, transport, manyRows)
 		if claimErr != nil {
 			err = claimErr
 			break
@@ -203,10 +267,11 @@ func visit(store outbox.Store, transport string, publish bool) (all []outbox.Cla
 		claims = append(claims, c)
 		all = append(all, c.Rows()...)
 		for _, row := range c.Rows() {
-			if seen[row.ID] {
+			this := id{row.Record.Key == "", row.ID}
+			if seen[this] {
 				err = fmt.Errorf("row %d is in two claims at once", row.ID)
 			}
-			seen[row.ID] = true
+			seen[this] = true
 		}
 		if err != nil {
 			break
@@ -428,7 +493,7 @@ func otherBuckets(n int) (keys []string) {
 	return keys
 }
 
-// buckets is how many there are in a lane, by the specification of the tables.
+// buckets is how many a transport has, by the specification of the tables.
 const buckets = 64
 
 // often bounds how often rapid checks where a check takes long: n times, unless

@@ -171,8 +171,8 @@ type watchedStore struct {
 	by *watcher
 }
 
-func (s watchedStore) Claim(ctx context.Context, transport string, max outbox.Max) (outbox.Claim, error) {
-	c, err := s.Store.Claim(ctx, transport, max)
+func (s watchedStore) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
+	c, err := s.Store.Claim(ctx, transport, part, limit)
 	return watchedClaim{c, s.by}, err
 }
 

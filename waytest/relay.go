@@ -31,12 +31,12 @@ func relayCases[TX any]() []testCase[TX] {
 		{"ClaimOutOfTimeIsGoneOnWith", claimOutOfTimeIsGoneOnWith[TX]},
 		{"ReleaseChoosesWhatItLetsGo", releaseChoosesWhatItLetsGo[TX]},
 		{"ClaimIsBoundedByRowsAndBytes", claimIsBoundedByRowsAndBytes[TX]},
-		{"KeyedAndUnkeyedRowsDoNotStarveEachOther", keyedAndUnkeyedRowsDoNotStarveEachOther[TX]},
+		{"PartsAreClaimedApart", partsAreClaimedApart[TX]},
 		{"DelayedMessageIsOrderedFromItsDueTime", delayedMessageIsOrderedFromItsDueTime[TX]},
 		{"DelayedMessagesOfAKeyMoveInTheOrderTheyAreDue", delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX]},
 		{"OpenTransactionHoldsBackDelayedMessagesOfItsBucketAlone", openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX]},
 		{"DelayedMessageOfABusyKeyIsMoved", delayedMessageOfABusyKeyIsMoved[TX]},
-		{"LanesAreIndependent", lanesAreIndependent[TX]},
+		{"TransportsAreIndependent", transportsAreIndependent[TX]},
 		{"DispatcherDoesNotWaitForAPublish", dispatcherDoesNotWaitForAPublish[TX]},
 		{"RelaysShareTheWorkInOrder", relaysShareTheWorkInOrder[TX]},
 	}
@@ -49,7 +49,7 @@ func keyInFlightIsNobodyElses[TX any](t *testing.T, s *site[TX]) {
 	stores := s.relays(2)
 	p, others := sameBucket(1)[0], otherBuckets(40)
 	s.put(out, order{p, 1}, order{p, 2})
-	stuck := s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
+	stuck := s.claim(outbox.ClaimLimit{Rows: 1, Bytes: 1 << 20})
 	if got := names(stuck.Rows()); got != p+"1" {
 		t.Fatalf("claim of the stuck relay: %q", got)
 	}
@@ -101,7 +101,7 @@ func claimSeesWhatTheLastOwnerHasPublished[TX any](t *testing.T, s *site[TX]) {
 	for _, store := range append(s.relays(2), s.relays(2)...) {
 		all.Go(func() {
 			for start := time.Now(); time.Since(start) < patience; {
-				c, err := store.Claim(context.Background(), outbox.DefaultTransport, outbox.Max{Rows: 2, Bytes: 1 << 20})
+				c, err := store.Claim(context.Background(), outbox.DefaultTransport, outbox.Keyed, outbox.ClaimLimit{Rows: 2, Bytes: 1 << 20})
 				if err != nil {
 					t.Error(err)
 					return
@@ -165,7 +165,8 @@ func settleIsExact[TX any](t *testing.T, s *site[TX]) {
 	s.wantLeft("behind blocked heads", outbox.Left{Pending: 10, Blocked: 5})
 	s.wantWaiting("behind blocked heads", order{"a", 2}, order{"a", 3}, order{"a", 4}, order{"", 1}, order{"", 4})
 
-	// Failures are counted by head, and one that got through counts no more.
+	// Failures are counted by head, and one that got through counts no more. While
+	// a key is blocked, its head is claimed alone.
 	s.take(outbox.DefaultTransport)
 	s.put(out, order{"f", 1}, order{"f", 2})
 	for n, end := range []struct {
@@ -173,7 +174,7 @@ func settleIsExact[TX any](t *testing.T, s *site[TX]) {
 		want              string
 		failures          int
 	}{
-		{nil, []int{0}, "f1 f2", 0}, {nil, []int{0}, "f1 f2", 1}, {[]int{0}, []int{1}, "f1 f2", 2}, {nil, nil, "f2", 1}, {[]int{0}, nil, "f2", 1},
+		{nil, []int{0}, "f1 f2", 0}, {nil, []int{0}, "f1", 1}, {[]int{0}, nil, "f1", 2}, {nil, []int{0}, "f2", 0}, {nil, nil, "f2", 1}, {[]int{0}, nil, "f2", 1},
 	} {
 		c := s.claim(manyRows)
 		if len(c.Rows()) == 0 || names(c.Rows()) != end.want || c.Rows()[0].Failures != end.failures {
@@ -370,7 +371,7 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
 		}
 		return !maps.EqualFunc(byKey(got.Rows()), group([]order{{d, 1}}), slices.Equal[[]int])
 	})
-	third := want("when a is due", order{a, 1}, order{a, 2}, order{d, 1})
+	third := want("when a is due", order{a, 1}, order{d, 1})
 	s.settle(third, []outbox.ClaimedRow{s.row(third, order{a, 1})})
 	fourth := want("after the head got through", order{a, 2}, order{d, 1})
 	s.settle(fourth, []outbox.ClaimedRow{s.row(fourth, order{a, 2})})
@@ -383,7 +384,9 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
 	if n, err := operator.Release(t.Context(), admin.BlockedQuery{Key: b}); err != nil || n != 1 {
 		t.Fatalf("Release = %d, %v", n, err)
 	}
-	s.settle(want("after b was let go", order{b, 1}, order{b, 2}, order{d, 1}), nil)
+	last := want("after b was let go", order{b, 1}, order{d, 1})
+	s.settle(last, []outbox.ClaimedRow{s.row(last, order{b, 1})})
+	s.settle(want("after its head got through", order{b, 2}, order{d, 1}), nil)
 }
 
 func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
@@ -392,8 +395,11 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
 	}
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
-	// x leads nowhere: k's y waits behind its x, and X is another route.
-	s.put(out, named("x", order{"k", 0}), named("y", order{"k", 1}), named("y", order{"m", 0}), named("x", order{"m", 1}), named("X", order{"n", 0}), named("x", order{"", 0}), named("y", order{"", 1}))
+	// x leads nowhere: k's y waits behind its x, and X is another route. The keys are of
+	// one bucket, so that one claim finds out about the route.
+	keys := sameBucket(7)
+	k, l, m, n, o, p := keys[0], keys[1], keys[2], keys[3], keys[4], keys[5]
+	s.put(out, named("x", order{k, 0}), named("x", order{l, 0}), named("y", order{k, 1}), named("y", order{m, 0}), named("x", order{m, 1}), named("X", order{n, 0}), named("y", order{"", 1}))
 	ill := true
 	sink := &recorder{refuse: func(rec *waybill.Record) error {
 		if rec.Name == "x" && ill {
@@ -401,18 +407,18 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
 		}
 		return nil
 	}}
-	cfg := outbox.RelayConfig{Retry: noRetry, Workers: 1} // or a row is refused before the route is known
+	cfg := outbox.RelayConfig{Retry: noRetry, Workers: 1}
 	s.drain(sink, cfg)
-	if diff := cmp.Diff(group([]order{{"m", 0}, {"n", 0}, {"", 1}}), group(sink.got)); diff != "" {
+	if diff := cmp.Diff(group([]order{{m, 0}, {n, 0}, {"", 1}}), group(sink.got)); diff != "" {
 		t.Errorf("published beside the route that leads nowhere (-want +got):\n%s", diff)
 	}
 	blocked, err := operator.Blocked(t.Context(), "", 0)
 	if err != nil || len(blocked) != 1 || blocked[0].Route != "x" || blocked[0].Key != "" || blocked[0].Waiting != 3 {
 		t.Fatalf("Blocked = %+v, %v, want one entry for x, with 3 rows", blocked, err)
 	}
-	s.put(out, named("x", order{"o", 0}), named("y", order{"o", 1}), named("y", order{"k", 2}), named("y", order{"p", 0}))
+	s.put(out, named("x", order{o, 0}), named("y", order{o, 1}), named("y", order{k, 2}), named("y", order{p, 0}), named("x", order{"", 0}))
 	s.drain(sink, cfg)
-	if diff := cmp.Diff(group([]order{{"m", 0}, {"n", 0}, {"p", 0}, {"", 1}}), group(sink.got)); diff != "" {
+	if diff := cmp.Diff(group([]order{{m, 0}, {n, 0}, {p, 0}, {"", 1}}), group(sink.got)); diff != "" {
 		t.Errorf("published while the route is blocked (-want +got):\n%s", diff)
 	}
 	ill = false
@@ -423,7 +429,7 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
 		t.Errorf("Release = %d, %v, want 1", n, err)
 	}
 	s.drain(sink, cfg)
-	want := []order{{"k", 0}, {"k", 1}, {"k", 2}, {"m", 0}, {"m", 1}, {"n", 0}, {"o", 0}, {"o", 1}, {"p", 0}, {"", 0}, {"", 1}}
+	want := []order{{k, 0}, {k, 1}, {k, 2}, {l, 0}, {m, 0}, {m, 1}, {n, 0}, {o, 0}, {o, 1}, {p, 0}, {"", 0}, {"", 1}}
 	if diff := cmp.Diff(group(want), group(sink.got)); diff != "" {
 		t.Errorf("published in the end (-want +got):\n%s", diff)
 	}
@@ -444,16 +450,13 @@ func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *site[TX]) {
 		msgs[i] = named("x", order{fmt.Sprint("k", i), 0})
 	}
 	s.put(out, msgs...)
-	c := s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
-	for len(c.Rows()) == 0 { // it was the turn of those without a key
-		c = s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
-	}
+	c := s.claim(outbox.ClaimLimit{Rows: 1, Bytes: 1 << 20})
 	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: &outbox.UnroutableError{Reason: "NO_ROUTE"}, RetryIn: time.Hour, Route: true})
 	s.put(out, named("y", order{"other", 0}))
 	empty := 0
 	for limit := time.Millisecond; ; {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		c, err := s.Store.Claim(ctx, outbox.DefaultTransport, outbox.Max{Rows: 50, Bytes: 1 << 20})
+		c, err := s.Store.Claim(ctx, outbox.DefaultTransport, outbox.Keyed, outbox.ClaimLimit{Rows: 50, Bytes: 1 << 20})
 		cancel()
 		switch {
 		case limit > patience:
@@ -479,7 +482,7 @@ func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
 	var row int64
 	for _, transport := range []string{outbox.DefaultTransport, "other"} {
 		for {
-			c, err := s.Store.Claim(t.Context(), transport, manyRows)
+			c, err := claimParts(s.Store, transport, manyRows)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -506,10 +509,10 @@ func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
 	}{
 		{admin.BlockedQuery{Key: "nobody"}, 0, ""},
 		{admin.BlockedQuery{Transport: "nowhere"}, 0, ""},
-		{admin.BlockedQuery{Transport: outbox.DefaultTransport, Key: "a"}, 1, "a1 a2"},
-		{admin.BlockedQuery{Transport: outbox.DefaultTransport, Row: row}, 1, "2 a1 a2"},
-		{admin.BlockedQuery{Transport: "other"}, 5, "2 a1 a2"},
-		{admin.BlockedQuery{Key: "A"}, 2, "2 A1 a1 a2"},
+		{admin.BlockedQuery{Transport: outbox.DefaultTransport, Key: "a"}, 1, "a1"},
+		{admin.BlockedQuery{Transport: outbox.DefaultTransport, Row: row}, 1, "2 a1"},
+		{admin.BlockedQuery{Transport: "other"}, 5, "2 a1"},
+		{admin.BlockedQuery{Key: "A"}, 2, "2 A1 a1"},
 	} {
 		n, err := operator.Release(t.Context(), step.q)
 		if err != nil || n != step.n {
@@ -519,7 +522,7 @@ func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
 			t.Errorf("after Release(%+v): %q, want %q", step.q, got, step.names)
 		}
 	}
-	if got := names(s.look("other")); got != "1 2 A1 a1 a2 b1" {
+	if got := names(s.look("other")); got != "1 2 A1 a1 b1" {
 		t.Errorf("the other transport has %q", got)
 	}
 }
@@ -537,14 +540,13 @@ func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *site[TX]) {
 		msgs = append(msgs, waybill.RawMessage{Name: "big", Key: key, ContentType: "application/octet-stream", Body: make([]byte, size)})
 	}
 	s.put(out, msgs...)
-	// Bytes may be exceeded by one row: rows with and without a key may be read
-	// apart, and each time a row that is larger than the bound comes alone.
+	// The bounds are those of each of two parts, and bytes may be exceeded by one row.
 	for _, c := range []struct {
-		max  outbox.Max
+		max  outbox.ClaimLimit
 		most int
 	}{
-		{outbox.Max{Rows: 1, Bytes: 1 << 20}, 1}, {outbox.Max{Rows: 2, Bytes: 1 << 20}, 2}, {outbox.Max{Rows: 3, Bytes: 1 << 20}, 3}, {outbox.Max{Rows: 20, Bytes: 1 << 20}, 20},
-		{outbox.Max{Rows: 100, Bytes: 8*size + size/2}, 9}, {outbox.Max{Rows: 100, Bytes: 2*size + size/2}, 3}, {outbox.Max{Rows: 100, Bytes: 1}, 2},
+		{outbox.ClaimLimit{Rows: 1, Bytes: 1 << 20}, 2}, {outbox.ClaimLimit{Rows: 2, Bytes: 1 << 20}, 4}, {outbox.ClaimLimit{Rows: 3, Bytes: 1 << 20}, 6}, {outbox.ClaimLimit{Rows: 20, Bytes: 1 << 20}, 40},
+		{outbox.ClaimLimit{Rows: 100, Bytes: 8*size + size/2}, 18}, {outbox.ClaimLimit{Rows: 100, Bytes: 2*size + size/2}, 6}, {outbox.ClaimLimit{Rows: 100, Bytes: 1}, 2},
 	} {
 		for range 4 { // what a store serves first may take turns
 			got := s.claim(c.max)
@@ -556,50 +558,38 @@ func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func keyedAndUnkeyedRowsDoNotStarveEachOther[TX any](t *testing.T, s *site[TX]) {
+func partsAreClaimedApart[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
 	var msgs []any
 	for i := range 100 {
 		msgs = append(msgs, order{"", i}, order{fmt.Sprint("k", i), 0})
 	}
 	s.put(out, msgs...)
-	for _, max := range []int{2, 10, 50} {
-		c := s.claim(outbox.Max{Rows: max, Bytes: 1 << 20})
-		unkeyed := 0
-		for _, row := range c.Rows() {
-			if row.Record.Key == "" {
-				unkeyed++
+	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed} {
+		for _, most := range []int{1, 10, 50} {
+			limit := outbox.ClaimLimit{Rows: most, Bytes: 1 << 20}
+			c, other := s.claimPart(part, limit), s.claimPart(part, limit) // two claims share the rows
+			for _, row := range c.Rows() {
+				if (row.Record.Key == "") != (part == outbox.Unkeyed) {
+					t.Errorf("a claim of %v rows has one of the key %q", part, row.Record.Key)
+				}
+				if slices.ContainsFunc(other.Rows(), func(r outbox.ClaimedRow) bool { return r.ID == row.ID }) {
+					t.Errorf("row %d is in two claims", row.ID)
+				}
 			}
-		}
-		if unkeyed == 0 || unkeyed == len(c.Rows()) {
-			t.Errorf("of %d rows claimed %d have no key, want some of each", len(c.Rows()), unkeyed)
-		}
-		// Two claims share the rows without key.
-		other := s.claim(outbox.Max{Rows: max, Bytes: 1 << 20})
-		for _, row := range other.Rows() {
-			if slices.ContainsFunc(c.Rows(), func(r outbox.ClaimedRow) bool { return r.ID == row.ID }) {
-				t.Errorf("row %d is in two claims", row.ID)
+			if len(c.Rows()) == 0 || len(other.Rows()) == 0 && !s.OneClaim {
+				t.Errorf("claims of %d and %d %v rows, want some in both", len(c.Rows()), len(other.Rows()), part)
 			}
-		}
-		if len(other.Rows()) > 0 {
 			s.settle(other, nil)
-		} else if !s.OneClaim {
-			t.Error("the second claim has nothing")
+			s.settle(c, nil)
 		}
-		s.settle(c, nil)
 	}
-	kinds := map[bool]bool{} // one row at a time
-	for range 10 {
-		c := s.claim(outbox.Max{Rows: 1, Bytes: 1 << 20})
-		kinds[c.Rows()[0].Record.Key == ""] = true
-		s.settle(c, c.Rows())
-	}
-	if len(kinds) != 2 {
-		t.Errorf("of 10 claims of one row all were of one kind: %v", kinds)
+	if c := s.claimPart(outbox.Retries, manyRows); len(c.Rows()) > 0 {
+		t.Errorf("%d rows that were never refused are retries", len(c.Rows()))
 	}
 }
 
-func lanesAreIndependent[TX any](t *testing.T, s *site[TX]) {
+func transportsAreIndependent[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{Routes: waybill.Routes{"*": {"dead", "alive"}}})
 	s.put(out, order{"k", 0}, order{"k", 1}, waybill.NewEnvelope(order{"k", 2}, waybill.Delay(time.Hour)))
 	dead := &recorder{refuse: func(*waybill.Record) error { return fmt.Errorf("%w: connection refused", waybill.ErrUnavailable) }}

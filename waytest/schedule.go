@@ -3,6 +3,7 @@ package waytest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -20,14 +21,13 @@ import (
 type schedule[TX any] struct {
 	*site[TX]
 	*line
-	relays            []relayProcess
-	operator          admin.Database // nil when the place has none
-	locking, unlocked *outbox.Outbox[TX]
+	relays   []relayProcess
+	operator admin.Database // nil when the place has none
+	out      *outbox.Outbox[TX]
 
 	keys     []string
-	free     map[string]bool // keys that are dispatched to with Unserialized
-	slow     string          // a key for delayed messages, of which no transaction stays open: what is due waits for those
-	routes   bool            // some refusals are of a route
+	slow     string // a key for delayed messages, of which no transaction stays open: what is due waits for those
+	routes   bool   // some refusals are of a route
 	next     *int
 	failures map[order]int  // of a head
 	asleep   map[order]bool // heads that nobody may be given
@@ -57,16 +57,15 @@ type openTx struct {
 }
 
 // The law of order, under any schedule: transactions that are open at once and
-// end in any order, of dispatchers with the lock of a bucket, of such as wait for
-// it and of such as have one of their own for the key, messages that are delayed,
-// claims that are open at once and are settled in any order, refusals for now and
+// end in any order, of dispatchers with the lock of a bucket and of such as wait
+// for it, messages that are delayed, claims that are open at once and are settled in any order, refusals for now and
 // for long, outages, crashes, an operator, several relays. Each claim has the next
 // of its keys in commit order, so that first deliveries are; what is with one
 // relay is with no other; what is blocked holds back what is behind it and
 // nothing else; of what was rolled back nothing comes; and in the end all have
 // come.
 func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
-	all := schedule[TX]{site: s, locking: s.outbox(outbox.Config{}), unlocked: s.outbox(outbox.Config{Unserialized: true}), next: new(int)}
+	all := schedule[TX]{site: s, out: s.outbox(outbox.Config{}), next: new(int)}
 	all.operator, _ = s.Store.(admin.Database)
 	_, blocksRoutes := s.Store.(outbox.RouteStore)
 	all.relays = []relayProcess{{Store: s.Store}}
@@ -78,13 +77,10 @@ func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	all.keys, all.slow = append(sameBucket(3), others[:2]...), others[2]
 	rapid.Check(t, often(12, func(rt *rapid.T) {
 		m := all
-		m.line, m.failures, m.asleep, m.free = newLine(), map[order]int{}, map[order]bool{}, map[string]bool{}
+		m.line, m.failures, m.asleep = newLine(), map[order]int{}, map[order]bool{}
 		defer m.abandon() // after a failure, for the smaller cases that rapid tries
 		// A blocked route holds keys back that have not failed themselves.
 		m.routes = blocksRoutes && m.operator != nil && rapid.Bool().Draw(rt, "routes")
-		for _, key := range m.keys { // each is dispatched to in one way
-			m.free[key] = rapid.Bool().Draw(rt, "unserialized")
-		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"":                  m.check,
 			"dispatch":          m.dispatch,
@@ -140,13 +136,9 @@ func (m *schedule[TX]) messages(rt *rapid.T, keys []string) (sent []order, msgs 
 }
 
 // send dispatches what messages has drawn.
-func (m *schedule[TX]) send(tx TX, sent []order, msgs []any) error {
-	for i, msg := range msgs {
-		out := m.locking
-		if m.free[sent[i].Key] {
-			out = m.unlocked
-		}
-		if _, err := out.Dispatch(context.Background(), tx, msg); err != nil {
+func (m *schedule[TX]) send(tx TX, msgs []any) error {
+	for _, msg := range msgs {
+		if _, err := m.out.Dispatch(context.Background(), tx, msg); err != nil {
 			return err
 		}
 	}
@@ -158,7 +150,7 @@ func (m *schedule[TX]) taken(key string) bool {
 	holds := func(o *openTx) bool {
 		return o != nil && slices.ContainsFunc(o.sent, func(sent order) bool {
 			other := sent.Key
-			return key != "" && other != "" && (other == key || !m.free[other] && !m.free[key] && outbox.Bucket(other, buckets) == outbox.Bucket(key, buckets))
+			return key != "" && other != "" && outbox.Bucket(other, buckets) == outbox.Bucket(key, buckets)
 		})
 	}
 	return holds(m.behind) || slices.ContainsFunc(m.open, holds)
@@ -179,7 +171,7 @@ func (m *schedule[TX]) dispatch(rt *rapid.T) {
 	sent, msgs := m.messages(rt, m.left(m.slow))
 	keep := rapid.IntRange(0, 4).Draw(rt, "keep") > 0
 	err := m.Store.InTx(context.Background(), func(_ context.Context, tx TX) error {
-		if err := m.send(tx, sent, msgs); err != nil || keep {
+		if err := m.send(tx, msgs); err != nil || keep {
 			return err
 		}
 		return errChangedMind
@@ -198,7 +190,7 @@ func (m *schedule[TX]) dispatchDelayed(rt *rapid.T) {
 		*m.next++
 		delay := time.Duration(rapid.IntRange(1, 30).Draw(rt, "delay")) * time.Millisecond
 		start := time.Now()
-		must(rt, send(context.Background(), m.locking, waybill.NewEnvelope(o, waybill.Delay(delay))))
+		must(rt, send(context.Background(), m.out, waybill.NewEnvelope(o, waybill.Delay(delay))))
 		m.delay(o, start, delay)
 	}
 }
@@ -217,20 +209,20 @@ func (m *schedule[TX]) begin(rt *rapid.T) {
 		}
 		return m.Rollback(context.Background(), tx)
 	}})
-	must(rt, m.send(tx, sent, msgs))
+	must(rt, m.send(tx, msgs))
 }
 
 // wait has a unit of work dispatch to a key that another transaction has. It
 // must not commit before that one ends.
 func (m *schedule[TX]) wait(rt *rapid.T) {
-	taken := slices.DeleteFunc(slices.Clone(m.keys), func(key string) bool { return m.free[key] || !m.taken(key) })
+	taken := slices.DeleteFunc(slices.Clone(m.keys), func(key string) bool { return !m.taken(key) })
 	if m.behind != nil || len(taken) == 0 {
 		rt.SkipNow()
 	}
 	sent, msgs := m.messages(rt, taken)
 	m.behind, m.done = &openTx{sent: sent}, make(chan error, 1)
 	go func() {
-		m.done <- m.Store.InTx(context.Background(), func(_ context.Context, tx TX) error { return m.send(tx, sent, msgs) })
+		m.done <- m.Store.InTx(context.Background(), func(_ context.Context, tx TX) error { return m.send(tx, msgs) })
 	}()
 }
 
@@ -285,12 +277,12 @@ func (m *schedule[TX]) claim(rt *rapid.T) {
 		rt.SkipNow()
 	}
 	by := m.relay(rt)
-	m.claimBy(rt, by, outbox.Max{Rows: rapid.IntRange(1, 12).Draw(rt, "rows"), Bytes: 1 << 20})
+	m.claimBy(rt, by, rapid.SampledFrom(parts).Draw(rt, "part"), outbox.ClaimLimit{Rows: rapid.IntRange(1, 12).Draw(rt, "rows"), Bytes: 1 << 20})
 }
 
 // claimBy compares a claim with the model, and holds it.
-func (m *schedule[TX]) claimBy(rt *rapid.T, by int, max outbox.Max) {
-	c, err := m.relays[by].Claim(context.Background(), outbox.DefaultTransport, max)
+func (m *schedule[TX]) claimBy(rt *rapid.T, by int, part outbox.Part, limit outbox.ClaimLimit) {
+	c, err := m.relays[by].Claim(context.Background(), outbox.DefaultTransport, part, limit)
 	if m.relays[by].unreachable(err) {
 		return
 	}
@@ -346,7 +338,7 @@ func (m *schedule[TX]) settle(rt *rapid.T) {
 			}
 			wait := rapid.SampledFrom(waits).Draw(rt, "wait")
 			route := m.routes && rapid.IntRange(0, 2).Draw(rt, "route") == 0
-			failed = append(failed, outbox.Failure{Row: row, Err: errRefused, RetryIn: wait, Route: route})
+			failed = append(failed, outbox.Failure{Row: row, Err: errRefused, RetryIn: wait, Route: route && row.Failures == 0 || row.Route})
 			m.failures[o]++
 			m.asleep[o] = wait == time.Hour
 			stopped[o.Key] = o.Key != ""
@@ -439,8 +431,9 @@ func (m *schedule[TX]) awake() (all []order) {
 			o := order{key, seq}
 			if !m.asleep[o] {
 				all = append(all, o)
-			} else if key != "" {
-				break
+			}
+			if key != "" && m.failures[o] > 0 {
+				break // it is retried alone
 			}
 		}
 	}
@@ -473,13 +466,26 @@ func (m *schedule[TX]) drain(rt *rapid.T) {
 			break
 		}
 		if time.Since(start) > patience {
-			rt.Fatalf("these never came: %v, and delayed %v", m.waiting, m.delayed)
+			rt.Fatalf("these never came: %v, and delayed %v; %s", m.waiting, m.delayed, m.listing())
 		}
-		m.claimBy(rt, 0, manyRows)
+		for _, part := range parts {
+			m.claimBy(rt, 0, part, manyRows)
+		}
 	}
 	if left, err := m.Store.Left(context.Background(), outbox.DefaultTransport); err != nil || left != (outbox.Left{}) {
 		rt.Fatalf("Left in the end = %+v, %v", left, err)
 	}
+}
+
+// listing has what the store itself shows of its rows.
+func (m *schedule[TX]) listing() string {
+	if m.operator == nil {
+		return "no listing"
+	}
+	ctx := context.Background()
+	blocked, err := m.operator.Blocked(ctx, "", 0)
+	rows, err2 := m.operator.Outbox(ctx, admin.OutboxQuery{})
+	return fmt.Sprintf("blocked %+v (%v), outbox %+v (%v)", blocked, err, rows, err2)
 }
 
 // abandon lets go what a check that failed has in its hands, and clears the

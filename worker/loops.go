@@ -42,7 +42,7 @@ func (r *running) receive(ctx context.Context) error {
 		case !errors.Is(err, waybill.ErrUnavailable):
 			return err
 		}
-		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot receive, will try again", slog.String("queue", r.cfg.Transport), slog.Duration("retry_in", pause), slog.Any("err", err))
+		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot receive, will try again", slog.String("transport", r.cfg.Transport), slog.Duration("retry_in", pause), slog.Any("err", err))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -80,9 +80,9 @@ func (r *running) acknowledge() {
 		cancel()
 		switch {
 		case errors.Is(err, waybill.ErrLeaseLost):
-			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "handled, but the lease was lost: it comes again", slog.String("queue", r.cfg.Transport), slog.Any("err", err))
+			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "handled, but the lease was lost: it comes again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
 		case err != nil:
-			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "acknowledgement failed: the messages come again", slog.String("queue", r.cfg.Transport), slog.Int("messages", len(batch)), slog.Any("err", err))
+			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "acknowledgement failed: the messages come again", slog.String("transport", r.cfg.Transport), slog.Int("messages", len(batch)), slog.Any("err", err))
 		}
 		r.forget(batch)
 		r.settled <- len(batch)
@@ -113,7 +113,7 @@ func (r *running) renew(leaser waybill.Leaser) {
 		lost, err := leaser.Renew(ctx, ds...)
 		cancel()
 		if err != nil && r.work.Err() == nil {
-			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "leases not renewed, will try again", slog.String("queue", r.cfg.Transport), slog.Any("err", err))
+			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "leases not renewed, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
 		}
 		r.mu.Lock()
 		for _, d := range lost {

@@ -71,7 +71,7 @@ func (r *running) release(ds []*waybill.Delivery) {
 	ctx, cancel := r.settling()
 	defer cancel()
 	if err := r.from.Release(ctx, ds...); err != nil && !errors.Is(err, waybill.ErrLeaseLost) {
-		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "release failed, the messages come again when their leases end", slog.String("queue", r.cfg.Transport), slog.Int("messages", len(ds)), slog.Any("err", err))
+		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "release failed, the messages come again when their leases end", slog.String("transport", r.cfg.Transport), slog.Int("messages", len(ds)), slog.Any("err", err))
 	}
 	r.drop(ds...)
 }
@@ -98,7 +98,7 @@ func (r *running) settling() (context.Context, context.CancelFunc) {
 }
 
 func (r *running) attrs(d *waybill.Delivery, err error) []slog.Attr {
-	as := []slog.Attr{slog.String("queue", r.cfg.Transport), slog.String("type", d.Record.Name), slog.String("id", d.Record.ID.String()), slog.Int("attempt", d.Failures+1), slog.Any("err", err)}
+	as := []slog.Attr{slog.String("transport", r.cfg.Transport), slog.String("message", d.Record.Name), slog.String("id", d.Record.ID.String()), slog.Int("attempt", d.Failures+1), slog.Any("err", err)}
 	var panicked *waybill.PanicError
 	if errors.As(err, &panicked) {
 		as = append(as, slog.String("stack", string(panicked.Stack)))

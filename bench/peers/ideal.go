@@ -85,7 +85,6 @@ func (p *ideal) batch(ctx context.Context, ch *amqp.Channel) (n int, err error) 
 			text := uuid.UUID(message).String()
 			// What waybill's consumers are promised: see docs/wire.md.
 			confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, p.broker.name, name, true, false, amqp.Publishing{
-				Headers:   amqp.Table{"type": name, "x-message-id": text, "x-attempt": "1", "x-dispatched-at": created.UTC().Format(time.RFC3339Nano)},
 				MessageId: text, Type: name, ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: created, Body: body,
 			})
 			ids, confirms = append(ids, id), append(confirms, confirm)

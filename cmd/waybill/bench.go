@@ -24,6 +24,7 @@ import (
 // benchmarks are the arguments of bench.
 var benchmarks = map[string]func(context.Context, bench.Options) ([]bench.Result, error){
 	"relay": bench.Relay, "dispatch": bench.Dispatch, "inbox": bench.Inbox, "latency": bench.Latency, "claim": bench.Claim,
+	"starve": bench.Starve,
 }
 
 // benchFlags are those of bench.
@@ -37,59 +38,69 @@ type benchFlags struct {
 func benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench relay|dispatch|inbox|latency|claim",
+		Use:   "bench relay|dispatch|inbox|latency|claim|starve",
 		Short: "Measure waybill against code written by hand, on your servers",
 		Long: `Measure waybill against code written by hand that does the same job on the same servers, in the
-same run. Rounds of both sides take turns; the ratio is the median of the rounds'. It uses a schema
-(or tables with a prefix), an exchange and a queue of its own, and removes them.
+same run. There are two yardsticks: ideal has the same columns and sends the same properties as
+waybill; bare has a serial id, a name and a body, and the default exchange. Neither keeps order.
+Rounds of all sides take turns; a ratio is the median of the rounds'. The command makes a schema (or
+tables with a prefix), an exchange and a queue, and removes them.
 
-  relay     a relay against one that keeps no order: rows are loaded before each round, and count
-            and order are checked at the queue after it. --case strict (1000 keys), zipf (1000, some
-            with many rows), unique (each row its own), ten-keys, one-key (against a client that
-            waits for each confirmation), pipelined (1000), pipelined-one-key; or --keys N, for one
+  relay     a relay against ideal and bare: rows are loaded before each round, and count and order
+            are checked at the queue after it. --case strict (1000 keys), zipf (1000, some with many
+            rows), unique (a key per row), ten-keys, one-key (in place of ideal, a client that waits
+            for each confirmation), pipelined (1000), pipelined-one-key; or --keys N, for one
             case of so many keys. --case one-failing-key: the latency of 999 keys, with two messages
             a second each for --slice, while the broker refuses all of one more, against the same
             while it takes them; less is better. --case hundred-failing-keys: of 900 keys, beside so
             many. They need RabbitMQ 3.10
   dispatch  a transaction with a business row and one, two or five messages, against the same with a
-            plain insert; more --buckets are more dispatch locks, and fewer transactions that wait.
-            --case one, two, five, beside-relay (8 writers while a relay drains)
+            plain insert of the same columns, and with one of bare's; more --buckets are more
+            dispatch locks, and fewer transactions that wait. --case one, two, five, beside-relay (8
+            writers while a relay drains)
   inbox     a worker with an inbox against loops by hand, with 1, 8 and 32 messages at once or
             --workers, one a transaction; in groups of 50; and groups against one a transaction
   latency   from a commit to a consumer, 50 messages a second, against a client that publishes after
-            its commit; the ratio is that of the 99th percentiles, and less is better. On PostgreSQL
-            also with a relay that listens, and what a commit takes 64 writers when it is announced
-            (notify) against when it is not
+            its commit, and against bare, which polls every 5 ms; ratios are those of the 99th
+            percentiles, and less is better. On PostgreSQL also with a relay that listens, and the
+            commits of 64 writers when they are announced (notify) against when they are not
   claim     what grows with the rows that wait or have passed, against the growth of a plain claim;
             less is better. --case growth (--rows waiting against a hundredth), snapshot (a fifth of
             --rows pass while an old snapshot is held; claims and empty polls), memory (of a process
             that relays --rows; on Linux)
+  starve    live messages beside a load, against the same without it; less is better. --rows is the
+            size of the load. --case released-keys (60,000 parked keys are released; latency of live
+            messages, 100 a second), large-delayed (1000 messages of 1 MB fall due at once; time of
+            commits), hot-key (60,000 rows of one key; latency of other keys in its bucket),
+            waiting-unkeyed (300,000 messages without key wait for a route; idle looks and keyed
+            claims), blocked-keys (100,000; the same)
 
 --batch, --window, --workers and --buckets change waybill's side, so that tables of them can be
-measured; the yardstick keeps its batches of 500.
+measured; the yardsticks keep their batches of 500.
 
 With --json: {"results": [{"case", "database", "keys", "workers", "ordering", "rate",
-"yardstick_rate", "ratio", "min", "max", "rounds", "target", "buckets", "batch", "window",
-"rows"}]}; dispatch beside a relay has "relayed_rate" and "yardstick_relayed_rate" too; latency
-and failing keys have "latency" and "yardstick_latency" in place of rates, each with "p50_ms" and
-"p99_ms", failing keys also "longest_pause_ms" (of any other key) and "max_ratio"; claim
-has "growth" and "yardstick_growth", each with "unit", "from", "to", "factor", and "max_to" or
-"max_factor" where something is wanted.`,
+"yardstick_rate", "ratio", "bare_rate", "bare_ratio", "min", "max", "rounds", "target", "buckets",
+"batch", "window", "rows"}]}; dispatch beside a relay has "relayed_rate", "yardstick_relayed_rate"
+and "bare_relayed_rate" too; latency, starve and failing keys have "latency", "yardstick_latency"
+and "bare_latency" in place of rates, each with "p50_ms", "p99_ms" and "slowest_ms", failing keys
+also "longest_pause_ms" (of any other key), starve "load_published_s", both "max_ratio" or
+"max_slowest_ms"; claim and the last two of starve have "growth" and "yardstick_growth", each with
+"unit", "from", "to", "factor", and "max_to" or "max_factor" where a limit is wanted.`,
 		Example: `  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
   waybill bench relay --case strict --batch 1000 --window 512 --database ... --broker ...`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"relay", "dispatch", "inbox", "latency", "claim"},
+		ValidArgs: []string{"relay", "dispatch", "inbox", "latency", "claim", "starve"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	p := cmd.Flags()
 	p.StringVar(&f.broker, "broker", "", "DSN of a RabbitMQ")
 	p.StringArrayVar(&f.Cases, "case", nil, "only this case, of those above; may be repeated")
 	p.IntVar(&f.Rounds, "rounds", 5, "how often each side is measured; a median wants 3 or more")
-	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay and inbox (inbox: 20,000); waiting beside dispatch; for claim (default there 1,000,000)")
-	p.IntVar(&f.Keys, "keys", 1000, "partition keys (dispatch: 100,000); relay then measures this case alone")
-	p.DurationVar(&f.Slice, "slice", 30*time.Second, "how long each side of latency and failing keys is measured in a round (dispatch: 1s)")
+	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay and inbox (inbox: 20,000); waiting beside dispatch; for claim (default there 1,000,000); the load of starve (default: see the cases)")
+	p.IntVar(&f.Keys, "keys", 1000, "partition keys (dispatch: 100,000, starve: 100); relay then measures this case alone")
+	p.DurationVar(&f.Slice, "slice", 30*time.Second, "how long each side of latency, starve and failing keys is measured in a round (dispatch: 1s)")
 	p.IntVar(&f.Buckets, "buckets", outbox.DefaultBuckets, "buckets of the outbox")
-	p.IntVar(&f.Workers, "workers", 2, "batches a relay has in hand at once (inbox: handlers)")
+	p.IntVar(&f.Workers, "workers", 2, "batches a relay publishes at once (inbox: handlers)")
 	p.IntVar(&f.Batch, "batch", 0, "rows a relay claims at once (default 500)")
 	p.IntVar(&f.Window, "window", 0, "messages of a batch a relay has unconfirmed at once (default 256)")
 	p.StringVar(&f.profiles.cpu, "cpuprofile", "", "write a CPU profile to this file; go tool pprof -tagfocus side=waybill shows one side")
@@ -141,7 +152,7 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf(format, args...), Hint: hint}
 	}
 	least := 100 * time.Millisecond
-	if name == "latency" || name == "relay" {
+	if name == "latency" || name == "relay" || name == "starve" {
 		least = time.Second
 	}
 	if f.Rounds < 1 || f.Rows < 1 || f.Keys < 1 || f.Workers < 1 || f.Slice < least {
@@ -173,13 +184,16 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 			return wrong("the cases have keys of their own", "--keys and --case do not go together")
 		}
 	} else {
-		f.Keys = map[string]int{"relay": 0, "dispatch": 100_000}[name]
+		f.Keys = map[string]int{"relay": 0, "dispatch": 100_000, "starve": 100}[name]
 		if f.Keys == 0 && name != "relay" {
 			f.Keys = 1000
 		}
 	}
 	if rows := map[string]int{"claim": 1_000_000, "inbox": 20_000}[name]; rows > 0 && !cmd.Flags().Changed("rows") {
 		f.Rows = rows
+	}
+	if name == "starve" && !cmd.Flags().Changed("rows") {
+		f.Rows = 0 // the sizes of the cases
 	}
 	if name == "inbox" && !cmd.Flags().Changed("workers") {
 		f.Workers = 0 // several
@@ -202,7 +216,7 @@ func (f *benchFlags) servers(name, database string) error {
 	} else if f.Postgres, err = postgres.ConnString(on); err != nil {
 		return err
 	}
-	if name == "dispatch" && !f.Wants("beside-relay") || name == "claim" && !f.Wants("memory") {
+	if !f.NeedsBroker(name) {
 		return nil
 	}
 	to, err := benchDSN("--broker", f.broker, "amqp")

@@ -41,23 +41,42 @@ func printResults(w io.Writer, results []bench.Result, asJSON bool) error {
 	}
 	for _, r := range results {
 		if r.Relayed > 0 {
-			fmt.Fprintf(w, "%s: %.0f/s were relayed meanwhile, %.0f/s by the yardstick\n", r.Case, r.Relayed, r.YardstickRelayed)
+			fmt.Fprintf(w, "%s: %.0f/s were relayed meanwhile, %.0f/s by the yardstick, %.0f/s by bare\n", r.Case, r.Relayed, r.YardstickRelayed, r.BareRelayed)
+		}
+		if r.Latency != nil && r.Latency.Drained > 0 {
+			fmt.Fprintf(w, "%s: the load of %d was published in %.1f s\n", r.Case, r.Rows, r.Latency.Drained)
 		}
 	}
 	return nil
 }
 
 func printRates(w io.Writer, results []bench.Result) {
-	fmt.Fprintln(w, "ratio\tmin\tmax\ttarget\twaybill\tyardstick\tkeys\tat once\t  case\t")
+	fmt.Fprintln(w, "ratio\tmin\tmax\ttarget\tto bare\twaybill\tyardstick\tbare\tkeys\tat once\t  case\t")
 	for _, r := range results {
-		fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t%s\t%.0f/s\t%.0f/s\t%d\t%d\t  %s\t\n", r.Ratio, r.Min, r.Max, target(r), r.Rate, r.YardstickRate, r.Keys, r.Workers, r.Case)
+		bare, ratio := "-", "-"
+		if r.BareRate > 0 {
+			bare, ratio = fmt.Sprintf("%.0f/s", r.BareRate), fmt.Sprintf("%.2f", r.BareRatio)
+		}
+		fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t%s\t%s\t%.0f/s\t%.0f/s\t%s\t%d\t%d\t  %s\t\n",
+			r.Ratio, r.Min, r.Max, target(r), ratio, r.Rate, r.YardstickRate, bare, r.Keys, r.Workers, r.Case)
 	}
 }
 
 func printLatencies(w io.Writer, results []bench.Result) {
-	fmt.Fprintln(w, "ratio\tp50\tp99\tyardstick p50\tp99\tkeys\t  case\t")
+	fmt.Fprintln(w, "ratio\twanted\tto bare\tp50\tp99\tslowest\tyardstick p50\tp99\tslowest\tbare p50\tp99\tkeys\t  case\t")
 	for _, r := range results {
-		fmt.Fprintf(w, "%.2f\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%d\t  %s\t\n", r.Ratio, r.Latency.P50, r.Latency.P99, r.YardstickLatency.P50, r.YardstickLatency.P99, r.Keys, r.Case)
+		most, ratio, bare := "-", "-", "-\t-"
+		if r.MaxRatio > 0 {
+			most = fmt.Sprintf("<= %.2f", r.MaxRatio)
+		} else if r.MaxSlowest > 0 {
+			most = fmt.Sprintf("slowest < %g ms", r.MaxSlowest)
+		}
+		if b := r.BareLatency; b != nil {
+			ratio, bare = fmt.Sprintf("%.2f", r.BareRatio), fmt.Sprintf("%.2f ms\t%.2f ms", b.P50, b.P99)
+		}
+		l, y := r.Latency, r.YardstickLatency
+		fmt.Fprintf(w, "%.2f\t%s\t%s\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%s\t%d\t  %s\t\n",
+			r.Ratio, most, ratio, l.P50, l.P99, l.Slowest, y.P50, y.P99, y.Slowest, bare, r.Keys, r.Case)
 	}
 }
 

@@ -54,7 +54,7 @@ func onSQLite(t *testing.T) *place {
 		}
 		return "sqlite://" + path, openDB(t, "sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 	}
-	p := &place{keep: "SELECT message_id FROM waybill_outbox ORDER BY id LIMIT 1", argument: "?"} // only one transaction writes to a file
+	p := &place{keep: "SELECT message_id FROM waybill_outbox WHERE id > 0 ORDER BY id LIMIT 1", argument: "?"} // only one transaction writes to a file
 	p.orders, p.shop = create("orders.db")
 	p.billing, p.bills = create("billing.db")
 	broker, queue := create("broker.db")
@@ -71,7 +71,7 @@ func onPostgres(t *testing.T) *place {
 		orders: orders, billing: billing,
 		shop:     openDB(t, "pgx", orders),
 		bills:    openDB(t, "pgx", billing),
-		keep:     "SELECT message_id FROM waybill_outbox ORDER BY id LIMIT 1 FOR UPDATE",
+		keep:     "SELECT message_id FROM waybill_outbox WHERE id > 0 ORDER BY id LIMIT 1 FOR UPDATE",
 		waiting:  "SELECT count(*) " + sessions,
 		end:      "SELECT pg_terminate_backend(pid, 10000) " + sessions, // its COMMIT is there already
 		argument: "$1",
@@ -86,7 +86,7 @@ func onMariaDB(t *testing.T) *place {
 		orders: orders, billing: billing,
 		shop:  openDB(t, "mysql", driverDSN(t, orders)),
 		bills: openDB(t, "mysql", driverDSN(t, billing)),
-		keep:  "SELECT message_id FROM waybill_outbox ORDER BY id LIMIT 1 FOR UPDATE",
+		keep:  "SELECT message_id FROM waybill_outbox WHERE id > 0 ORDER BY id LIMIT 1 FOR UPDATE",
 		waiting: `SELECT count(*) FROM information_schema.innodb_trx AS t JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id
 			WHERE t.trx_state = 'LOCK WAIT' AND p.db = database()`,
 		argument: "?",

@@ -84,7 +84,7 @@ var rules = []rule{
 	{packages: "internal/droptables"},
 	{packages: "internal/hand", reaches: []string{"."}, modules: ids},
 	{packages: "internal/headers", reaches: []string{".", "internal/..."}},
-	{packages: "internal/lane", reaches: []string{".", "outbox", "internal/..."}, modules: ids},
+	{packages: "internal/readpos", reaches: []string{".", "outbox", "internal/..."}, modules: ids},
 	{packages: "internal/mutant"},
 	{packages: "internal/mutant/hunt", reaches: []string{"internal/mutant"}},
 	{packages: "internal/nearest"},

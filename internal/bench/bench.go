@@ -28,11 +28,12 @@ type Options struct {
 	// Cases are those of Cases to measure. None means all.
 	Cases []string
 	// Rows is how many messages a round of relay relays, wait while dispatch is
-	// measured beside a relay, or wait at the most for a claim.
+	// measured beside a relay, or wait at the most for a claim; and the size of the
+	// load in all cases of starve, where 0 means each case's default.
 	Rows int
 	// Keys is how many keys messages have. Relay measures its cases with 0.
 	Keys int
-	// Workers is how many batches are in hand at once.
+	// Workers is how many batches are published at once.
 	Workers int
 	// Batch and Window are those of the relay; 0 means its defaults. The yardstick
 	// keeps its own.
@@ -66,6 +67,10 @@ func Cases(command string) (names []string) {
 		names = []string{"one", "two", "five", "beside-relay"}
 	case "claim":
 		names = []string{"growth", "snapshot", "memory"}
+	case "starve":
+		for _, c := range starveCases {
+			names = append(names, c.name)
+		}
 	}
 	return names
 }
@@ -73,6 +78,19 @@ func Cases(command string) (names []string) {
 // Wants reports whether a case is to be measured.
 func (o Options) Wants(name string) bool {
 	return len(o.Cases) == 0 || slices.Contains(o.Cases, name)
+}
+
+// NeedsBroker reports whether a case of a command publishes to a broker.
+func (o Options) NeedsBroker(command string) bool {
+	switch command {
+	case "dispatch":
+		return o.Wants("beside-relay")
+	case "claim":
+		return o.Wants("memory")
+	case "starve":
+		return o.Wants("released-keys") || o.Wants("large-delayed") || o.Wants("hot-key")
+	}
+	return true
 }
 
 func (o Options) batch() int   { return cmp.Or(o.Batch, 500) }
@@ -85,8 +103,7 @@ func (o Options) say(format string, args ...any) {
 }
 
 // A Result is the outcome of one case. Rates are medians of the rounds, in
-// messages or transactions a second; the ratio is the median of the rounds'
-// ratios.
+// messages or transactions a second; ratios are medians of the rounds' ratios.
 type Result struct {
 	Case          string  `json:"case"`
 	Database      string  `json:"database"`
@@ -94,8 +111,10 @@ type Result struct {
 	Workers       int     `json:"workers"` // or connections
 	Ordering      string  `json:"ordering,omitempty"`
 	Rate          float64 `json:"rate"`
-	YardstickRate float64 `json:"yardstick_rate"`
-	Ratio         float64 `json:"ratio"`
+	YardstickRate float64 `json:"yardstick_rate"` // of ideal
+	Ratio         float64 `json:"ratio"`          // to ideal
+	BareRate      float64 `json:"bare_rate,omitempty"`
+	BareRatio     float64 `json:"bare_ratio,omitempty"`
 	Min           float64 `json:"min"` // the lowest ratio of a round
 	Max           float64 `json:"max"`
 	Rounds        int     `json:"rounds"`
@@ -110,46 +129,62 @@ type Result struct {
 	// Of dispatch beside a relay: messages relayed a second meanwhile.
 	Relayed          float64 `json:"relayed_rate,omitempty"`
 	YardstickRelayed float64 `json:"yardstick_relayed_rate,omitempty"`
+	BareRelayed      float64 `json:"bare_relayed_rate,omitempty"`
 
 	// Of claim alone, which has no rates.
 	Growth          *Growth `json:"growth,omitempty"`
 	YardstickGrowth *Growth `json:"yardstick_growth,omitempty"`
 
-	// Of latency and the failing keys, which have no rates.
+	// Of latency, starve and the failing keys, which have no rates.
 	Latency          *quantiles `json:"latency,omitempty"`
 	YardstickLatency *quantiles `json:"yardstick_latency,omitempty"`
+	BareLatency      *quantiles `json:"bare_latency,omitempty"`
+	MaxSlowest       float64    `json:"max_slowest_ms,omitempty"` // the slowest that is wanted at the most
 }
 
 // A side does its work once and returns how much that was and how long it took,
 // without preparations.
 type side func(ctx context.Context) (done int, took time.Duration, err error)
 
-// race lets two sides take turns. Profiles tell them apart by the label side.
-func race(ctx context.Context, opt Options, res Result, waybill, yardstick side) (Result, error) {
-	var rates, yardsticks, ratios []float64
+// sideNames are the names of the sides in profiles and progress. The third is
+// missing in cases without it.
+var sideNames = []string{"waybill", "yardstick", "bare"}
+
+// race measures the sides in turns. Profiles tell them apart by the label side.
+func race(ctx context.Context, opt Options, res Result, sides ...side) (Result, error) {
+	rates, ratios := make([][]float64, len(sides)), make([][]float64, len(sides))
 	for round := range opt.Rounds + 1 {
-		var rate [2]float64
-		for turn := range 2 {
-			who := (round + turn) % 2
+		rate := make([]float64, len(sides))
+		for turn := range sides {
+			who := (round + turn) % len(sides)
 			var done int
 			var took time.Duration
 			var err error
-			pprof.Do(ctx, pprof.Labels("side", []string{"waybill", "yardstick"}[who]), func(ctx context.Context) {
-				done, took, err = []side{waybill, yardstick}[who](ctx)
+			pprof.Do(ctx, pprof.Labels("side", sideNames[who]), func(ctx context.Context) {
+				done, took, err = sides[who](ctx)
 			})
 			if err != nil {
-				return res, fmt.Errorf("%s, round %d: %w", res.Case, round, err)
+				return res, fmt.Errorf("%s, round %d, %s: %w", res.Case, round, sideNames[who], err)
 			}
 			rate[who] = float64(done) / took.Seconds()
 		}
 		if round == 0 {
 			continue // warms up
 		}
-		opt.say("%s, %d workers, round %d: %.0f/s against %.0f/s, %.2f", res.Case, res.Workers, round, rate[0], rate[1], rate[0]/rate[1])
-		rates, yardsticks, ratios = append(rates, rate[0]), append(yardsticks, rate[1]), append(ratios, rate[0]/rate[1])
+		line := fmt.Sprintf("%s, %d workers, round %d: %.0f/s", res.Case, res.Workers, round, rate[0])
+		for who := range sides {
+			rates[who], ratios[who] = append(rates[who], rate[who]), append(ratios[who], rate[0]/rate[who])
+			if who > 0 {
+				line += fmt.Sprintf(", %s %.0f/s %.2f", sideNames[who], rate[who], rate[0]/rate[who])
+			}
+		}
+		opt.say("%s", line)
 	}
-	res.Rate, res.YardstickRate, res.Ratio = median(rates), median(yardsticks), median(ratios)
-	res.Min, res.Max, res.Rounds = slices.Min(ratios), slices.Max(ratios), opt.Rounds
+	res.Rate, res.YardstickRate, res.Ratio = median(rates[0]), median(rates[1]), median(ratios[1])
+	res.Min, res.Max, res.Rounds = slices.Min(ratios[1]), slices.Max(ratios[1]), opt.Rounds
+	if len(sides) > 2 {
+		res.BareRate, res.BareRatio = median(rates[2]), median(ratios[2])
+	}
 	return res, nil
 }
 

@@ -13,12 +13,11 @@ import (
 // writers is how many dispatch beside a relay.
 const writers = 8
 
-// pause is the longest that the yardstick's relay waits when it found nothing.
+// pause is the poll interval of a yardstick's relay.
 const pause = 5 * time.Millisecond
 
-// besideRelay measures transactions with one message while a relay drains what
-// has waited before, against a relay that keeps no order and an insert into its
-// table.
+// besideRelay measures transactions with one message while a relay drains a
+// backlog, against inserts into the table of a yardstick and its relay.
 func besideRelay(ctx context.Context, p place, opt Options) (_ Result, err error) {
 	broker, err := newBroker(opt)
 	if err != nil {
@@ -34,30 +33,30 @@ func besideRelay(ctx context.Context, p place, opt Options) (_ Result, err error
 	if err != nil {
 		return Result{}, err
 	}
-	kinds, err := p.transactions()
-	if err != nil {
-		return Result{}, err
-	}
+	kinds := p.transactions()
 	b := beside{dispatcher{p, opt.Keys, 1, writers, opt.Slice}, broker, opt}
 	res := Result{Case: "dispatch, InTx, while a relay drains", Database: p.database(), Keys: opt.Keys, Workers: writers, Ordering: "strict",
 		Target: 0.90, Buckets: opt.buckets(), Batch: opt.Batch, Window: opt.Window, Rows: opt.Rows}
-	var relayed, yardstick []float64
-	res, err = race(ctx, opt, res, func(ctx context.Context) (int, time.Duration, error) {
-		return b.turn(ctx, false, &relayed, kinds[0].waybill, relay.Run)
-	}, func(ctx context.Context) (_ int, _ time.Duration, err error) {
-		chs, closeAll, err := confirming(opt.Broker, opt.Workers)
-		if err != nil {
-			return 0, 0, err
+	var relayed [3][]float64
+	byHand := func(y yardstick, relayed *[]float64) side {
+		return func(ctx context.Context) (_ int, _ time.Duration, err error) {
+			chs, closeAll, err := confirming(opt.Broker, opt.Workers)
+			if err != nil {
+				return 0, 0, err
+			}
+			defer func() { err = errors.Join(err, closeAll()) }()
+			return b.turn(ctx, y.table, relayed, func(ctx context.Context, ms []sold) error { return p.insert(ctx, y, ms) },
+				func(ctx context.Context) error { return y.relays(ctx, p, chs, broker.name, pause) })
 		}
-		defer func() { err = errors.Join(err, closeAll()) }()
-		return b.turn(ctx, true, &yardstick, func(ctx context.Context, ms []sold) error { return p.besides(ctx, ms[0]) },
-			func(ctx context.Context) error { return idealRelays(ctx, p, chs, broker.name, pause) })
-	})
+	}
+	res, err = race(ctx, opt, res, func(ctx context.Context) (int, time.Duration, error) {
+		return b.turn(ctx, outboxTable, &relayed[0], kinds[0].waybill, relay.Run)
+	}, byHand(ideal, &relayed[1]), byHand(bare, &relayed[2]))
 	if err != nil {
 		return res, err
 	}
-	res.Relayed, res.YardstickRelayed = median(relayed[1:]), median(yardstick[1:]) // the first round warms up
-	opt.say("%s: %.0f/s were relayed meanwhile, %.0f/s by the yardstick", res.Case, res.Relayed, res.YardstickRelayed)
+	res.Relayed, res.YardstickRelayed, res.BareRelayed = median(relayed[0][1:]), median(relayed[1][1:]), median(relayed[2][1:]) // the first round warms up
+	opt.say("%s: %.0f/s were relayed meanwhile, %.0f/s by the yardstick, %.0f/s by bare", res.Case, res.Relayed, res.YardstickRelayed, res.BareRelayed)
 	return res, nil
 }
 
@@ -70,14 +69,14 @@ type beside struct {
 
 // turn dispatches for a slice, beginning when the relay has published its first
 // message, and adds to relayed how many a second that one published meanwhile.
-func (b beside) turn(ctx context.Context, ideal bool, relayed *[]float64, one func(ctx context.Context, ms []sold) error, relay func(ctx context.Context) error) (_ int, _ time.Duration, err error) {
+func (b beside) turn(ctx context.Context, from table, relayed *[]float64, one func(ctx context.Context, ms []sold) error, relay func(ctx context.Context) error) (_ int, _ time.Duration, err error) {
 	if err := b.clear(ctx); err != nil {
 		return 0, 0, err
 	}
 	if _, err := b.broker.ch.QueuePurge(b.broker.name, false); err != nil {
 		return 0, 0, err
 	}
-	if err := loadAll(ctx, b.place, rows{first: 1, n: b.opt.Rows, keys: b.keys}, ideal); err != nil {
+	if err := loadAll(ctx, b.place, rows{first: 1, n: b.opt.Rows, keys: b.keys}, from); err != nil {
 		return 0, 0, err
 	}
 	running, stop := context.WithCancel(ctx)

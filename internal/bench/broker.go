@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// broker is an exchange and a queue of the benchmark's own.
+// broker is the benchmark's exchange and queue.
 type broker struct {
 	name  string
 	conn  *amqp.Connection
@@ -47,9 +47,9 @@ func openBroker(url string) (_ *broker, err error) {
 }
 
 // lazy keeps the messages of the queue on disk, as all classic queues of RabbitMQ
-// do from 3.12 on. Nobody consumes during a turn of relay, and what an older one
-// keeps in memory it collects as garbage, over and over: that is more than half of
-// what it then does, and different in each round.
+// do from 3.12 on. A turn of relay has no consumer, and an older server collects the
+// messages in its memory as garbage, over and over: more than half of its work, and
+// different in each round.
 var lazy = amqp.Table{"x-queue-mode": "lazy"}
 
 func second[T any](_ T, err error) error { return err }

@@ -32,10 +32,7 @@ func failing(ctx context.Context, name string, refused int, p place, b *broker, 
 	if !ok {
 		return Result{}, fmt.Errorf("%T is no admin.Database", p.store())
 	}
-	kinds, err := p.transactions()
-	if err != nil {
-		return Result{}, err
-	}
+	kinds := p.transactions()
 	opt.Keys = failingKeys
 	l := latency{place: p, broker: b, opt: opt, one: kinds[0], every: failingPace, burst: failingBurst, apart: refused}
 	refuse, closeRefusal, err := b.refusal(ctx, refused)

@@ -46,16 +46,16 @@ func Claim(ctx context.Context, opt Options) ([]Result, error) {
 // A backlog is the rows that wait on one side, in one place.
 type backlog struct {
 	place
-	opt   Options
-	ideal bool
-	next  int // the number of the next row to load
+	opt  Options
+	from table
+	next int // the number of the next row to load
 }
 
 func (b *backlog) fill(ctx context.Context, n int) error {
 	if n == 0 {
 		return nil
 	}
-	err := b.load(ctx, rows{first: b.next, n: n, keys: b.opt.Keys}, b.ideal)
+	err := b.load(ctx, rows{first: b.next, n: n, keys: b.opt.Keys}, b.from)
 	b.next += n
 	return err
 }
@@ -63,19 +63,31 @@ func (b *backlog) fill(ctx context.Context, n int) error {
 // claim takes a batch and deletes it, as if it were published.
 func (b *backlog) claim(ctx context.Context) (n int, took time.Duration, err error) {
 	start := time.Now()
-	if b.ideal {
-		n, err = b.place.ideal(ctx, nil, "")
+	if b.from == ideal.table {
+		n, err = b.byHand(ctx, ideal, nil, "")
 		return n, time.Since(start), err
 	}
-	claim, err := b.store().Claim(ctx, outbox.DefaultTransport, outbox.Max{Rows: b.opt.batch(), Bytes: 2 << 20})
-	if err != nil {
-		return 0, 0, err
+	n, err = b.settle(ctx, outbox.Keyed, nil)
+	return n, time.Since(start), err
+}
+
+// settle claims a batch and settles it: as published or, with a fail, with the
+// failures that it returns of the rows.
+func (b *backlog) settle(ctx context.Context, part outbox.Part, fail func(row outbox.ClaimedRow) (outbox.Failure, bool)) (n int, err error) {
+	claim, err := b.store().Claim(ctx, outbox.DefaultTransport, part, outbox.ClaimLimit{Rows: b.opt.batch(), Bytes: 2 << 20})
+	if err != nil || len(claim.Rows()) == 0 {
+		return 0, err
 	}
-	claimed := claim.Rows()
-	if len(claimed) > 0 {
-		err = claim.Settle(ctx, claimed, nil)
+	if fail == nil {
+		return len(claim.Rows()), claim.Settle(ctx, claim.Rows(), nil)
 	}
-	return len(claimed), time.Since(start), err
+	var failed []outbox.Failure
+	for _, row := range claim.Rows() {
+		if f, ok := fail(row); ok {
+			failed = append(failed, f)
+		}
+	}
+	return len(claim.Rows()), claim.Settle(ctx, nil, failed)
 }
 
 // samples is how many claims a median is of.
@@ -116,9 +128,10 @@ func growth(ctx context.Context, opt Options) (_ []Result, err error) {
 		}
 		defer func() { err = errors.Join(err, p.close()) }()
 		for who := range sides {
-			sides[who][size] = &backlog{p, opt, who == 1, n + 1}
+			from := []table{outboxTable, ideal.table}[who]
+			sides[who][size] = &backlog{p, opt, from, n + 1}
 			opt.say("growth: loading %d rows", n)
-			if err := loadAll(ctx, p, rows{first: 1, n: n, keys: opt.Keys}, who == 1); err != nil {
+			if err := loadAll(ctx, p, rows{first: 1, n: n, keys: opt.Keys}, from); err != nil {
 				return nil, err
 			}
 		}
@@ -129,7 +142,7 @@ func growth(ctx context.Context, opt Options) (_ []Result, err error) {
 		for turn := range 4 {
 			turn = (turn + round) % 4
 			b := sides[turn%2][turn/2]
-			if err := b.tidy(ctx, b.ideal); err != nil {
+			if err := b.tidy(ctx, b.from); err != nil {
 				return nil, err
 			}
 			if took[turn%2][turn/2], err = b.claims(ctx); err != nil {

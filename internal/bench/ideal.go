@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,7 +14,33 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A row is a message as the yardstick of relay keeps it.
+// A table is one that rows are loaded into.
+type table string
+
+const (
+	outboxTable  table = "waybill_outbox"
+	unkeyedTable table = "waybill_outbox_unkeyed"
+)
+
+// A yardstick is a relay written by hand: its table, the columns that it reads, and
+// how it publishes a row.
+type yardstick struct {
+	table
+	columns, order string
+	publish        func(r row, ctx context.Context, ch *amqp.Channel, to string) (*amqp.DeferredConfirmation, error)
+	columnsOf      func(r *row) []any
+}
+
+var (
+	// ideal publishes all properties that waybill does, oldest first.
+	ideal = yardstick{"ideal", "id, message_id, message_name, partition_key, headers, body, created_at", "ORDER BY id", row.publish,
+		func(r *row) []any { return []any{&r.id, &r.message, &r.name, &r.key, &r.headers, &r.body, &r.created} }}
+	// bare publishes a name and a body to a queue, through the default exchange.
+	bare = yardstick{"bare", "id, message_name, body", "", row.publishBare,
+		func(r *row) []any { return []any{&r.id, &r.name, &r.body} }}
+)
+
+// A row is a message in the table of a yardstick.
 type row struct {
 	id                 int64
 	message            [16]byte
@@ -24,18 +49,24 @@ type row struct {
 	created            time.Time
 }
 
-// publish sends a row with all properties and headers that waybill sends, so
-// that the broker has the same to do. Without a channel it sends nothing.
+// publish sends a row with all properties that waybill sends, so that the broker
+// has the same work. Without a channel it sends nothing.
 func (r row) publish(ctx context.Context, ch *amqp.Channel, exchange string) (*amqp.DeferredConfirmation, error) {
 	if ch == nil {
 		return nil, nil
 	}
 	id := waybill.MessageID(r.message).String()
 	return ch.PublishWithDeferredConfirmWithContext(ctx, exchange, r.name, true, false, amqp.Publishing{
-		Headers: amqp.Table{"type": r.name, "x-message-id": id, "x-attempt": "1", "x-publish-no": strconv.FormatInt(r.id, 10),
-			"x-dispatched-at": r.created.UTC().Format("2006-01-02T15:04:05.000000Z07:00")},
 		MessageId: id, Type: r.name, ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: r.created, Body: r.body,
 	})
+}
+
+// publishBare sends name and body.
+func (r row) publishBare(ctx context.Context, ch *amqp.Channel, queue string) (*amqp.DeferredConfirmation, error) {
+	if ch == nil {
+		return nil, nil
+	}
+	return ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false, amqp.Publishing{Type: r.name, DeliveryMode: amqp.Persistent, Body: r.body})
 }
 
 func wait(ctx context.Context, confirms []*amqp.DeferredConfirmation) error {
@@ -77,16 +108,16 @@ func confirming(url string, n int) (chs []*amqp.Channel, closeAll func() error, 
 	return chs, closeAll, nil
 }
 
-// idealRelays relay by the yardstick, one over each channel, until nothing is
-// left or, with a pause, until ctx ends.
-func idealRelays(ctx context.Context, p place, chs []*amqp.Channel, exchange string, pause time.Duration) error {
+// relays run a yardstick, once over each channel, until no row is left or, with a
+// pause, until ctx ends. Exchange and queue have the same name.
+func (y yardstick) relays(ctx context.Context, p place, chs []*amqp.Channel, to string, pause time.Duration) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(chs))
 	for i, ch := range chs {
 		wg.Go(func() {
 			for ctx.Err() == nil && errs[i] == nil {
 				var n int
-				n, errs[i] = p.ideal(context.WithoutCancel(ctx), ch, exchange)
+				n, errs[i] = p.byHand(context.WithoutCancel(ctx), y, ch, to)
 				if n == 0 && pause == 0 {
 					return
 				}

@@ -22,10 +22,10 @@ import (
 type inboxPlace interface {
 	place
 	handle(bus *waybill.Bus, opts ...inbox.Option)
-	// one handles a message in a transaction of its own, many do so with a
-	// savepoint for each; their dedup rows go to {}seen.
-	one(ctx context.Context, id string, m sold) error
-	many(ctx context.Context, ids []string, ms []sold) error
+	// handleByHand handles messages in one transaction. The dedup rows of ideal go to
+	// {}seen, with a savepoint for each of several messages; those of bare to
+	// {}seen_bare, without.
+	handleByHand(ctx context.Context, y yardstick, ids []string, ms []sold) error
 	// clearInbox empties the tables, effects counts the orders and those that
 	// differ.
 	clearInbox(ctx context.Context) error
@@ -55,27 +55,29 @@ func Inbox(ctx context.Context, opt Options) (_ []Result, err error) {
 		return nil, fmt.Errorf("the broker %w: %w: %w", ErrOpen, waybill.ErrUnavailable, err)
 	}
 	defer func() { err = errors.Join(err, broker.close()) }()
-	c := consumers{inboxPlace: at.(inboxPlace), broker: broker, opt: opt}
+	c := consumers{inboxPlace: at.(inboxPlace), broker: broker, opt: opt, yardstick: ideal}
+	plain := c
+	plain.yardstick = bare
 	workers := atOnce
 	if opt.Workers > 0 {
 		workers = []int{opt.Workers}
 	}
 	var results []Result
-	measure := func(name string, n int, target float64, waybill, yardstick side) error {
+	measure := func(name string, n int, target float64, sides ...side) error {
 		res := Result{Case: name, Database: at.database(), Keys: opt.Keys, Workers: n, Ordering: "strict", Target: target}
-		res, err := race(ctx, opt, res, waybill, yardstick)
+		res, err := race(ctx, opt, res, sides...)
 		results = append(results, res)
 		return err
 	}
 	for _, n := range workers {
-		if err := measure("inbox", n, 0.9, c.worker(n), c.loops(n, c.each)); err != nil {
+		if err := measure("inbox", n, 0.9, c.worker(n), c.loops(n, c.each), c.loops(n, plain.each)); err != nil {
 			return nil, err
 		}
 	}
 	group := inbox.Group(groupSize)
 	for _, groups := range []int{1, 2, 4} {
 		n := groups * groupSize
-		if err := measure(fmt.Sprintf("inbox, Group(%d)", groupSize), n, 0.9, c.worker(n, group), c.loops(groups, c.grouped)); err != nil {
+		if err := measure(fmt.Sprintf("inbox, Group(%d)", groupSize), n, 0.9, c.worker(n, group), c.loops(groups, c.grouped), c.loops(groups, plain.grouped)); err != nil {
 			return nil, err
 		}
 	}
@@ -87,8 +89,9 @@ func Inbox(ctx context.Context, opt Options) (_ []Result, err error) {
 // consumers are both sides of a case.
 type consumers struct {
 	inboxPlace
-	broker *broker
-	opt    Options
+	broker    *broker
+	opt       Options
+	yardstick yardstick // of each and grouped
 }
 
 // round fills the queue, runs consume and checks its effects.
@@ -191,7 +194,7 @@ func (c consumers) each(ctx context.Context, _ *amqp.Channel, deliveries <-chan 
 			if err := json.Unmarshal(d.Body, &m); err != nil {
 				return err
 			}
-			if err := c.one(context.WithoutCancel(ctx), d.MessageId, m); err != nil {
+			if err := c.handleByHand(context.WithoutCancel(ctx), c.yardstick, []string{d.MessageId}, []sold{m}); err != nil {
 				return err
 			}
 			if err := d.Ack(false); err != nil {
@@ -238,7 +241,7 @@ func (c consumers) grouped(ctx context.Context, ch *amqp.Channel, deliveries <-c
 				ids, ms, last = append(ids, d.MessageId), append(ms, m), d.DeliveryTag
 			}
 		}
-		if err := c.many(context.WithoutCancel(ctx), ids, ms); err != nil {
+		if err := c.handleByHand(context.WithoutCancel(ctx), c.yardstick, ids, ms); err != nil {
 			return err
 		}
 		if err := ch.Ack(last, true); err != nil {
@@ -273,8 +276,7 @@ func (b *broker) fill(ctx context.Context, rows, keys int) error {
 		}
 		now := time.Now()
 		confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, b.name, m.MessageName(), true, false, amqp.Publishing{
-			Headers: amqp.Table{"type": m.MessageName(), "x-message-id": id.String(), "x-attempt": "1",
-				"x-dispatched-at": now.UTC().Format(time.RFC3339Nano), "x-partition-key": m.PartitionKey()},
+			Headers:   amqp.Table{"x-partition-key": m.PartitionKey()},
 			MessageId: id.String(), Type: m.MessageName(), ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: now, Body: body,
 		})
 		if err != nil {

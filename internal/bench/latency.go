@@ -21,8 +21,8 @@ const pace = 20 * time.Millisecond
 
 // Latency measures the time from a commit to the arrival at a consumer, of one
 // message at a time, against a client that publishes after its commit and would
-// lose the message if it died in between. The ratio is that of the 99th
-// percentiles: less is better.
+// lose the message if it died in between, and against bare, which polls. The ratio
+// is that of the 99th percentiles: less is better.
 func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
@@ -34,10 +34,7 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 		return nil, fmt.Errorf("the broker %w: %w: %w", ErrOpen, waybill.ErrUnavailable, err)
 	}
 	defer func() { err = errors.Join(err, broker.close()) }()
-	kinds, err := p.transactions()
-	if err != nil {
-		return nil, err
-	}
+	kinds := p.transactions()
 	away, closeAway, err := p.elsewhere(ctx)
 	if err != nil {
 		return nil, err
@@ -62,7 +59,7 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 		l := latency{place: p, broker: broker, opt: opt, one: c.one, every: pace, burst: 1}
 		res := Result{Case: "latency, " + c.name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds}
 		relayed := func(ctx context.Context) (quantiles, error) { return l.relayed(ctx, c.store) }
-		if res, err = compare(ctx, opt, res, relayed, l.published); err != nil {
+		if res, err = compare(ctx, opt, res, relayed, l.published, l.bare); err != nil {
 			return nil, err
 		}
 		results = append(results, res)
@@ -77,26 +74,30 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 	return results, nil
 }
 
-// compare lets two sides take turns. The ratio is that of the 99th percentiles.
-func compare(ctx context.Context, opt Options, res Result, waybill, yardstick func(ctx context.Context) (quantiles, error)) (_ Result, err error) {
-	var waybills, yardsticks []quantiles
+// compare measures the sides in turns. Ratios are those of the 99th percentiles.
+func compare(ctx context.Context, opt Options, res Result, sides ...func(ctx context.Context) (quantiles, error)) (_ Result, err error) {
+	of := make([][]quantiles, len(sides))
 	for round := range opt.Rounds {
-		var of [2]quantiles
-		for turn := range 2 {
-			who := (round + turn) % 2
-			side := waybill
-			if who == 1 {
-				side = yardstick
+		for turn := range sides {
+			who := (round + turn) % len(sides)
+			q, err := sides[who](ctx)
+			if err != nil {
+				return res, fmt.Errorf("%s, round %d, %s: %w", res.Case, round+1, sideNames[who], err)
 			}
-			if of[who], err = side(ctx); err != nil {
-				return res, fmt.Errorf("%s, round %d: %w", res.Case, round+1, err)
-			}
+			of[who] = append(of[who], q)
 		}
-		opt.say("%s, round %d: p50 %.2f, p99 %.2f ms against %.2f, %.2f ms", res.Case, round+1, of[0].P50, of[0].P99, of[1].P50, of[1].P99)
-		waybills, yardsticks = append(waybills, of[0]), append(yardsticks, of[1])
+		line := fmt.Sprintf("%s, round %d: p50 %.2f, p99 %.2f, slowest %.2f ms", res.Case, round+1, of[0][round].P50, of[0][round].P99, of[0][round].Slowest)
+		for who, q := range of[1:] {
+			line += fmt.Sprintf(", %s %.2f, %.2f, %.2f", sideNames[who+1], q[round].P50, q[round].P99, q[round].Slowest)
+		}
+		opt.say("%s", line)
 	}
-	res.Latency, res.YardstickLatency = medians(waybills), medians(yardsticks)
+	res.Latency, res.YardstickLatency = medians(of[0]), medians(of[1])
 	res.Ratio = res.Latency.P99 / res.YardstickLatency.P99
+	if len(sides) > 2 {
+		res.BareLatency = medians(of[2])
+		res.BareRatio = res.Latency.P99 / res.BareLatency.P99
+	}
 	return res, nil
 }
 
@@ -104,18 +105,24 @@ func compare(ctx context.Context, opt Options, res Result, waybill, yardstick fu
 type quantiles struct {
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
+	// Slowest is the longest of all.
+	Slowest float64 `json:"slowest_ms"`
+	// Drained is when the last message of a load beside was published, in seconds
+	// from the start.
+	Drained float64 `json:"load_published_s,omitempty"`
 	// The longest between two messages of a key, where that is measured.
 	Pause float64 `json:"longest_pause_ms,omitempty"`
 }
 
 // medians has the longest pause of all rounds.
 func medians(rounds []quantiles) *quantiles {
-	var p50, p99 []float64
+	var p50, p99, slowest, drained []float64
 	pause := 0.0
 	for _, q := range rounds {
 		p50, p99, pause = append(p50, q.P50), append(p99, q.P99), max(pause, q.Pause)
+		slowest, drained = append(slowest, q.Slowest), append(drained, q.Drained)
 	}
-	return &quantiles{median(p50), median(p99), pause}
+	return &quantiles{P50: median(p50), P99: median(p99), Slowest: median(slowest), Drained: median(drained), Pause: pause}
 }
 
 // latency is one case on both sides.
@@ -127,10 +134,29 @@ type latency struct {
 	every  time.Duration // a transaction
 	burst  int           // messages in it
 	apart  int           // so many keys' messages are not measured
+	keys   []string      // nil means opt.Keys of them
+	load   load
+}
+
+// A load is published beside the messages of latency.
+type load struct {
+	n       int                             // its messages
+	prepare func(ctx context.Context) error // runs before the relay starts
+	start   func(ctx context.Context) error // runs beside the first message; may be nil
+	// commits measures the time of a commit in place of that to the arrival.
+	commits bool
 }
 
 // relayed dispatches, and a relay publishes.
 func (l latency) relayed(ctx context.Context, store outbox.Store) (_ quantiles, err error) {
+	if err := l.clear(ctx); err != nil {
+		return quantiles{}, err
+	}
+	if l.load.prepare != nil {
+		if err := l.load.prepare(ctx); err != nil {
+			return quantiles{}, err
+		}
+	}
 	pub, err := wayamqp.NewPublisher(wayamqp.Config{URL: l.opt.Broker, Exchange: l.broker.name, KeyHeader: l.apart > 0})
 	if err != nil {
 		return quantiles{}, err
@@ -147,8 +173,28 @@ func (l latency) relayed(ctx context.Context, store outbox.Store) (_ quantiles, 
 	return l.measure(ctx, func(ms []sold) error { return l.one.waybill(ctx, ms) }, nil)
 }
 
+// bare inserts, and the relay of the yardstick bare polls.
+func (l latency) bare(ctx context.Context) (_ quantiles, err error) {
+	if err := l.clear(ctx); err != nil {
+		return quantiles{}, err
+	}
+	chs, closeAll, err := confirming(l.opt.Broker, l.opt.Workers)
+	if err != nil {
+		return quantiles{}, err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- bare.relays(running, l.place, chs, l.broker.name, pause) }()
+	defer func() { stop(); err = errors.Join(err, <-ended) }()
+	return l.measure(ctx, func(ms []sold) error { return l.insert(ctx, bare, ms) }, nil)
+}
+
 // published is the yardstick: a transaction, and a publish after it.
 func (l latency) published(ctx context.Context) (_ quantiles, err error) {
+	if err := l.clear(ctx); err != nil {
+		return quantiles{}, err
+	}
 	conn, err := amqp.Dial(l.opt.Broker)
 	if err != nil {
 		return quantiles{}, err
@@ -170,22 +216,42 @@ func (l latency) published(ctx context.Context) (_ quantiles, err error) {
 // measure commits at its pace for opt.Slice, and waits for all that it committed.
 // A message that is there before its commit was answered counts as 0.
 func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publish func(m sold) error) (quantiles, error) {
-	if err := l.clear(ctx); err != nil {
-		return quantiles{}, err
-	}
 	n := int(l.opt.Slice/l.every) * l.burst
 	committed, arrived := make([]time.Time, n), make([]time.Time, n)
-	ctx, cancel := context.WithTimeout(ctx, 4*l.opt.Slice+30*time.Second) // the machine may not keep up with the pace
+	limit := 4*l.opt.Slice + 30*time.Second // the machine may not keep up with the pace
+	if l.load.n > 0 {
+		limit += 10 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	deliveries, err := l.broker.ch.ConsumeWithContext(ctx, l.broker.name, "latency", true, true, false, false, nil)
 	if err != nil {
 		return quantiles{}, err
 	}
+	var loaded <-chan amqp.Delivery
+	if l.load.n > 0 {
+		chs, closeAll, err := confirming(l.opt.Broker, 1)
+		if err != nil {
+			return quantiles{}, err
+		}
+		defer func() { _ = closeAll() }()
+		if loaded, err = chs[0].ConsumeWithContext(ctx, l.broker.name+"_load", "", true, true, false, false, nil); err != nil {
+			return quantiles{}, err
+		}
+	}
 	var wg sync.WaitGroup
-	var late error
+	var late, failed error
+	var drained time.Duration
+	begin := time.Now()
+	if l.load.start != nil {
+		wg.Go(func() { failed = l.load.start(ctx) })
+	}
 	wg.Go(func() {
-		for left := n - l.notMeasured(n); left > 0; {
+		for left, load := n-l.notMeasured(n), l.load.n; left > 0 || load > 0; {
 			select {
+			case <-loaded:
+				load--
+				drained = time.Since(begin)
 			case d := <-deliveries:
 				var m sold
 				if late = json.Unmarshal(d.Body, &m); late != nil {
@@ -196,21 +262,26 @@ func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publ
 					left--
 				}
 			case <-ctx.Done():
-				late = fmt.Errorf("not all of %d messages arrived: %w", n, ctx.Err())
+				late = fmt.Errorf("%d of %d messages did not arrive: %w", left+load, n+l.load.n, ctx.Err())
 				return
 			}
 		}
 	})
 	tick := time.NewTicker(l.every)
 	defer tick.Stop()
+	var took []float64
 	for first := 0; first < n; first += l.burst {
 		<-tick.C
 		ms := make([]sold, l.burst)
 		for i := range ms {
-			ms[i] = sold{keyOf(first+i, l.opt.Keys), first + i, note}
+			ms[i] = sold{l.keyOf(first + i), first + i, note}
 		}
+		start := time.Now()
 		err := commit(ms)
 		now := time.Now()
+		if l.load.commits {
+			took = append(took, now.Sub(start).Seconds()*1000)
+		}
 		for i, m := range ms {
 			committed[first+i] = now
 			if err == nil && publish != nil {
@@ -227,20 +298,28 @@ func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publ
 	if late == nil {
 		late = l.broker.ch.Cancel("latency", false)
 	}
-	var took []float64
 	for i := range n {
-		if !arrived[i].IsZero() {
+		if !arrived[i].IsZero() && !l.load.commits {
 			took = append(took, max(arrived[i].Sub(committed[i]).Seconds()*1000, 0))
 		}
 	}
-	if late != nil {
-		return quantiles{}, late
+	if err := errors.Join(late, failed); err != nil {
+		return quantiles{}, err
 	}
 	q := quantilesOf(took)
+	q.Drained = drained.Seconds()
 	if l.apart > 0 {
 		q.Pause = longestPause(arrived, l.opt.Keys)
 	}
 	return q, nil
+}
+
+// keyOf returns the key of the i-th message.
+func (l latency) keyOf(i int) string {
+	if l.keys != nil {
+		return l.keys[i%len(l.keys)]
+	}
+	return keyOf(i, l.opt.Keys)
 }
 
 // isApart reports whether the i-th message is of a key that is set apart.
@@ -273,5 +352,5 @@ func longestPause(arrived []time.Time, keys int) (longest float64) {
 func quantilesOf(took []float64) quantiles {
 	slices.Sort(took)
 	n := len(took)
-	return quantiles{P50: took[n/2], P99: took[n*99/100]}
+	return quantiles{P50: took[n/2], P99: took[n*99/100], Slowest: took[n-1]}
 }

@@ -12,6 +12,7 @@ import (
 type rows struct {
 	first, n int
 	keys     int
+	firstKey int  // the number of the first key
 	zipf     bool // some keys have many rows; otherwise all have as many
 }
 
@@ -34,7 +35,7 @@ func values() string {
 func (r rows) numbers(deck string) string {
 	k := "b.k"
 	if !r.zipf {
-		k = fmt.Sprintf("(a.slot * %d + b.slot) %% %d", decks, r.keys)
+		k = fmt.Sprintf("%d + (a.slot * %d + b.slot) %% %d", r.firstKey, decks, r.keys)
 	}
 	last := r.first + r.n - 1
 	return fmt.Sprintf(`SELECT a.slot * %[1]d + b.slot AS i, %[2]s AS k FROM %[3]s AS a CROSS JOIN %[3]s AS b
@@ -44,13 +45,13 @@ func (r rows) numbers(deck string) string {
 
 // loadAll loads rows in parts that a transaction can hold, and has the server
 // look at its table.
-func loadAll(ctx context.Context, p place, r rows, ideal bool) error {
+func loadAll(ctx context.Context, p place, r rows, into table) error {
 	const part = 100_000
 	for end := r.first + r.n; r.first < end; r.first += part {
 		r.n = min(part, end-r.first)
-		if err := p.load(ctx, r, ideal); err != nil {
+		if err := p.load(ctx, r, into); err != nil {
 			return err
 		}
 	}
-	return p.tidy(ctx, ideal)
+	return p.tidy(ctx, into)
 }

@@ -29,7 +29,7 @@ func memory(ctx context.Context, opt Options) (_ []Result, err error) {
 	var peaks []float64
 	for _, n := range []int{max(opt.Rows/100, 1), opt.Rows} {
 		opt.say("memory: loading %d rows", n)
-		if err := loadAll(ctx, p, rows{first: 1, n: n, keys: opt.Keys}, false); err != nil {
+		if err := loadAll(ctx, p, rows{first: 1, n: n, keys: opt.Keys}, outboxTable); err != nil {
 			return nil, err
 		}
 		peak, err := drainPeak(ctx, p, broker, opt, n)

@@ -17,13 +17,12 @@ import (
 
 // mysql is a set of tables with a prefix of their own, in MySQL or MariaDB.
 type mysql struct {
-	prefix  string
-	buckets int
-	open    func(ctx context.Context, cfg waymysql.Config) (*waymysql.DB, error)
-	db      *waymysql.DB
-	lane    int
-	out     *outbox.Outbox[*sql.Tx]
-	free    *outbox.Outbox[*sql.Tx] // of dispatch locks
+	prefix    string
+	buckets   int
+	open      func(ctx context.Context, cfg waymysql.Config) (*waymysql.DB, error)
+	db        *waymysql.DB
+	transport int
+	out       *outbox.Outbox[*sql.Tx]
 }
 
 func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err error) {
@@ -46,19 +45,20 @@ func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err er
 	if p.out, err = outbox.New(p.db, outbox.Config{}); err != nil {
 		return nil, err
 	}
-	if err := p.db.Pool().QueryRowContext(ctx, p.sql("SELECT id FROM {}outbox_lane")).Scan(&p.lane); err != nil {
+	if err := p.db.Pool().QueryRowContext(ctx, p.sql("SELECT id FROM {}transport")).Scan(&p.transport); err != nil {
 		return nil, err
 	}
 	return p, p.exec(ctx,
-		// The yardstick's outbox: the same columns, with the index it would have.
+		// The outboxes of the yardsticks: one with the same columns, and one without.
 		`CREATE TABLE {}ideal (id bigint AUTO_INCREMENT PRIMARY KEY, message_id binary(16) NOT NULL, message_name varchar(190) NOT NULL,
 			partition_key varchar(255) NOT NULL, headers json NOT NULL, body longblob NOT NULL, created_at datetime(6) NOT NULL)`,
+		`CREATE TABLE {}bare (id bigint AUTO_INCREMENT PRIMARY KEY, message_name varchar(190) NOT NULL, body longblob NOT NULL)`,
 		`CREATE TABLE {}orders (id bigint AUTO_INCREMENT PRIMARY KEY, customer varchar(255) NOT NULL, cents int NOT NULL)`,
 		`CREATE TABLE {}deck (slot bigint PRIMARY KEY, k bigint NOT NULL)`,
 		`INSERT INTO {}deck VALUES `+values(),
 		// The yardstick of dispatch writes the columns of the outbox to a table that
 		// grows at its end, which is the cheapest there is.
-		`CREATE TABLE {}plain (lane smallint NOT NULL, bucket smallint NOT NULL, id bigint AUTO_INCREMENT PRIMARY KEY, message_id binary(16) NOT NULL, message_name varchar(190) NOT NULL,
+		`CREATE TABLE {}plain (transport smallint NOT NULL, bucket smallint NOT NULL, id bigint AUTO_INCREMENT PRIMARY KEY, message_id binary(16) NOT NULL, message_name varchar(190) NOT NULL,
 			partition_key varchar(255) NOT NULL, headers json NOT NULL, body longblob NOT NULL, created_at datetime(6) NOT NULL)`)
 }
 
@@ -90,10 +90,10 @@ func (p *mysql) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// clear truncates the tables of the yardstick. From the outbox it deletes: a
-// table whose ids begin anew is another one to those who read it.
+// clear truncates the tables of the yardsticks. From the outbox it deletes, because
+// ids must not begin anew, and leaves the sentinels.
 func (p *mysql) clear(ctx context.Context) error {
-	return p.exec(ctx, "DELETE FROM {}outbox", "TRUNCATE {}plain", "TRUNCATE {}ideal", "TRUNCATE {}orders")
+	return p.exec(ctx, "DELETE FROM {}outbox WHERE id > 0", "DELETE FROM {}outbox_unkeyed WHERE id > 0", "TRUNCATE {}plain", "TRUNCATE {}ideal", "TRUNCATE {}bare", "TRUNCATE {}orders")
 }
 
 func (p *mysql) close() error {
@@ -103,17 +103,12 @@ func (p *mysql) close() error {
 }
 
 // transactions sets InTx, and Dispatch in a transaction of the caller's own,
-// and InTx without a gate, against an insert without a lock by the same client.
-func (p *mysql) transactions() ([]transaction, error) {
-	var err error
-	if p.free, err = outbox.New(p.db, outbox.Config{Unserialized: true}); err != nil {
-		return nil, err
-	}
+// against an insert without a lock by the same client.
+func (p *mysql) transactions() []transaction {
 	return []transaction{
 		{name: "InTx", waybill: p.inTx, plain: p.plain},
 		{name: "own transaction", waybill: p.own, plain: p.plain},
-		{name: "unserialized", waybill: p.unserialized, plain: p.plain, target: unserializedTarget},
-	}, nil
+	}
 }
 
 // target is lower than PostgreSQL's: a gate is a row that is locked, and several
@@ -127,12 +122,8 @@ func (p *mysql) target(messages int) float64 {
 
 const insertMySQLOrder = `INSERT INTO {}orders (customer, cents) VALUES (?, ?)`
 
-func (p *mysql) inTx(ctx context.Context, ms []sold) error { return p.unit(ctx, p.out, ms) }
-
-func (p *mysql) unserialized(ctx context.Context, ms []sold) error { return p.unit(ctx, p.free, ms) }
-
-func (p *mysql) unit(ctx context.Context, out *outbox.Outbox[*sql.Tx], ms []sold) error {
-	return out.InTx(ctx, func(ctx context.Context, tx waymysql.Tx) error {
+func (p *mysql) inTx(ctx context.Context, ms []sold) error {
+	return p.out.InTx(ctx, func(ctx context.Context, tx waymysql.Tx) error {
 		if _, err := tx.SQL().ExecContext(ctx, p.sql(insertMySQLOrder), ms[0].Customer, ms[0].Cents); err != nil {
 			return err
 		}
@@ -169,9 +160,9 @@ func (p *mysql) plain(ctx context.Context, ms []sold) error {
 			return err
 		}
 		values = append(values, "(?, ?, ?, ?, ?, '{}', ?, ?)")
-		args = append(args, p.lane, outbox.Bucket(m.Customer, p.buckets), id[:], m.MessageName(), m.PartitionKey(), body, time.Now().UTC())
+		args = append(args, p.transport, outbox.Bucket(m.Customer, p.buckets), id[:], m.MessageName(), m.PartitionKey(), body, time.Now().UTC())
 	}
-	insert := p.sql(`INSERT INTO {}plain (lane, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES `) + strings.Join(values, ", ")
+	insert := p.sql(`INSERT INTO {}plain (transport, bucket, message_id, message_name, partition_key, headers, body, created_at) VALUES `) + strings.Join(values, ", ")
 	return p.begin(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, p.sql(insertMySQLOrder), ms[0].Customer, ms[0].Cents); err != nil {
 			return err

@@ -6,39 +6,53 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/waymysql"
 )
 
-func (p *mysql) load(ctx context.Context, r rows, ideal bool) error {
-	table, columns, more := "{}outbox", ", lane, bucket", fmt.Sprintf(", %d, CONV(LEFT(SHA2(CONCAT('key-', k), 256), 4), 16, 10) %% %d", p.lane, p.buckets)
-	if ideal {
-		table, columns, more = "{}ideal", "", ""
+func (p *mysql) load(ctx context.Context, r rows, into table) error {
+	columns, more, name := "", "", "order.placed"
+	add := func(names, values string) { columns, more = columns+", "+names, more+", "+values }
+	if into != bare.table { // the ids are UUIDs that count
+		add("message_id, headers, created_at", "UNHEX(CONCAT('019000000000700080', LPAD(HEX(i), 14, '0'))), JSON_OBJECT(), UTC_TIMESTAMP(6)")
 	}
-	// The ids are UUIDs that count.
-	return p.exec(ctx, fmt.Sprintf(`INSERT INTO %s (message_id, message_name, partition_key, headers, body, created_at%s)
-		SELECT UNHEX(CONCAT('019000000000700080', LPAD(HEX(i), 14, '0'))), 'order.placed', CONCAT('key-', k), JSON_OBJECT(),
-			CONCAT(UNHEX(LPAD(HEX(i), 16, '0')), UNHEX(LPAD(HEX(k), 16, '0')), REPEAT('x', 184)), UTC_TIMESTAMP(6)%s
-		FROM (%s) AS n ORDER BY i`, table, columns, more, r.numbers("{}deck")))
+	if into == outboxTable || into == ideal.table {
+		add("partition_key", "CONCAT('key-', k)")
+	}
+	if into == outboxTable || into == unkeyedTable {
+		add("transport", strconv.Itoa(p.transport))
+	}
+	if into == unkeyedTable {
+		name = "order.waiting"
+	}
+	if into == outboxTable {
+		add("bucket", fmt.Sprintf("CONV(LEFT(SHA2(CONCAT('key-', k), 256), 4), 16, 10) %% %d", p.buckets))
+	}
+	return p.exec(ctx, fmt.Sprintf(`INSERT INTO %s (message_name, body%s)
+		SELECT '%s', CONCAT(UNHEX(LPAD(HEX(i), 16, '0')), UNHEX(LPAD(HEX(k), 16, '0')), REPEAT('x', 184))%s
+		FROM (%s) AS n ORDER BY i`, p.name(into), columns, name, more, r.numbers("{}deck")))
 }
 
-func (p *mysql) tidy(ctx context.Context, ideal bool) error {
-	if ideal {
-		return p.exec(ctx, "ANALYZE TABLE {}ideal")
-	}
-	return p.exec(ctx, "ANALYZE TABLE {}outbox")
+func (p *mysql) tidy(ctx context.Context, t table) error {
+	return p.exec(ctx, "ANALYZE TABLE "+p.name(t))
 }
 
-func (p *mysql) ideal(ctx context.Context, ch *amqp.Channel, exchange string) (int, error) {
+// name returns the name of a table, whose prefix replaces waybill_.
+func (p *mysql) name(t table) string { return p.prefix + strings.TrimPrefix(string(t), "waybill_") }
+
+func (p *mysql) byHand(ctx context.Context, y yardstick, ch *amqp.Channel, to string) (int, error) {
 	tx, err := p.db.Pool().BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	rows, err := tx.QueryContext(ctx, p.sql(`SELECT id, message_id, message_name, partition_key, headers, body, CAST(created_at AS CHAR) FROM {}ideal ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED`))
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf(`SELECT %s FROM %s %s LIMIT 500 FOR UPDATE SKIP LOCKED`, y.columns, p.name(y.table), y.order))
 	if err != nil {
 		return 0, err
 	}
@@ -47,16 +61,10 @@ func (p *mysql) ideal(ctx context.Context, ch *amqp.Channel, exchange string) (i
 	var confirms []*amqp.DeferredConfirmation
 	for rows.Next() {
 		var r row
-		var message []byte
-		var created string
-		if err := rows.Scan(&r.id, &message, &r.name, &r.key, &r.headers, &r.body, &created); err != nil {
+		if err := rows.Scan(scanners(y.columnsOf(&r))...); err != nil {
 			return 0, err
 		}
-		copy(r.message[:], message)
-		if r.created, err = time.Parse(time.DateTime, created); err != nil {
-			return 0, err
-		}
-		confirm, err := r.publish(ctx, ch, exchange)
+		confirm, err := y.publish(r, ctx, ch, to)
 		if err != nil {
 			return 0, err
 		}
@@ -73,30 +81,77 @@ func (p *mysql) ideal(ctx context.Context, ch *amqp.Channel, exchange string) (i
 		return 0, err
 	}
 	// With WHERE id IN the server scans what others have locked: a deadlock.
-	_, err = tx.ExecContext(ctx, p.sql(`DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (id bigint PATH '$')) AS t STRAIGHT_JOIN {}ideal AS i ON i.id = t.id`), string(list))
+	_, err = tx.ExecContext(ctx, fmt.Sprintf(`DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (id bigint PATH '$')) AS t STRAIGHT_JOIN %s AS i ON i.id = t.id`, p.name(y.table)), string(list))
 	if err != nil {
 		return 0, err
 	}
 	return len(ids), tx.Commit()
 }
 
-func (p *mysql) besides(ctx context.Context, m sold) error {
-	body, err := json.Marshal(m)
-	if err != nil {
-		return err
+// scanners replaces destinations that database/sql cannot scan into.
+func scanners(columns []any) []any {
+	for i, c := range columns {
+		switch c := c.(type) {
+		case *[16]byte:
+			columns[i] = (*waybill.MessageID)(c)
+		case *time.Time:
+			columns[i] = (*utc)(c)
+		}
 	}
-	id, err := waybill.NewMessageID()
-	if err != nil {
-		return err
-	}
+	return columns
+}
+
+// utc is a time as the server sends it.
+type utc time.Time
+
+func (t *utc) Scan(src any) error {
+	text, _ := src.([]byte)
+	parsed, err := time.Parse(time.DateTime, string(text))
+	*t = utc(parsed)
+	return err
+}
+
+func (p *mysql) insert(ctx context.Context, y yardstick, ms []sold) error {
 	return p.begin(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, p.sql(insertMySQLOrder), m.Customer, m.Cents); err != nil {
+		if _, err := tx.ExecContext(ctx, p.sql(insertMySQLOrder), ms[0].Customer, ms[0].Cents); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, p.sql(`INSERT INTO {}ideal (message_id, message_name, partition_key, headers, body, created_at) VALUES (?, ?, ?, JSON_OBJECT(), ?, ?)`),
-			id[:], m.MessageName(), m.PartitionKey(), body, time.Now().UTC())
-		return err
+		for _, m := range ms {
+			body, err := json.Marshal(m)
+			if err != nil {
+				return err
+			}
+			id, err := waybill.NewMessageID()
+			if err != nil {
+				return err
+			}
+			if y.table == bare.table {
+				_, err = tx.ExecContext(ctx, p.sql(`INSERT INTO {}bare (message_name, body) VALUES (?, ?)`), m.MessageName(), body)
+			} else {
+				_, err = tx.ExecContext(ctx, p.sql(`INSERT INTO {}ideal (message_id, message_name, partition_key, headers, body, created_at) VALUES (?, ?, ?, JSON_OBJECT(), ?, ?)`),
+					id[:], m.MessageName(), m.PartitionKey(), body, time.Now().UTC())
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
+}
+
+func (p *mysql) delay(ctx context.Context, ms []large) error {
+	return p.out.InTx(ctx, func(ctx context.Context, tx waymysql.Tx) error {
+		for _, m := range ms {
+			if _, err := tx.Dispatch(ctx, m, waybill.Delay(24*time.Hour)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (p *mysql) makeDue(ctx context.Context) error {
+	return p.exec(ctx, "UPDATE {}delayed SET due_at = UTC_TIMESTAMP(6)")
 }
 
 func (p *mysql) snapshot(ctx context.Context) (release func() error, err error) {

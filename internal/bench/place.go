@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A place is where it is measured: tables of the benchmark's own in one
-// database, waybill's and those of the yardsticks.
+// A place is the tables of one database that a benchmark uses: waybill's and the
+// yardsticks'.
 type place interface {
 	// database is its name in results, option what a DSN says to find its tables.
 	database() string
@@ -24,19 +24,21 @@ type place interface {
 	// waking opens the same outbox as processes that tell each other of commits;
 	// without a hears where the database cannot.
 	waking(ctx context.Context) (waking, error)
-	// load writes rows, for waybill or for the yardstick of relay, and tidy has
-	// the server clean up and count that table.
-	load(ctx context.Context, r rows, ideal bool) error
-	tidy(ctx context.Context, ideal bool) error
-	// ideal is the yardstick of relay, one batch: it claims whatever is free,
-	// publishes all of it at once and deletes it when everything is confirmed. It
-	// keeps no order, and mends nothing. Zero means that nothing was left. Without
-	// a channel nothing is published.
-	ideal(ctx context.Context, ch *amqp.Channel, exchange string) (n int, err error)
-	// transactions are what dispatch is measured with, and against.
-	transactions() ([]transaction, error)
-	// besides writes a business row and a message for the yardstick of relay.
-	besides(ctx context.Context, m sold) error
+	// load writes rows, and tidy has the server clean up and count a table.
+	load(ctx context.Context, r rows, into table) error
+	tidy(ctx context.Context, t table) error
+	// byHand relays one batch of a yardstick: it claims free rows, publishes all of
+	// them at once and deletes them when all are confirmed. It keeps no order and has
+	// no remedy for failures. Zero means that no row was left. Without a channel
+	// nothing is published.
+	byHand(ctx context.Context, y yardstick, ch *amqp.Channel, to string) (n int, err error)
+	// transactions are the kinds that dispatch is measured with, and against.
+	transactions() []transaction
+	// insert writes a business row and messages for a yardstick.
+	insert(ctx context.Context, y yardstick, ms []sold) error
+	// delay dispatches messages for the next day, and makeDue makes all due now.
+	delay(ctx context.Context, ms []large) error
+	makeDue(ctx context.Context) error
 	// snapshot keeps the server from removing what is deleted from now on. It is
 	// an error of release if it did not last.
 	snapshot(ctx context.Context) (release func() error, err error)
@@ -51,7 +53,6 @@ type place interface {
 type transaction struct {
 	name           string
 	waybill, plain func(ctx context.Context, ms []sold) error
-	target         float64 // where it is not that of the place
 }
 
 // ErrOpen says that a database or broker could not be used.

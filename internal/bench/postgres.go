@@ -18,14 +18,13 @@ import (
 
 // postgres is a schema in PostgreSQL.
 type postgres struct {
-	schema  string
-	buckets int
-	conn    string
-	pool    *pgxpool.Pool
-	db      *waypg.DB
-	lane    int16
-	out     *outbox.Outbox[pgx.Tx]
-	free    *outbox.Outbox[pgx.Tx] // of dispatch locks
+	schema    string
+	buckets   int
+	conn      string
+	pool      *pgxpool.Pool
+	db        *waypg.DB
+	transport int16
+	out       *outbox.Outbox[pgx.Tx]
 }
 
 func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, err error) {
@@ -62,13 +61,14 @@ func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, 
 	if p.out, err = outbox.New(p.db, outbox.Config{}); err != nil {
 		return nil, err
 	}
-	if err := p.pool.QueryRow(ctx, p.sql("SELECT id FROM {}.waybill_outbox_lane")).Scan(&p.lane); err != nil {
+	if err := p.pool.QueryRow(ctx, p.sql("SELECT id FROM {}.waybill_transport")).Scan(&p.transport); err != nil {
 		return nil, err
 	}
 	return p, p.exec(ctx,
-		// The yardstick's outbox: the same columns, with the index it would have.
+		// The outboxes of the yardsticks: one with the same columns, and one without.
 		`CREATE TABLE {}.ideal (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id uuid NOT NULL, message_name text NOT NULL,
 			partition_key text NOT NULL, headers jsonb NOT NULL, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`,
+		`CREATE TABLE {}.bare (id bigserial PRIMARY KEY, message_name text NOT NULL, body bytea NOT NULL)`,
 		`CREATE TABLE {}.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, cents int NOT NULL)`,
 		`CREATE TABLE {}.deck (slot bigint PRIMARY KEY, k bigint NOT NULL)`,
 		`INSERT INTO {}.deck VALUES `+values(),
@@ -103,7 +103,7 @@ func (p *postgres) exec(ctx context.Context, statements ...string) error {
 }
 
 func (p *postgres) clear(ctx context.Context) error {
-	return p.exec(ctx, "TRUNCATE {}.waybill_outbox", "TRUNCATE {}.plain", "TRUNCATE {}.ideal", "TRUNCATE {}.orders")
+	return p.exec(ctx, "TRUNCATE {}.waybill_outbox", "TRUNCATE {}.waybill_outbox_unkeyed", "TRUNCATE {}.plain", "TRUNCATE {}.ideal", "TRUNCATE {}.bare", "TRUNCATE {}.orders")
 }
 
 func (p *postgres) close() error {
@@ -118,27 +118,18 @@ func (p *postgres) target(int) float64 { return 0.85 }
 
 // transactions sets InTx against an insert with COMMIT in its round trip, and
 // Dispatch in a transaction of the caller's own against an insert and a separate
-// COMMIT, and InTx without a dispatch lock against the former.
-func (p *postgres) transactions() ([]transaction, error) {
-	var err error
-	if p.free, err = outbox.New(p.db, outbox.Config{Unserialized: true}); err != nil {
-		return nil, err
-	}
+// COMMIT.
+func (p *postgres) transactions() []transaction {
 	return []transaction{
 		{name: "InTx", waybill: p.inTx, plain: p.plainOneTrip},
 		{name: "own transaction", waybill: p.own, plain: p.plainSeparate},
-		{name: "unserialized", waybill: p.unserialized, plain: p.plainOneTrip, target: unserializedTarget},
-	}, nil
+	}
 }
 
 const insertOrder = `INSERT INTO {}.orders (customer, cents) VALUES ($1, $2)`
 
-func (p *postgres) inTx(ctx context.Context, ms []sold) error { return p.unit(ctx, p.out, ms) }
-
-func (p *postgres) unserialized(ctx context.Context, ms []sold) error { return p.unit(ctx, p.free, ms) }
-
-func (p *postgres) unit(ctx context.Context, out *outbox.Outbox[pgx.Tx], ms []sold) error {
-	return out.InTx(ctx, func(ctx context.Context, tx waypg.Tx) error {
+func (p *postgres) inTx(ctx context.Context, ms []sold) error {
+	return p.out.InTx(ctx, func(ctx context.Context, tx waypg.Tx) error {
 		if _, err := tx.SQL().Exec(ctx, p.sql(insertOrder), ms[0].Customer, ms[0].Cents); err != nil {
 			return err
 		}
@@ -176,9 +167,9 @@ func (p *postgres) plain(ms []sold) (statement string, args []any, err error) {
 		}
 		n := len(args)
 		values = append(values, fmt.Sprintf("($%d, $%d, DEFAULT, $%d, $%d, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4, n+5, n+6, n+7, n+8))
-		args = append(args, p.lane, outbox.Bucket(m.Customer, p.buckets), id.String(), m.MessageName(), m.PartitionKey(), "{}", body, time.Now())
+		args = append(args, p.transport, outbox.Bucket(m.Customer, p.buckets), id.String(), m.MessageName(), m.PartitionKey(), "{}", body, time.Now())
 	}
-	return p.sql(`INSERT INTO {}.plain (lane, bucket, id, message_id, message_name, partition_key, headers, body, created_at) VALUES `) + strings.Join(values, ", "), args, nil
+	return p.sql(`INSERT INTO {}.plain (transport, bucket, id, message_id, message_name, partition_key, headers, body, created_at) VALUES `) + strings.Join(values, ", "), args, nil
 }
 
 func (p *postgres) plainOneTrip(ctx context.Context, ms []sold) error {
@@ -186,11 +177,13 @@ func (p *postgres) plainOneTrip(ctx context.Context, ms []sold) error {
 	if err != nil {
 		return err
 	}
-	return p.oneTrip(ctx, ms[0], insert, args)
+	b := &pgx.Batch{}
+	b.Queue(insert, args...)
+	return p.oneTrip(ctx, ms[0], b)
 }
 
-// oneTrip inserts an order, and something else in one round trip with COMMIT.
-func (p *postgres) oneTrip(ctx context.Context, m sold, insert string, args []any) error {
+// oneTrip inserts an order, and sends a batch in one round trip with COMMIT.
+func (p *postgres) oneTrip(ctx context.Context, m sold, batch *pgx.Batch) error {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return err
@@ -202,8 +195,6 @@ func (p *postgres) oneTrip(ctx context.Context, m sold, insert string, args []an
 	if _, err := conn.Exec(ctx, p.sql(insertOrder), m.Customer, m.Cents); err != nil {
 		return err
 	}
-	batch := &pgx.Batch{}
-	batch.Queue(insert, args...)
 	batch.Queue("COMMIT")
 	return conn.SendBatch(ctx, batch).Close()
 }

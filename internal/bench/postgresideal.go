@@ -11,37 +11,41 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/waypg"
 )
 
-func (p *postgres) load(ctx context.Context, r rows, ideal bool) error {
+func (p *postgres) load(ctx context.Context, r rows, into table) error {
 	from := fmt.Sprintf(`SELECT i, 'key-' || k AS key, int8send(i) || int8send(k) || convert_to(repeat('x', 184), 'UTF8') AS body FROM (%s) AS n`, r.numbers("{}.deck"))
-	if ideal {
+	switch into {
+	case bare.table:
+		return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.bare (message_name, body) SELECT 'order.placed', body FROM (%s) AS r ORDER BY i`, from))
+	case unkeyedTable:
+		return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.waybill_outbox_unkeyed (transport, message_id, message_name, body)
+			SELECT %d, gen_random_uuid(), 'order.waiting', body FROM (%s) AS r ORDER BY i`, p.transport, from))
+	case ideal.table:
 		return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.ideal (message_id, message_name, partition_key, headers, body)
 			SELECT gen_random_uuid(), 'order.placed', key, jsonb_build_object(), body FROM (%s) AS r ORDER BY i`, from))
 	}
-	return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.waybill_outbox (lane, bucket, message_id, message_name, partition_key, body)
+	return p.exec(ctx, fmt.Sprintf(`INSERT INTO {}.waybill_outbox (transport, bucket, message_id, message_name, partition_key, body)
 		SELECT %d, (get_byte(sha256(convert_to(key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(key, 'UTF8')), 1)) %% %d, gen_random_uuid(), 'order.placed', key, body
-		FROM (%s) AS r ORDER BY i`, p.lane, p.buckets, from))
+		FROM (%s) AS r ORDER BY i`, p.transport, p.buckets, from))
 }
 
-func (p *postgres) tidy(ctx context.Context, ideal bool) error {
-	if ideal {
-		return p.exec(ctx, "VACUUM ANALYZE {}.ideal")
-	}
-	return p.exec(ctx, "VACUUM ANALYZE {}.waybill_outbox")
+func (p *postgres) tidy(ctx context.Context, t table) error {
+	return p.exec(ctx, "VACUUM ANALYZE {}."+string(t))
 }
 
-func (p *postgres) ideal(ctx context.Context, ch *amqp.Channel, exchange string) (n int, err error) {
+func (p *postgres) byHand(ctx context.Context, y yardstick, ch *amqp.Channel, to string) (n int, err error) {
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, p.sql(`SELECT id, message_id, message_name, partition_key, headers, body, created_at FROM {}.ideal ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED`))
+		rows, err := tx.Query(ctx, p.sql(fmt.Sprintf(`SELECT %s FROM {}.%s %s LIMIT 500 FOR UPDATE SKIP LOCKED`, y.columns, y.table, y.order)))
 		if err != nil {
 			return err
 		}
 		var ids []int64
 		var confirms []*amqp.DeferredConfirmation
 		var r row
-		_, err = pgx.ForEachRow(rows, []any{&r.id, &r.message, &r.name, &r.key, &r.headers, &r.body, &r.created}, func() error {
-			confirm, err := r.publish(ctx, ch, exchange)
+		_, err = pgx.ForEachRow(rows, y.columnsOf(&r), func() error {
+			confirm, err := y.publish(r, ctx, ch, to)
 			ids, confirms = append(ids, r.id), append(confirms, confirm)
 			return err
 		})
@@ -54,23 +58,46 @@ func (p *postgres) ideal(ctx context.Context, ch *amqp.Channel, exchange string)
 		if err := wait(ctx, confirms); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, p.sql(`DELETE FROM {}.ideal WHERE id = ANY ($1)`), ids)
+		_, err = tx.Exec(ctx, p.sql(fmt.Sprintf(`DELETE FROM {}.%s WHERE id = ANY ($1)`, y.table)), ids)
 		return err
 	})
 	return n, err
 }
 
-func (p *postgres) besides(ctx context.Context, m sold) error {
-	body, err := json.Marshal(m)
-	if err != nil {
-		return err
+func (p *postgres) insert(ctx context.Context, y yardstick, ms []sold) error {
+	b := &pgx.Batch{}
+	for _, m := range ms {
+		body, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		if y.table == bare.table {
+			b.Queue(p.sql(`INSERT INTO {}.bare (message_name, body) VALUES ($1, $2)`), m.MessageName(), body)
+			continue
+		}
+		id, err := waybill.NewMessageID()
+		if err != nil {
+			return err
+		}
+		b.Queue(p.sql(`INSERT INTO {}.ideal (message_id, message_name, partition_key, headers, body, created_at) VALUES ($1, $2, $3, $4, $5, $6)`),
+			id.String(), m.MessageName(), m.PartitionKey(), "{}", body, time.Now())
 	}
-	id, err := waybill.NewMessageID()
-	if err != nil {
-		return err
-	}
-	return p.oneTrip(ctx, m, p.sql(`INSERT INTO {}.ideal (message_id, message_name, partition_key, headers, body, created_at) VALUES ($1, $2, $3, $4, $5, $6)`),
-		[]any{id.String(), m.MessageName(), m.PartitionKey(), "{}", body, time.Now()})
+	return p.oneTrip(ctx, ms[0], b)
+}
+
+func (p *postgres) delay(ctx context.Context, ms []large) error {
+	return p.out.InTx(ctx, func(ctx context.Context, tx waypg.Tx) error {
+		for _, m := range ms {
+			if _, err := tx.Dispatch(ctx, m, waybill.Delay(24*time.Hour)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (p *postgres) makeDue(ctx context.Context) error {
+	return p.exec(ctx, "UPDATE {}.waybill_delayed SET due_at = now()")
 }
 
 func (p *postgres) snapshot(ctx context.Context) (release func() error, err error) {

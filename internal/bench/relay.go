@@ -30,8 +30,8 @@ var relayCases = []relayCase{
 	{name: "pipelined-one-key", keys: 1, pipelined: true, target: 0.80},
 }
 
-// Relay measures a relay against one that keeps no order, and with a single key
-// against a client that waits for each confirmation. Rows are loaded before each
+// Relay measures a relay against ideal, or with a single key against a client that
+// waits for each confirmation, and against bare. Rows are loaded before each
 // round, and what arrived is counted and its order checked after it. With
 // opt.Keys it has one case, of so many keys.
 func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
@@ -101,25 +101,25 @@ func (r relaying) measure(ctx context.Context) (_ Result, err error) {
 	if err != nil {
 		return Result{}, err
 	}
-	yardstick := r.ideally
+	best := r.yardstick(ideal)
 	if r.keys == 1 && !r.pipelined {
-		yardstick = r.singly
+		best = r.singly
 	}
 	return race(ctx, r.opt, res, func(ctx context.Context) (int, time.Duration, error) {
-		if err := r.prepare(ctx, false); err != nil {
+		if err := r.prepare(ctx, outboxTable); err != nil {
 			return 0, 0, err
 		}
 		if err := pub.Connect(ctx); err != nil {
 			return 0, 0, err
 		}
 		return r.timed(ctx, true, func() error { return relay.Run(ctx) })
-	}, yardstick)
+	}, best, r.yardstick(bare))
 }
 
-// prepare loads what a turn relays.
-func (r relaying) prepare(ctx context.Context, ideal bool) error {
-	err := loadAll(ctx, r.place, rows{first: 1, n: r.opt.Rows, keys: r.keys, zipf: r.zipf}, ideal)
-	runtime.GC() // what loading left is not the relay's to clear
+// prepare loads the rows of a turn.
+func (r relaying) prepare(ctx context.Context, into table) error {
+	err := loadAll(ctx, r.place, rows{first: 1, n: r.opt.Rows, keys: r.keys, zipf: r.zipf}, into)
+	runtime.GC() // the garbage of loading is not the relay's
 	return err
 }
 
@@ -137,16 +137,18 @@ func (r relaying) timed(ctx context.Context, ordered bool, run func() error) (in
 	return r.opt.Rows, took, nil
 }
 
-func (r relaying) ideally(ctx context.Context) (_ int, _ time.Duration, err error) {
-	if err := r.prepare(ctx, true); err != nil {
-		return 0, 0, err
+func (r relaying) yardstick(y yardstick) side {
+	return func(ctx context.Context) (_ int, _ time.Duration, err error) {
+		if err := r.prepare(ctx, y.table); err != nil {
+			return 0, 0, err
+		}
+		chs, closeAll, err := confirming(r.opt.Broker, r.opt.Workers)
+		if err != nil {
+			return 0, 0, err
+		}
+		defer func() { err = errors.Join(err, closeAll()) }()
+		return r.timed(ctx, false, func() error { return y.relays(ctx, r.place, chs, r.broker.name, 0) })
 	}
-	chs, closeAll, err := confirming(r.opt.Broker, r.opt.Workers)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, closeAll()) }()
-	return r.timed(ctx, false, func() error { return idealRelays(ctx, r.place, chs, r.broker.name, 0) })
 }
 
 func (r relaying) singly(ctx context.Context) (_ int, _ time.Duration, err error) {

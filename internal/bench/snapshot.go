@@ -44,7 +44,7 @@ func behindSnapshot(ctx context.Context, opt Options, passing int) (on string, c
 		return "", claims, polls, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	sides := [2]*backlog{{p, opt, false, 1}, {p, opt, true, 1}}
+	sides := [2]*backlog{{p, opt, outboxTable, 1}, {p, opt, ideal.table, 1}}
 	release, err := p.snapshot(ctx)
 	if err != nil {
 		return "", claims, polls, err

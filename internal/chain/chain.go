@@ -5,7 +5,6 @@ package chain
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/mutant"
@@ -22,8 +21,6 @@ type Chains struct {
 	stream func(*waybill.Record) string
 	stuck  map[string]bool // keys with a refused record; what is behind it may be on its way already
 	ready  []int           // may be published, oldest first
-	late   []int           // likewise, but alone: with nothing else in flight
-	alone  []int           // how suspect a record is; 0 means that it need not go alone
 	open   int             // handed out, and the result is not in
 	out    bool            // hand out nothing more
 	state  []State
@@ -42,11 +39,10 @@ const (
 )
 
 // New plans records. With atomic set, the order inside one batch is kept by the
-// publisher, so all are ready at once. Records that are alone, nil means none,
-// are published last and one by one, the least suspect first.
-func New(records []*waybill.Record, atomic bool, alone []int) *Chains {
+// publisher, so all are ready at once.
+func New(records []*waybill.Record, atomic bool) *Chains {
 	n := len(records)
-	c := &Chains{records: records, next: make([]int, n), state: make([]State, n), stuck: map[string]bool{}, errs: make([]error, n), ready: make([]int, 0, n), alone: alone}
+	c := &Chains{records: records, next: make([]int, n), state: make([]State, n), stuck: map[string]bool{}, errs: make([]error, n), ready: make([]int, 0, n)}
 	last := make(map[string]int)
 	stays := make([]bool, n)
 	for i, rec := range records {
@@ -63,7 +59,7 @@ func New(records []*waybill.Record, atomic bool, alone []int) *Chains {
 			stays[i] = true
 			c.refuse(i)
 		default:
-			c.queue(i)
+			c.ready = append(c.ready, i)
 		}
 	}
 	return c
@@ -73,32 +69,10 @@ func New(records []*waybill.Record, atomic bool, alone []int) *Chains {
 // called before Take.
 func (c *Chains) Pipeline(stream func(*waybill.Record) string) { c.stream = stream }
 
-// queue makes a record ready.
-func (c *Chains) queue(i int) {
-	if c.GoesAlone(i) {
-		c.late = append(c.late, i)
-	} else {
-		c.ready = append(c.ready, i)
-	}
-}
-
-// GoesAlone reports whether nothing else may be in flight with a record.
-func (c *Chains) GoesAlone(i int) bool { return c.alone != nil && c.alone[i] > 0 }
-
 // Take appends up to max records to publish now, in order and in one call.
 func (c *Chains) Take(max int, into []int) []int {
 	if c.out {
 		return into
-	}
-	if len(c.ready) == 0 && c.open == 0 && len(c.late) > 0 {
-		least := 0
-		for n, i := range c.late {
-			if c.alone[i] < c.alone[c.late[least]] {
-				least = n
-			}
-		}
-		c.ready = append(c.ready, c.late[least])
-		c.late = slices.Delete(c.late, least, least+1)
 	}
 	first, n := len(into), min(max, len(c.ready))
 	for _, i := range c.ready[:n] {
@@ -128,8 +102,7 @@ func (c *Chains) handOut(i int, into []int) []int {
 // may be on its way together with it.
 func (c *Chains) followsAtOnce(i int) bool {
 	next := c.next[i]
-	return next >= 0 && c.records[next].Problem == nil && !c.GoesAlone(i) && !c.GoesAlone(next) &&
-		c.stream(c.records[i]) == c.stream(c.records[next])
+	return next >= 0 && c.records[next].Problem == nil && c.stream(c.records[i]) == c.stream(c.records[next])
 }
 
 // Done takes a result in. A success makes the key's next record ready; after a
@@ -148,7 +121,7 @@ func (c *Chains) Done(i int, err error) {
 		case c.records[next].Problem != nil:
 			c.refuse(next)
 		default:
-			c.queue(next)
+			c.ready = append(c.ready, next)
 		}
 	case errors.Is(err, waybill.ErrUnavailable):
 		c.state[i], c.errs[i] = Unknown, err
@@ -164,8 +137,11 @@ func (c *Chains) Done(i int, err error) {
 // Open is how many are handed out and not answered.
 func (c *Chains) Open() int { return c.open }
 
-// Stop hands out nothing more.
+// Stop hands out nothing more, until Resume.
 func (c *Chains) Stop() { c.out = true }
+
+// Resume hands out records again, after an outage that is over.
+func (c *Chains) Resume() { c.out = false }
 
 // Abandon takes err for every result that is not in.
 func (c *Chains) Abandon(err error) {

@@ -31,7 +31,7 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		records := rapid.SliceOfN(anyRecord, 0, 30).Draw(t, "records")
 		window := rapid.IntRange(1, 12).Draw(t, "window")
-		c := New(records, false, nil)
+		c := New(records, false)
 		var open []int
 		published, failed := map[int]bool{}, map[int]bool{}
 		keyFailed, last, outage := map[string]bool{}, map[string]int{}, false
@@ -137,16 +137,16 @@ func recordsOf(keys ...string) []*waybill.Record {
 }
 
 func TestRecordsWithoutKeyGoAllAtOnce(t *testing.T) {
-	if got := New(recordsOf("", "", ""), false, nil).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
+	if got := New(recordsOf("", "", ""), false).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
 		t.Errorf("ready %v, want all", got)
 	}
-	if got := New(recordsOf("a", "b", "", "a", "b"), false, nil).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
+	if got := New(recordsOf("a", "b", "", "a", "b"), false).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
 		t.Errorf("ready %v, want the heads and what has no key", got)
 	}
 }
 
 func TestAtomicBatchGoesAllAtOnce(t *testing.T) {
-	if got := New(recordsOf("a", "a", "", "b", "a"), true, nil).Take(9, nil); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
+	if got := New(recordsOf("a", "a", "", "b", "a"), true).Take(9, nil); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
 		t.Errorf("ready %v, want all in order", got)
 	}
 }
@@ -159,7 +159,7 @@ func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
 		for i := range records {
 			records[i].Name = rapid.SampledFrom([]string{"s", "t"}).Draw(t, "stream")
 		}
-		c := New(records, false, nil)
+		c := New(records, false)
 		c.Pipeline(func(rec *waybill.Record) string { return rec.Name })
 		published, open, calls := map[int]bool{}, []int{}, map[int]int{}
 		together, refused := 0, map[string]bool{}
@@ -218,7 +218,7 @@ func TestPipelinedChainsHandOutAKeyAtOnce(t *testing.T) {
 		records[i] = &waybill.Record{Key: "k", Name: "s"}
 	}
 	records[3].Name = "t"
-	c := New(records, false, nil)
+	c := New(records, false)
 	c.Pipeline(func(rec *waybill.Record) string { return rec.Name })
 	if got := len(c.Take(10, nil)); got != 3 {
 		t.Errorf("%d records were handed out at once, want the 3 in front of another stream", got)

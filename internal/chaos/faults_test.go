@@ -47,7 +47,7 @@ var serverFaults = []fault{
 // those that were frozen are back, the servers.
 func (c *campaign) round() {
 	c.t.Helper()
-	c.say(fmt.Sprintf("%d messages wait in the outbox", c.count("waybill_outbox")))
+	c.say(fmt.Sprintf("%d messages wait in the outbox", c.pending()))
 	var frozen sync.WaitGroup
 	c.frozen = &frozen
 	c.fleet.measure(true)
@@ -55,7 +55,7 @@ func (c *campaign) round() {
 	frozen.Wait()
 	c.awaitCrashes()
 	c.fleet.measure(false)
-	c.say(fmt.Sprintf("those that were frozen are back, %d messages wait in the outbox", c.count("waybill_outbox")))
+	c.say(fmt.Sprintf("those that were frozen are back, %d messages wait in the outbox", c.pending()))
 	c.strike(serverFaults, crashes("dispatch"), crashes("worker"))
 	c.awaitCrashes()
 	c.awaitEffect()

@@ -282,8 +282,8 @@ type openStore struct {
 	count  atomic.Int64
 }
 
-func (s *openStore) Claim(ctx context.Context, transport string, max outbox.Max) (outbox.Claim, error) {
-	c, err := s.store.Claim(ctx, transport, max)
+func (s *openStore) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
+	c, err := s.store.Claim(ctx, transport, part, limit)
 	if err != nil || len(c.Rows()) == 0 {
 		return c, err
 	}

@@ -2,9 +2,11 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -27,7 +29,7 @@ type rabbit struct {
 }
 
 func openRabbit(ctx context.Context, dsn config.DSN) (_ broker, err error) {
-	b := &rabbit{name: fmt.Sprintf("waybill_demo_%d", time.Now().UnixMilli())}
+	b := &rabbit{name: demoName(time.Now())}
 	b.dsn = withOption(dsn.Reveal(), "exchange="+b.name+"&type=topic&key_header=true")
 	defer func() {
 		if err != nil {
@@ -38,7 +40,7 @@ func openRabbit(ctx context.Context, dsn config.DSN) (_ broker, err error) {
 	if b.conn, err = amqp.Dial(address); err != nil {
 		return nil, fmt.Errorf("%w: broker %s: %w", waybill.ErrUnavailable, dsn, err)
 	}
-	cfg := wayamqp.Config{URL: address, Exchange: b.name, ExchangeType: "topic", Queue: b.name, Bindings: []wayamqp.Binding{{Exchange: b.name, Key: "#"}}, Prefetch: 200}
+	cfg := wayamqp.Config{URL: address, Exchange: b.name, ExchangeType: "topic", Queue: b.name, SingleActiveConsumer: true, Bindings: []wayamqp.Binding{{Exchange: b.name, Key: "#"}}, Prefetch: 200}
 	if _, err = wayamqp.Declare(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -58,6 +60,12 @@ func openRabbit(ctx context.Context, dsn config.DSN) (_ broker, err error) {
 	return b, err
 }
 
+// demoName returns a name that no other demo has, even one that begins in the
+// same millisecond.
+func demoName(now time.Time) string {
+	return fmt.Sprintf("waybill_demo_%d_%s", now.UnixMilli(), strings.ToLower(rand.Text()[:8]))
+}
+
 func (b *rabbit) transport() string { return b.dsn }
 
 func (b *rabbit) waiting(context.Context) (int, error) {
@@ -69,14 +77,28 @@ func (b *rabbit) waiting(context.Context) (int, error) {
 	return q.Messages, err
 }
 
-// rest takes what nobody has consumed.
-func (b *rabbit) rest(context.Context) (ids []waybill.MessageID, err error) {
+// restWithin is how long the messages that are left may take to come.
+const restWithin = 30 * time.Second
+
+// rest takes the messages that are left. The queue has a single active consumer,
+// so that basic.get is refused.
+func (b *rabbit) rest(ctx context.Context) (ids []waybill.MessageID, err error) {
 	_ = b.Consumer.Close()
+	left, err := b.waiting(ctx)
+	if err != nil || left == 0 {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, restWithin)
+	defer cancel()
 	err = b.outside(func(ch *amqp.Channel) error {
-		for {
-			d, ok, err := ch.Get(b.name, true)
-			if err != nil || !ok {
-				return err
+		deliveries, err := ch.ConsumeWithContext(ctx, b.name, "", true, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		for len(ids) < left {
+			d, ok := <-deliveries
+			if !ok {
+				return errors.Join(ctx.Err(), errors.New("the broker ended the subscription"))
 			}
 			id, err := waybill.ParseMessageID(d.MessageId)
 			if err != nil {
@@ -84,6 +106,7 @@ func (b *rabbit) rest(context.Context) (ids []waybill.MessageID, err error) {
 			}
 			ids = append(ids, id)
 		}
+		return nil
 	})
 	return ids, err
 }

@@ -56,7 +56,7 @@ type backend[TX any] struct {
 // What read can be asked for.
 const (
 	readSteps  = "SELECT order_id, step, message_id FROM demo_steps ORDER BY n"
-	readOutbox = "SELECT 0, 0, message_id FROM waybill_outbox"
+	readOutbox = "SELECT 0, 0, message_id FROM waybill_outbox WHERE id > 0"
 )
 
 func (b *backend[TX]) place(ctx context.Context, s step, msg any, hold time.Duration, refuse error) error {

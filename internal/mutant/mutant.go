@@ -49,10 +49,6 @@ const (
 	// handled, whether it was or not.
 	AckOverUncommitted = "ack-over-uncommitted"
 
-	// UnserializedMark reads rows that took no dispatch lock from behind a mark: one
-	// that commits late is passed over by the next of its key.
-	UnserializedMark = "unserialized-mark"
-
 	// NoSavepointGuard lets a unit of work on MySQL commit although the server has
 	// ended its transaction: an effect commits without its inbox row, or messages
 	// without the writes they belong to.
@@ -74,5 +70,5 @@ const (
 // All lists them.
 func All() []string {
 	return []string{NoDispatchLock, LockAndReadAtOnce, RepeatableReadRelay, DeleteBeforeConfirm, ConfirmBeforeReturn, ReturnsNotDrained, TwoInFlight, MarkBeforeCommit,
-		IDFromRelay, InboxOutsideTransaction, AckBeforeCommit, AckOverUncommitted, ReleaseByReinsertion, UnserializedMark, NoSavepointGuard}
+		IDFromRelay, InboxOutsideTransaction, AckBeforeCommit, AckOverUncommitted, ReleaseByReinsertion, NoSavepointGuard}
 }

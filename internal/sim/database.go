@@ -21,7 +21,7 @@ type message struct {
 // A row is one of the outbox.
 type row struct {
 	id      int64
-	bucket  int16
+	bucket  int16 // aside more while its key is parked
 	message *message
 	visible bool // its transaction has committed
 	gone    bool
@@ -33,16 +33,16 @@ type database struct {
 	*world
 	last     int64
 	rows     []*row
-	gates    [buckets]gate
-	claimed  [buckets]*tx // who holds a bucket's lock
+	dispatch [buckets]gate // dispatch locks
+	claims   [buckets]gate // locks of the rows of the bucket table
+	versions [buckets]int64
 	blocked  map[int]*blocked
-	version  int64 // of what is blocked
 	inbox    map[int]*entry
 	sessions []*tx // open ones
 	commits  int
 }
 
-// A gate is a bucket's dispatch lock.
+// A gate is a lock that transactions wait for in turn.
 type gate struct {
 	holder  *tx
 	waiting []waiter
@@ -53,14 +53,13 @@ type waiter struct {
 	then func()
 }
 
-// blocked is the entry of a key. One that is parked or released waits for ever, as
-// far as claims of the outbox go.
+// blocked is the entry of a key.
 type blocked struct {
+	head     *row
 	failures int
 	until    time.Duration
-	parked   []*message    // in the failure store
-	released bool          // they are sent from there
-	again    time.Duration // not before then
+	parked   bool // until it is released
+	retrying *tx  // the transaction that has the entry's lock
 }
 
 // An entry is one of the inbox.
@@ -156,10 +155,9 @@ func (db *database) restart() {
 }
 
 // lock takes a gate, when its holder lets go of it.
-func (db *database) lock(t *tx, bucket int16, then func()) {
-	g := &db.gates[bucket]
+func (db *database) lock(t *tx, g *gate, then func()) {
 	switch {
-	case t.over:
+	case t.over || g.holder == t:
 		then()
 		return
 	case g.holder != nil:
@@ -172,7 +170,7 @@ func (db *database) lock(t *tx, bucket int16, then func()) {
 		for g.holder == nil && len(g.waiting) > 0 {
 			next := g.waiting[0]
 			g.waiting = g.waiting[1:]
-			db.lock(next.tx, bucket, next.then)
+			db.lock(next.tx, g, next.then)
 		}
 	})
 	then()

@@ -36,7 +36,7 @@ func (th *thread) dispatch() {
 		locks = nil
 	}
 	for _, bucket := range locks {
-		th.request("dispatch lock", func(reply func()) { th.db.lock(t, bucket, reply) })
+		th.request("dispatch lock", func(reply func()) { th.db.lock(t, &th.db.dispatch[bucket], reply) })
 	}
 	ok := t.do(th, "dispatch insert", func() { th.db.insert(t, messages) })
 	th.sleep(th.between(0, 500*time.Millisecond))

@@ -17,20 +17,28 @@ const (
 	AckOverUncommitted      = mutant.AckOverUncommitted
 	ReleaseByReinsertion    = mutant.ReleaseByReinsertion
 
-	// TwoClocks has a claim judge by a later clock which keys are due than the one by
-	// which it begins behind those that are not.
-	TwoClocks = "two-clocks"
 	// RetryBehind puts a message that failed behind those of its key.
 	RetryBehind = "retry-behind"
-	// ReleaseWithoutLock sends what is parked of a key without the lock on its bucket.
+	// VersionBeforeLock has a claim read the versions of its buckets before it locks
+	// them: cursors hold longer than the entries that they rest on.
+	VersionBeforeLock = "version-before-lock"
+	// UnblockWithoutBump deletes a key's entry and leaves its bucket's version alone.
+	UnblockWithoutBump = "unblock-without-bump"
+	// RetryWithoutEntryLock has several relays retry one head at a time.
+	RetryWithoutEntryLock = "retry-without-entry-lock"
+	// ParkWithNewIDs gives the rows of a parked key new ids, which are higher than those
+	// of rows that commit later.
+	ParkWithNewIDs = "park-with-new-ids"
+	// ReleaseWithoutLock brings the rows of a key back without the lock of its bucket.
 	ReleaseWithoutLock = "release-without-lock"
-	// ReleaseEndsEarly lets a key go on in the outbox while some of it is parked.
+	// ReleaseEndsEarly unblocks a key while some of it is set aside.
 	ReleaseEndsEarly = "release-ends-early"
 )
 
 // Mutants lists all of them.
 func Mutants() []string {
-	return []string{NoDispatchLock, LockAndReadAtOnce, TwoClocks, DeleteBeforeConfirm, TwoInFlight, MarkBeforeCommit, IDFromRelay,
+	return []string{NoDispatchLock, LockAndReadAtOnce, DeleteBeforeConfirm, TwoInFlight, MarkBeforeCommit, IDFromRelay,
 		InboxOutsideTransaction, AckBeforeCommit, ReturnsNotDrained, AckOverUncommitted, RetryBehind,
+		VersionBeforeLock, UnblockWithoutBump, RetryWithoutEntryLock, ParkWithNewIDs,
 		ReleaseByReinsertion, ReleaseWithoutLock, ReleaseEndsEarly}
 }

@@ -2,173 +2,176 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/chain"
-	"github.com/waybill-go/waybill/internal/lane"
+	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
 	batch           = 12
+	perBucket       = batch / 4 // a key alone fills it now and then
 	window          = 4
 	publishDeadline = 10 * time.Second
 )
 
-// relay begins a relay with two workers.
+// relay begins a relay: two workers of keyed messages, and one of retries with a
+// connection apart.
 func (w *world) relay(name string) {
 	w.begin(name, func(p *process) {
-		l := lane.New(1, buckets)
-		link := p.broker.link(p)
-		for range 2 {
+		positions := readpos.New(1, buckets)
+		main, apart := p.broker.link(p), p.broker.link(p)
+		work := func(to *link, pass func(r *relaying) bool) {
 			p.thread(func(th *thread) {
-				r := &relaying{thread: th, lane: l, link: link}
+				r := &relaying{thread: th, positions: positions, link: to}
 				for {
-					if r.release()+r.pass() == 0 {
+					if !pass(r) {
 						th.sleep(th.between(5*time.Millisecond, 2*time.Second))
 					}
 				}
 			})
 		}
+		for range 2 {
+			work(main, (*relaying).keyed)
+		}
+		work(apart, (*relaying).retries)
 	})
 }
 
 // relaying is one worker of a relay.
 type relaying struct {
 	*thread
-	lane   *lane.Lane
-	link   *link
-	looked time.Duration // for released keys, last
+	positions *readpos.Positions
+	link      *link
 }
 
-// pass claims, publishes and settles one batch, and returns how many rows it had.
-func (r *relaying) pass() int {
+// keyed claims, publishes and settles one batch of keyed messages, and reports whether
+// there may be more.
+func (r *relaying) keyed() (more bool) {
 	r.link.connect(r.thread)
 	t := r.db.begin(r.process)
 	t.idle()
-	b := lane.NewBatch(r.lane)
-	if !r.claim(t, b) {
-		r.lane.Forget()
-		t.rollback(r.thread, "claim rollback")
-		return 0
+	b := readpos.NewBatch(r.positions)
+	again, ok := r.claim(t, b)
+	if !ok {
+		r.positions.Reset()
 	}
-	if len(b.Rows) == 0 {
+	if !ok || len(b.Rows) == 0 {
 		t.rollback(r.thread, "claim rollback")
-		return 0
+		return again
 	}
 	if r.mutant == MarkBeforeCommit {
-		b.Settled(nil)
+		b.Settled(b.Rows)
 	}
 	if r.mutant == DeleteBeforeConfirm {
 		r.settle(t, b, func(int) (chain.State, error) { return chain.Published, nil })
 		r.publish(b.Rows)
-		return len(b.Rows)
+		return true
 	}
-	c := r.publish(b.Rows)
-	r.settle(t, b, c.Outcome)
-	return len(b.Rows)
+	r.settle(t, b, r.publish(b.Rows).Outcome)
+	return true
 }
 
-// claim locks buckets and reads them in a later statement.
-func (r *relaying) claim(t *tx, b *lane.Batch) bool {
-	var snapshot []*row
-	var locked []int16
+// claim locks buckets, reads their state in a later statement and their rows in the
+// next.
+func (r *relaying) claim(t *tx, b *readpos.Batch) (again, ok bool) {
+	var snapshot, early []*row
+	var versions [buckets]int64
 	r.step("claim")
 	// A statement's snapshot is older than the locks it gets.
-	r.request("claim snapshot", func(reply func()) { snapshot = r.db.visible(); reply() })
+	r.request("claim snapshot", func(reply func()) {
+		snapshot, versions = r.db.visible(), r.db.versions
+		early = r.db.publishable(snapshot)
+		reply()
+	})
+	var locked []readpos.Bucket
 	if !t.do(r.thread, "claim lock", func() {
 		for i := range int16(buckets) {
 			bucket := (i + int16(b.View.Turn)) % buckets
-			if r.db.claimed[bucket] == nil && len(locked) < 2 {
-				r.db.claimed[bucket] = t
-				locked = append(locked, bucket)
-				t.onEnd = append(t.onEnd, func() { r.db.claimed[bucket] = nil })
+			if g := &r.db.claims[bucket]; g.holder == nil && len(locked) < 2 {
+				r.db.lock(t, g, func() {})
+				locked = append(locked, readpos.Bucket{Number: bucket})
 			}
 		}
-		b.State = r.db.state()
+	}) || !r.positions.ValidFor(b.View, "1", 0) {
+		return false, false
+	}
+	if !t.do(r.thread, "claim state", func() {
+		for i, at := range locked {
+			locked[i].Version, locked[i].Blocked = r.db.versions[at.Number], r.db.anyBlocked(at.Number)
+			if r.mutant == VersionBeforeLock {
+				locked[i].Version = versions[at.Number]
+			}
+		}
 	}) {
-		return false
+		return false, false
 	}
-	if !r.lane.Serves(b.View, "1") {
-		return false
-	}
-	var found []lane.Row
-	from := b.From(locked)
+	var found []readpos.Row
+	reads := b.Reads(locked, readpos.Routes{})
 	if !t.do(r.thread, "claim read", func() {
-		rows := r.db.visible()
+		all := r.db.visible()
+		rows := r.db.publishable(all)
 		if r.mutant == LockAndReadAtOnce {
-			rows = snapshot
+			all, rows = snapshot, early
 		}
-		if b.State.Version != r.db.version {
-			locked = nil // what waits has changed: another claim
-			return
-		}
-		at := b.State.Now.Sub(epoch)
-		if r.mutant == TwoClocks {
-			at = r.now
-		}
-		for i, bucket := range locked {
-			found = append(found, r.db.read(rows, bucket, from[i], at, batch/2)...)
+		for _, read := range reads {
+			found = append(found, inBucket(all, rows, read)...)
 		}
 	}) {
-		return false
+		return false, false
 	}
-	if len(locked) > 0 {
-		b.Take(found)
-	}
+	again = b.Take(found, perBucket)
 	if len(b.Rows) > 0 {
 		ids := make([]int64, len(b.Rows))
 		for i, row := range b.Rows {
 			ids[i] = row.ID
 		}
-		r.trace("%s: buckets %v from %v: rows %v", r.name, locked, from, ids)
+		r.trace("%s: reads %+v: rows %v", r.name, reads, ids)
 	}
-	return true
+	return again, true
 }
 
-// epoch makes the simulation's time one of the calendar.
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// state is what waits, as a claim reads it.
-func (db *database) state() lane.State {
-	s := lane.State{Version: db.version, Any: len(db.blocked) > 0, Now: epoch.Add(db.now), Next: map[int16]time.Time{}}
-	for key := range keys {
-		if b := db.blocked[key]; b != nil && b.until > db.now {
-			bucket := int16(key % buckets)
-			if next, ok := s.Next[bucket]; !ok || epoch.Add(b.until).Before(next) {
-				s.Next[bucket] = epoch.Add(b.until)
-			}
+func (db *database) anyBlocked(bucket int16) bool {
+	for key := range db.blocked {
+		if home(key) == bucket {
+			return true
 		}
 	}
-	return s
+	return false
 }
 
-// read returns the oldest rows of a bucket whose keys do not wait at a time, or
-// its last id.
-func (db *database) read(rows []*row, bucket int16, from int64, at time.Duration, limit int) (found []lane.Row) {
-	var last *int64
+// publishable returns the rows whose keys have no entry.
+func (db *database) publishable(rows []*row) (free []*row) {
 	for _, r := range rows {
-		if r.bucket != bucket || r.id <= from {
-			continue
+		if db.blocked[r.message.key] == nil {
+			free = append(free, r)
 		}
-		last = &r.id
-		blocked := db.blocked[r.message.key]
-		if len(found) == limit || blocked != nil && blocked.until > at {
-			continue
-		}
-		f := lane.Row{Bucket: bucket, Claimed: r.message.claimed(r.id), Headers: "{}"}
-		if blocked != nil {
-			f.Claimed.Failures, f.KeyBlocked = blocked.failures, true
-		}
-		found = append(found, f)
 	}
-	if len(found) == 0 {
-		return []lane.Row{{Bucket: bucket, Last: last, None: true}}
+	return free
+}
+
+// inBucket returns the oldest publishable rows of a bucket, or its last id.
+func inBucket(all, publishable []*row, read readpos.Read) (found []readpos.Row) {
+	in := func(r *row) bool { return r.bucket == read.Bucket && r.id > read.After }
+	for _, r := range publishable {
+		claimed := r.message.claimed(r.id)
+		if in(r) && claimed.Record.Key != read.Skip && len(found) < perBucket {
+			found = append(found, readpos.Row{Bucket: read.Bucket, Claimed: claimed, Headers: "{}"})
+		}
 	}
-	return found
+	if len(found) > 0 {
+		return found
+	}
+	var last *int64
+	for _, r := range all {
+		if in(r) {
+			last = &r.id
+		}
+	}
+	return []readpos.Row{{Bucket: read.Bucket, Last: last, None: true}}
 }
 
 // publish sends what the chains hand out until each is answered.
@@ -177,7 +180,7 @@ func (r *relaying) publish(rows []outbox.ClaimedRow) *chain.Chains {
 	for i, row := range rows {
 		records[i] = row.Record
 	}
-	c := chain.New(records, false, nil)
+	c := chain.New(records, false)
 	if r.mutant == TwoInFlight {
 		c.Pipeline(func(rec *waybill.Record) string { return "" })
 	}
@@ -206,41 +209,115 @@ func (r *relaying) publish(rows []outbox.ClaimedRow) *chain.Chains {
 	}
 }
 
-// settle deletes what was published, blocks what was refused, and commits.
-func (r *relaying) settle(t *tx, b *lane.Batch, outcome func(i int) (chain.State, error)) {
-	left := b.Left()
+// settle deletes what was published, blocks the keys whose heads were refused, and
+// commits.
+func (r *relaying) settle(t *tx, b *readpos.Batch, outcome func(i int) (chain.State, error)) {
+	var published []outbox.ClaimedRow
 	ok := t.do(r.thread, "settle delete", func() {
 		for i, claimed := range b.Rows {
-			state, _ := outcome(i)
-			at, _ := slices.BinarySearchFunc(r.db.rows, claimed.ID, func(row *row, id int64) int { return int(row.id - id) })
-			if at == len(r.db.rows) || r.db.rows[at].id != claimed.ID {
-				delete(left, claimed.ID) // gone already
-				continue
-			}
-			row := r.db.rows[at]
-			switch state {
-			case chain.Published:
-				delete(left, claimed.ID)
-				t.onCommit = append(t.onCommit, func() {
-					row.gone = true
-					if b.Origin(i).KeyBlocked {
-						delete(r.db.blocked, row.message.key)
-						r.db.version++
-					}
-				})
-			case chain.Refused:
-				t.onCommit = append(t.onCommit, func() { r.db.refused(row.message.key) })
+			row := r.db.row(claimed.ID)
+			switch state, _ := outcome(i); {
+			case row == nil: // gone already
+			case state == chain.Published:
+				published = append(published, claimed)
+				t.onCommit = append(t.onCommit, func() { row.gone = true })
+			case state == chain.Refused:
+				t.onCommit = append(t.onCommit, func() { r.db.block(row) })
 			}
 		}
 	})
 	if !ok || !t.commit(r.thread, "settle commit") {
-		r.lane.Forget()
+		r.positions.Reset()
 		return
 	}
 	r.step("settled")
 	if r.mutant != MarkBeforeCommit {
-		b.Settled(left)
+		b.Settled(published)
 	}
+}
+
+// retries claims, publishes and settles the heads of blocked keys, and reports whether
+// there were any. The lock of an entry is the right to publish its head: claims of keyed
+// messages leave its key alone.
+func (r *relaying) retries() (any bool) {
+	if len(r.db.due()) == 0 {
+		return false
+	}
+	r.link.connect(r.thread)
+	t := r.db.begin(r.process)
+	t.idle()
+	var rows []outbox.ClaimedRow
+	if !t.do(r.thread, "retry claim", func() {
+		for _, key := range r.db.due() {
+			b := r.db.blocked[key]
+			if r.mutant != RetryWithoutEntryLock {
+				if b.retrying != nil {
+					continue
+				}
+				b.retrying = t
+				t.onEnd = append(t.onEnd, func() { b.retrying = nil })
+			}
+			rows = append(rows, b.head.message.claimed(b.head.id))
+		}
+	}) || len(rows) == 0 {
+		t.rollback(r.thread, "claim rollback")
+		return false
+	}
+	r.settleRetries(t, rows, r.publish(rows).Outcome)
+	return true
+}
+
+// settleRetries deletes the heads that were published with their entries, and counts the
+// other's failures. It takes the locks of the buckets, in order, for entries that end
+// and keys that are parked.
+func (r *relaying) settleRetries(t *tx, rows []outbox.ClaimedRow, outcome func(i int) (chain.State, error)) {
+	for bucket := range int16(buckets) {
+		for i, row := range rows {
+			state, _ := outcome(i)
+			if key := r.keyOf(row); home(key) == bucket && (state == chain.Published || state == chain.Refused && attempts(key) > 0) {
+				r.request("settle lock", func(reply func()) { r.db.lock(t, &r.db.claims[bucket], reply) })
+				break
+			}
+		}
+	}
+	t.do(r.thread, "settle retries", func() {
+		for i, claimed := range rows {
+			state, _ := outcome(i)
+			key, row := r.keyOf(claimed), r.db.row(claimed.ID)
+			if row == nil || r.db.blocked[key] == nil {
+				continue
+			}
+			switch state {
+			case chain.Published:
+				t.onCommit = append(t.onCommit, func() {
+					row.gone = true
+					r.db.unblock(key)
+				})
+			case chain.Refused:
+				t.onCommit = append(t.onCommit, func() {
+					if r.db.blocked[key] != nil {
+						r.db.block(row)
+					}
+				})
+			}
+		}
+	})
+	t.commit(r.thread, "settle commit")
+}
+
+func (r *relaying) keyOf(row outbox.ClaimedRow) int {
+	no, _ := strconv.Atoi(row.Record.Name)
+	return r.laws.messages[no].key
+}
+
+// row returns the one with an id, or nil.
+func (db *database) row(id int64) *row {
+	for _, r := range db.rows {
+		if r.id == id && !r.gone {
+			return r
+		}
+	}
+	return nil
 }
 
 // claimed is m as a relay has it.

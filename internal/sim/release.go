@@ -1,164 +1,138 @@
 package sim
 
 import (
-	"math"
-	"slices"
-	"strconv"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/chain"
 	"github.com/waybill-go/waybill/outbox"
 )
 
 const (
-	halting     = 4 // keys below are tried for ever
-	maxAttempts = 2 // then one of the others is parked
-	never       = time.Duration(math.MaxInt64)
-	pause       = 200 * time.Millisecond // between looks for released keys
+	blocking     = 4 // keys below are tried for ever
+	aside        = outbox.ParkedBuckets
+	releaseBatch = 2 // rows that one transaction brings back
 )
 
-// refused counts a refusal of the head of a key, which waits longer each time, and
-// is parked in the end with all that is in the outbox of it.
-func (db *database) refused(key int) {
-	b := db.blocked[key]
-	if b == nil {
-		b = &blocked{}
-		db.blocked[key] = b
+// attempts is how many refusals exhaust a key; 0 means that none do.
+func attempts(key int) int {
+	switch {
+	case key < blocking:
+		return 0
+	case key > blocking:
+		return 1
 	}
-	db.version++
-	b.failures++
-	if b.until = db.now + min(time.Second<<b.failures, 30*time.Second); key < halting || b.failures < maxAttempts {
-		return
-	}
-	b.until = never
-	for _, r := range db.visible() {
-		if r.message.key == key {
-			b.parked = append(b.parked, r.message)
-			r.gone = true
-		}
-	}
-	db.trace("key %d is parked with %d messages", key, len(b.parked))
+	return 2
 }
 
-// operator begins somebody who releases what is parked now and then.
+// block records a refusal of the head of a key, in a transaction that has the lock of
+// the key's bucket if the entry is new or the key is to be parked.
+func (db *database) block(head *row) {
+	key := head.message.key
+	b := db.blocked[key]
+	if b == nil {
+		b = &blocked{head: head}
+		db.blocked[key] = b
+		db.versions[home(key)]++
+	}
+	b.failures++
+	b.until = db.now + min(time.Second<<b.failures, 30*time.Second)
+	if b.failures == attempts(key) {
+		b.parked = true
+		db.setAside(key)
+	}
+}
+
+// home is the bucket of a key.
+func home(key int) int16 { return int16(key % buckets) }
+
+// setAside takes the rows of a key out of the way.
+func (db *database) setAside(key int) {
+	n := 0
+	for _, r := range db.visible() {
+		if r.message.key != key || r.bucket >= aside {
+			continue
+		}
+		if r.bucket += aside; db.mutant == ParkWithNewIDs {
+			db.renumber(r)
+		}
+		n++
+	}
+	db.trace("key %d is parked with %d messages", key, n)
+}
+
+// renumber gives a row the next id.
+func (db *database) renumber(r *row) {
+	again := *r
+	r.gone = true
+	db.last++
+	again.id = db.last
+	db.rows = append(db.rows, &again)
+}
+
+// unblock ends the entry of a key.
+func (db *database) unblock(key int) {
+	delete(db.blocked, key)
+	if db.mutant != UnblockWithoutBump {
+		db.versions[home(key)]++
+	}
+}
+
+// due yields the keys of entries that may be retried, in an order that does not change.
+func (db *database) due() (due []int) {
+	for key := range keys {
+		if b := db.blocked[key]; b != nil && !b.parked && b.until <= db.now {
+			due = append(due, key)
+		}
+	}
+	return due
+}
+
+// operator begins an operator who releases parked keys now and then.
 func (w *world) operator() {
 	w.begin("operator", func(p *process) {
 		p.thread(func(th *thread) {
 			for {
-				th.sleep(th.between(0, 10*time.Second))
-				th.request("release", func(reply func()) { w.db.release(); reply() })
+				th.sleep(th.between(0, 5*time.Second))
+				th.step("release")
+				for key := range keys {
+					for b := th.db.blocked[key]; b != nil && b.parked; b = th.db.blocked[key] {
+						th.release(key)
+					}
+				}
 			}
 		})
 	})
 }
 
-// release lets all parked keys go.
-func (db *database) release() {
-	for key, b := range db.inOrder() {
-		if b.until != never || b.released {
-			continue
-		}
-		db.trace("key %d is released", key)
-		b.released, b.again, b.failures = true, db.now, 0
-		db.version++
-		if db.mutant == ReleaseByReinsertion {
-			for _, m := range b.parked {
-				db.last++
-				db.rows = append(db.rows, &row{id: db.last, bucket: int16(key % buckets), message: m, visible: true})
-			}
-			delete(db.blocked, key)
-		}
+// release brings up to releaseBatch rows of a parked key back, in a transaction of its
+// own. The key stays blocked until the last of them is back.
+func (th *thread) release(key int) {
+	t := th.db.begin(th.process)
+	if th.mutant != ReleaseWithoutLock {
+		th.request("release lock", func(reply func()) { th.db.lock(t, &th.db.claims[home(key)], reply) })
 	}
-}
-
-// inOrder yields the blocked keys in an order that does not change.
-func (db *database) inOrder() func(yield func(int, *blocked) bool) {
-	return func(yield func(int, *blocked) bool) {
-		for key := range keys {
-			if b := db.blocked[key]; b != nil && !yield(key, b) {
-				return
+	t.do(th, "release rows", func() {
+		var back []*row
+		ended := true
+		for _, r := range th.db.visible() {
+			switch {
+			case r.message.key != key || r.bucket < aside:
+			case len(back) == releaseBatch:
+				ended = th.mutant == ReleaseEndsEarly
+			default:
+				back = append(back, r)
 			}
 		}
-	}
-}
-
-// release publishes what is parked of released keys, and returns how many messages
-// it had.
-func (r *relaying) release() int {
-	any := false
-	for _, b := range r.db.inOrder() {
-		any = any || b.released && b.again <= r.db.now
-	}
-	if !any || r.now < r.looked+pause {
-		return 0
-	}
-	r.looked = r.now
-	r.link.connect(r.thread)
-	t := r.db.begin(r.process)
-	t.idle()
-	var rows []outbox.ClaimedRow
-	var released []int // keys
-	if !t.do(r.thread, "release lock", func() {
-		for key, b := range r.db.inOrder() {
-			bucket := key % buckets
-			switch holder := r.db.claimed[bucket]; {
-			case !b.released || b.again > r.db.now:
-			case holder == nil && r.mutant != ReleaseWithoutLock:
-				r.db.claimed[bucket] = t
-				t.onEnd = append(t.onEnd, func() { r.db.claimed[bucket] = nil })
-				released = append(released, key)
-			case holder == t, r.mutant == ReleaseWithoutLock:
-				released = append(released, key)
+		t.onCommit = append(t.onCommit, func() {
+			for _, r := range back {
+				if r.bucket -= aside; th.mutant == ReleaseByReinsertion {
+					th.db.renumber(r)
+				}
 			}
-		}
-	}) || len(released) == 0 || !t.do(r.thread, "release read", func() {
-		for _, key := range released {
-			b := r.db.blocked[key]
-			if b == nil || !b.released {
-				continue
+			if ended {
+				th.trace("key %d is released", key)
+				th.db.unblock(key)
 			}
-			for _, m := range b.parked[:min(len(b.parked), batch/4)] {
-				rows = append(rows, m.claimed(-int64(m.no)-1))
-			}
-		}
-	}) {
-		t.rollback(r.thread, "claim rollback")
-		return 0
-	}
-	c := r.publish(rows)
-	if t.do(r.thread, "settle release", func() { r.settleRelease(t, released, rows, c.Outcome) }) {
-		t.commit(r.thread, "settle commit")
-	}
-	return len(rows)
-}
-
-// settleRelease takes what was published out of the failure store. A key goes on in
-// the outbox when nothing of it is left there.
-func (r *relaying) settleRelease(t *tx, released []int, rows []outbox.ClaimedRow, outcome func(i int) (chain.State, error)) {
-	t.onCommit = append(t.onCommit, func() {
-		r.db.version++
-		for i, row := range rows {
-			no, _ := strconv.Atoi(row.Record.Name)
-			m := r.laws.messages[no]
-			b := r.db.blocked[m.key]
-			if b == nil {
-				continue
-			}
-			switch state, _ := outcome(i); state {
-			case chain.Published:
-				b.parked = slices.DeleteFunc(b.parked, func(other *message) bool { return other == m })
-				b.failures = 0
-			case chain.Refused:
-				b.failures++
-				b.again = r.db.now + time.Second<<b.failures
-				b.released = b.failures < maxAttempts // or it is parked again
-			}
-		}
-		for _, key := range released {
-			if b := r.db.blocked[key]; b != nil && b.released && (len(b.parked) == 0 || r.mutant == ReleaseEndsEarly) {
-				r.db.trace("key %d goes on in the outbox", key)
-				delete(r.db.blocked, key)
-			}
-		}
+		})
 	})
+	t.commit(th, "release commit")
 }

@@ -65,8 +65,9 @@ func (w *world) trouble() {
 		w.after(w.between(0, troubled), func() { w.broker.refusing[from+w.rng.IntN(to-from)] = w.now + w.between(0, 10*time.Second) })
 	}
 	for range 4 {
-		refuse(0, halting)
-		refuse(halting, keys)
+		refuse(0, blocking)
+		refuse(blocking, keys)
+		refuse(blocking, keys)
 	}
 	w.after(w.between(0, troubled), func() { w.broker.unbound = w.now + w.between(0, 3*time.Second) })
 	if w.healing {

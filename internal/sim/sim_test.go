@@ -56,8 +56,8 @@ func TestNoLawIsBroken(t *testing.T) {
 // steps are the crash points.
 var steps = []string{
 	"dispatch lock", "dispatch insert", "dispatch commit", "dispatch rollback",
-	"claim", "claim snapshot", "claim lock", "claim read", "claim rollback", "publish", "settle delete", "settle commit", "settled",
-	"release", "release lock", "release read", "settle release",
+	"claim", "claim snapshot", "claim lock", "claim state", "claim read", "claim rollback", "publish", "settle delete", "settle commit", "settled",
+	"retry claim", "settle lock", "settle retries", "release", "release lock", "release rows", "release commit",
 	"connect", "inbox insert", "inbox rollback", "handler's effect", "handler's commit", "handler's rollback", "settle delivery",
 }
 

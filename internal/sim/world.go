@@ -3,8 +3,8 @@
 // every named step, and judges what came of it. One seed is one run: the same
 // seed does the same.
 //
-// What decides in production decides here: internal/lane what of the outbox may
-// be published, internal/chain what next, internal/hand what a worker may run.
+// Production code decides here as well: internal/readpos which rows of the outbox may
+// be published, internal/chain which next, internal/hand which a worker may run.
 // The database and the broker are models: of PostgreSQL's or MySQL's locks and
 // snapshots, and of RabbitMQ's confirms and redeliveries, as far as waybill
 // depends on them.

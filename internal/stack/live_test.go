@@ -1,14 +1,12 @@
 package stack
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -67,39 +65,6 @@ func (s *stack) busy(keys []string) (stop func() *stopwatch) {
 	}
 }
 
-// The tables change under processes that know the version before: they go on,
-// nothing fails, and nobody waits for long.
-func TestSchemaGoesUpAndDownUnderLoad(t *testing.T) {
-	onBoth(t, func(t *testing.T, on *kind) {
-		s := on.stack(t)
-		w := s.watch(everyone)
-		for range 2 {
-			s.quickRelay()
-		}
-		operator := s.open(s.database)
-		stop := s.busy(keyNames("k", 100))
-		time.Sleep(time.Second)
-		for range 2 {
-			for _, change := range []func(context.Context) (admin.SchemaStatus, error){operator.SchemaDown, operator.SchemaUp} {
-				start := time.Now()
-				status, err := change(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Logf("the schema has version %d after %v", status.Version, time.Since(start).Round(time.Millisecond))
-				time.Sleep(500 * time.Millisecond)
-			}
-		}
-		load := stop()
-		slices.Sort(load.times)
-		t.Logf("%d transactions, %d failed, longest %v, median %v", len(load.times), len(load.failed), load.longest.Round(time.Millisecond), load.times[len(load.times)/2].Round(time.Microsecond))
-		if len(load.failed) > 0 {
-			t.Errorf("a transaction failed: %v", load.failed[0])
-		}
-		t.Log(w.judge(30 * time.Second))
-	})
-}
-
 // The number of buckets changes in both directions while several processes
 // dispatch and relay.
 func TestBucketCountChangesUnderLoad(t *testing.T) {
@@ -135,7 +100,7 @@ func TestBucketCountChangesUnderLoad(t *testing.T) {
 			}
 		}
 		t.Log(w.judge(30 * time.Second))
-		if n := s.count("SELECT count(DISTINCT bucket) FROM waybill_outbox_bucket"); n != 64 {
+		if n := s.count("SELECT count(DISTINCT bucket) FROM waybill_outbox_bucket WHERE bucket >= 0"); n != 64 {
 			t.Errorf("%d buckets are left, want 64", n)
 		}
 	})

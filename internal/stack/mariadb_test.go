@@ -28,7 +28,7 @@ var mariaDBKind = kind{
 	id:      func(id waybill.MessageID) any { return id[:] },
 	text:    func(address string) string { return address }, // they always do
 	locks:   "outbox_bucket FORCE INDEX (PRIMARY)",
-	reads:   "l.blocked_version, NULL, NULL",
+	reads:   "SELECT e.bucket, NULL, e.id",
 	deletes: "DELETE o FROM",
 	commits: "COMMIT",
 	now:     "SELECT CAST(now() AS CHAR)",

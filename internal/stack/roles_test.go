@@ -124,8 +124,8 @@ type hookedStore struct {
 	before func()
 }
 
-func (s hookedStore) Claim(ctx context.Context, transport string, max outbox.Max) (outbox.Claim, error) {
-	c, err := s.database.Claim(ctx, transport, max)
+func (s hookedStore) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
+	c, err := s.database.Claim(ctx, transport, part, limit)
 	return hookedClaim{c, s.before}, err
 }
 

@@ -81,16 +81,16 @@ func TestRouteOfManyKeysIsBlockedAsOne(t *testing.T) {
 		w := s.watch(everyone)
 		others := keyNames("other", 500) // in all buckets
 		s.dispatch(others, 1, kept)
-		var lane int
-		s.must(s.one("SELECT id FROM waybill_outbox_lane", &lane))
+		var number int
+		s.must(s.one("SELECT id FROM waybill_transport", &number))
 		for keys := range slices.Chunk(keyNames("lost", n), each) {
 			var rows []any
 			for _, key := range keys {
 				id, err := waybill.NewMessageID()
 				s.must(err)
-				rows = append(rows, lane, outbox.Bucket(key, 64), on.id(id), lost, key)
+				rows = append(rows, number, outbox.Bucket(key, 64), on.id(id), lost, key)
 			}
-			s.exec("INSERT INTO waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body) VALUES (?, ?, ?, ?, ?, '{}', '{}')"+
+			s.exec("INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body) VALUES (?, ?, ?, ?, ?, '{}', '{}')"+
 				strings.Repeat(", (?, ?, ?, ?, ?, '{}', '{}')", each-1), rows...)
 		}
 		s.dispatch(others, 1, kept)

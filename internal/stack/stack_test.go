@@ -189,7 +189,7 @@ func (s *stack) one(query string, value any, args ...any) error {
 
 func (s *stack) left() int {
 	s.Helper()
-	return s.count("SELECT count(*) FROM waybill_outbox")
+	return s.count("SELECT count(*) FROM waybill_outbox WHERE id > 0")
 }
 
 // keyNames returns n keys that begin with prefix.

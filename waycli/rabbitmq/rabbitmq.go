@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/waybill-go/waybill"
@@ -69,6 +70,7 @@ func declare(ctx context.Context, ts []waycli.BrokerTransport) ([]waycli.Declare
 			if only(&cfg); cfg.Exchange == "" && cfg.Queue == "" {
 				continue
 			}
+			cfg.KeyHeader = cfg.KeyHeader || slices.ContainsFunc(ts, func(from waycli.BrokerTransport) bool { return sendsKeys(from, cfg) })
 			things, err := wayamqp.Declare(ctx, cfg)
 			all[i].Things = append(all[i].Things, things...)
 			if err != nil {
@@ -77,6 +79,18 @@ func declare(ctx context.Context, ts []waycli.BrokerTransport) ([]waycli.Declare
 		}
 	}
 	return all, nil
+}
+
+// sendsKeys reports whether a transport sends partition keys to the queue of cfg.
+func sendsKeys(from waycli.BrokerTransport, cfg wayamqp.Config) bool {
+	exchange := from.DSN.Text("exchange", "")
+	switch {
+	case !from.DSN.Bool("key_header", false):
+		return false
+	case exchange == "":
+		return from.DSN.Text("queue", "") == cfg.Queue
+	}
+	return slices.ContainsFunc(cfg.Bindings, func(b wayamqp.Binding) bool { return b.Exchange == exchange })
 }
 
 func configOf(t waycli.BrokerTransport) (wayamqp.Config, error) {
@@ -93,6 +107,7 @@ func configOf(t waycli.BrokerTransport) (wayamqp.Config, error) {
 		Queue:                dsn.Text("queue", ""),
 		QueueType:            dsn.Enum("queue_type", ""),
 		SingleActiveConsumer: dsn.Bool("single_active_consumer", false),
+		CompetingConsumers:   !dsn.Bool("single_active_consumer", true), // written as false
 		Prefetch:             cmp.Or(t.Prefetch, dsn.Int("prefetch", 0)),
 		KeyOf:                t.KeyOf,
 		Log:                  t.Log,

@@ -34,6 +34,35 @@ func TestConfigHasAllThatTheDSNSays(t *testing.T) {
 	}
 }
 
+func TestQueueThatKeysAreSentToIsSingleActive(t *testing.T) {
+	const bound = "amqp://h?queue=billing&bind=others:%23,events:order.*"
+	for _, tt := range []struct {
+		queue, from string
+		want        bool
+	}{
+		{bound, "amqp://h?exchange=events&key_header=true", true},
+		{bound, "amqp://h?exchange=events", false},
+		{bound, "amqp://h?exchange=payments&key_header=true", false},
+		{"amqp://h?queue=billing", "amqp://h?queue=billing&key_header=true", true},
+		{"amqp://h?queue=billing", "amqp://h?queue=other&key_header=true", false},
+		{bound, "amqp://h?exchange=events&queue=audit&key_header=true", true},
+	} {
+		cfg, err := configOf(waycli.BrokerTransport{DSN: config.MustParseDSN(tt.queue)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sendsKeys(waycli.BrokerTransport{DSN: config.MustParseDSN(tt.from)}, cfg); got != tt.want {
+			t.Errorf("%s sends keys to %s: %t, want %t", tt.from, tt.queue, got, tt.want)
+		}
+	}
+	for option, competing := range map[string]bool{"": false, "&single_active_consumer=true": false, "&single_active_consumer=false": true} {
+		cfg, err := configOf(waycli.BrokerTransport{DSN: config.MustParseDSN(bound + option)})
+		if err != nil || cfg.CompetingConsumers != competing {
+			t.Errorf("%q: competing consumers %t, %v, want %t", option, cfg.CompetingConsumers, err, competing)
+		}
+	}
+}
+
 func TestAddressIsReadAsTheDSNWasWritten(t *testing.T) {
 	type parts struct {
 		Host, User, Password, Vhost string

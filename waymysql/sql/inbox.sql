@@ -3,13 +3,13 @@
 -- key means that it has happened before. In a unit of work the entry is in doubt
 -- until the unit is over, so that a statement which commits on its own cannot
 -- make it look like an effect that has happened.
-INSERT INTO app.waybill_inbox (handler, dedup_key, message_id, processed_at) VALUES (?, ?, ?, CASE WHEN ? THEN NULL ELSE UTC_TIMESTAMP(6) END);
+INSERT INTO app.waybill_inbox (handler, dedup_key, message_id, processed_at) VALUES (?, ?, UNHEX(?), CASE WHEN ? THEN NULL ELSE UTC_TIMESTAMP(6) END);
 
 -- name: processed
 UPDATE app.waybill_inbox SET processed_at = UTC_TIMESTAMP(6) WHERE handler = ? AND dedup_key = ?;
 
 -- name: mark
-INSERT IGNORE INTO app.waybill_inbox (handler, dedup_key, message_id) VALUES (?, ?, ?);
+INSERT IGNORE INTO app.waybill_inbox (handler, dedup_key, message_id) VALUES (?, ?, UNHEX(?));
 
 -- name: in_doubt
 -- Whether an entry was committed by a statement of its handler, as it is now and
@@ -26,7 +26,7 @@ FROM   app.waybill_inbox GROUP BY handler ORDER BY handler;
 
 -- name: lookup
 SELECT handler, dedup_key, message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(processed_at, '1970-01-01')) FROM app.waybill_inbox
-WHERE  message_id = ? OR dedup_key = ? ORDER BY processed_at, handler;
+WHERE  message_id = UNHEX(?) OR dedup_key = ? ORDER BY processed_at, handler;
 
 -- name: count_older
 SELECT COUNT(*) FROM app.waybill_inbox WHERE processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND;

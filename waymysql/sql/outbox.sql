@@ -1,138 +1,269 @@
--- name: lanes
-SELECT id, name FROM app.waybill_outbox_lane;
+-- name: transports
+-- With how many bucket rows each has.
+SELECT t.id, t.name, (SELECT COUNT(*) FROM app.waybill_outbox_bucket AS b WHERE b.transport = t.id AND b.bucket >= 0)
+FROM   app.waybill_transport AS t;
 
--- name: add_lane
-INSERT IGNORE INTO app.waybill_outbox_lane (name) VALUES (?);
+-- name: buckets_to_add
+-- The number of buckets, under a lock that schema rebucket takes as well.
+SELECT value FROM app.waybill_meta WHERE name = 'buckets' FOR UPDATE;
+
+-- name: buckets_now
+-- The number as it is now, not as a snapshot has it.
+SELECT value FROM app.waybill_meta WHERE name = 'buckets';
+
+-- name: add_transport
+INSERT IGNORE INTO app.waybill_transport (name) VALUES (?);
 
 -- name: add_buckets
-INSERT IGNORE INTO app.waybill_outbox_bucket (lane, bucket)
-WITH RECURSIVE n (bucket) AS (SELECT 0 UNION ALL SELECT bucket + 1 FROM n WHERE bucket < ? - 1)
-SELECT l.id, n.bucket FROM app.waybill_outbox_lane AS l JOIN n WHERE l.name = ?;
+INSERT IGNORE INTO app.waybill_outbox_bucket (transport, bucket)
+WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM d WHERE n < 32)
+SELECT t.id, a.n * 33 + b.n - 1 FROM app.waybill_transport AS t JOIN d AS a JOIN d AS b
+WHERE  t.name = ? AND a.n * 33 + b.n <= ?;
 
 -- name: add_gates
-INSERT IGNORE INTO app.waybill_outbox_gate (lane, bucket, name)
-WITH RECURSIVE n (bucket) AS (SELECT -1 UNION ALL SELECT bucket + 1 FROM n WHERE bucket < ? - 1)
-SELECT l.id, n.bucket, ? FROM app.waybill_outbox_lane AS l JOIN n WHERE l.name = ?;
+INSERT IGNORE INTO app.waybill_outbox_gate (transport, bucket, name)
+WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM d WHERE n < 32)
+SELECT t.id, a.n * 33 + b.n, ? FROM app.waybill_transport AS t JOIN d AS a JOIN d AS b
+WHERE  t.name = ? AND a.n * 33 + b.n < ?;
 
--- name: now
--- The database's time, and which state of the blocked keys it has.
-SELECT l.blocked_version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM app.waybill_outbox_lane AS l WHERE l.id = ?;
+-- name: add_sentinels
+-- Of each bucket, of its parked rows, and of one number above the last of both.
+INSERT IGNORE INTO app.waybill_outbox (transport, bucket, id, message_id, message_name, partition_key, body)
+WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM d WHERE n < 32)
+SELECT t.id, a.n * 33 + b.n + p.parked, -1, '', 'sentinel', '', ''
+FROM   app.waybill_transport AS t JOIN d AS a JOIN d AS b JOIN (SELECT 0 AS parked UNION ALL SELECT 1024) AS p
+WHERE  t.name = ? AND a.n * 33 + b.n <= ?;
 
--- name: table
--- How many buckets there are, the outbox's next id, and who answers: servers and
--- tables that give the same ids to other rows are told apart. MySQL dates a
--- TRUNCATE; on MariaDB only the next id shows it.
-SELECT 'table', (SELECT CAST(m.value AS SIGNED) FROM app.waybill_meta AS m WHERE m.name = 'buckets'), t.auto_increment,
-       CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time)
-FROM   information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?;
+-- name: add_unkeyed_sentinels
+INSERT IGNORE INTO app.waybill_outbox_unkeyed (transport, held, id, message_id, message_name, body)
+SELECT t.id, h.held, -1, '', 'sentinel', '' FROM app.waybill_transport AS t JOIN (SELECT 1 AS held UNION ALL SELECT 2) AS h
+WHERE  t.name = ?;
 
--- name: blocked_entries
--- Which state of the lane's blocked keys the rows are read by, who answers, how many
--- buckets there are, and so many entries of what is blocked, with the time at which
--- one is due that waits. It is read after buckets and rows are locked. The table's
--- creation changes when it is truncated: its ids begin anew.
-SELECT l.blocked_version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       (SELECT CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time) FROM information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?),
-       (SELECT m.value FROM app.waybill_meta AS m WHERE m.name = 'buckets'),
-       b.bucket, b.route, b.partition_key, b.message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE WHEN b.next_attempt_at > UTC_TIMESTAMP(6) THEN b.next_attempt_at END), b.failures
-FROM   app.waybill_outbox_lane AS l
-LEFT   JOIN (SELECT e.bucket, e.route, e.partition_key, e.message_id, e.next_attempt_at, e.failures FROM app.waybill_outbox_blocked AS e FORCE INDEX (PRIMARY) WHERE e.lane = ? LIMIT ?) AS b ON TRUE
-WHERE  l.id = ?;
-
--- name: blocked_buckets
--- The same where there are too many entries: those of keys by their buckets.
-SELECT l.blocked_version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       (SELECT CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time) FROM information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?),
-       (SELECT m.value FROM app.waybill_meta AS m WHERE m.name = 'buckets'),
-       b.bucket, b.route, NULL, NULL, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(CASE WHEN b.next_attempt_at > UTC_TIMESTAMP(6) THEN b.next_attempt_at END)), MAX(b.failures)
-FROM   app.waybill_outbox_lane AS l LEFT JOIN app.waybill_outbox_blocked AS b ON b.lane = l.id
-WHERE  l.id = ?
-GROUP  BY l.blocked_version, b.bucket, b.route;
-
--- name: free_gates
--- The buckets whose gate nobody holds: whoever got an id for one of them before
--- this began has committed it, or never will. The locks end with the statement,
--- which is a transaction of its own and waits for nobody.
-SELECT g.bucket FROM app.waybill_outbox_gate AS g FORCE INDEX (PRIMARY) WHERE g.lane = ? AND g.bucket >= 0 FOR UPDATE SKIP LOCKED;
-
--- name: bump_blocked
-UPDATE app.waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE id = ?;
-
--- name: block
--- Counts a refusal of the head of a key, of a row without key, or of a route. The
--- assignments happen in this order.
-INSERT INTO app.waybill_outbox_blocked (lane, route, partition_key, row_id, bucket, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error, policy)
-VALUES (?, ?, ?, ?, ?, ?, ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?, ?)
-ON DUPLICATE KEY UPDATE
-    failures = CASE WHEN route <> '' OR message_id = VALUES(message_id) THEN failures + 1 ELSE 1 END,
-    policy = VALUES(policy), message_id = VALUES(message_id), message_name = VALUES(message_name), next_attempt_at = VALUES(next_attempt_at), last_error = VALUES(last_error);
-
--- name: unblock_routes
--- A route that works again frees the keys that were blocked for its sake before
--- it was.
-DELETE FROM app.waybill_outbox_blocked WHERE lane = ? AND (route = ? OR route = '' AND message_name = ? AND state = 'retrying');
+-- name: server
+-- Settings under which the outbox would lose its order, or a relay its rows. A
+-- session setting is what counts for this session.
+SHOW SESSION VARIABLES WHERE variable_name IN ('version', 'wsrep_on', 'auto_increment_increment', 'auto_increment_offset',
+    'read_only', 'super_read_only', 'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'idle_transaction_timeout',
+    'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout', 'max_statement_time', 'max_execution_time',
+    'max_allowed_packet');
 
 -- name: flush
 -- A commit, which has InnoDB write its log as far as this.
 INSERT INTO app.waybill_meta (name, value) VALUES ('flushes', '1') ON DUPLICATE KEY UPDATE value = value + 1;
 
--- name: first_id
--- The lowest id of a bucket, in case a row came in below the mark.
-SELECT id FROM app.waybill_outbox FORCE INDEX (PRIMARY) WHERE lane = ? AND bucket = ? ORDER BY id LIMIT 1;
+-- name: versions
+SELECT bucket, blocked_version FROM app.waybill_outbox_bucket FORCE INDEX (PRIMARY) WHERE transport = ?;
+
+-- name: table
+-- The number of buckets, the outbox's next id, and the identity of server and table:
+-- others give the same ids to other rows. MySQL dates a TRUNCATE; on MariaDB only the
+-- next id shows it.
+SELECT 'table', (SELECT CAST(m.value AS SIGNED) FROM app.waybill_meta AS m WHERE m.name = 'buckets'), t.auto_increment,
+       CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time)
+FROM   information_schema.tables AS t WHERE t.table_schema = ? AND t.table_name = ?;
+
+-- name: paused
+-- Relays pause while tables or buckets change. A time further ahead was written before
+-- the clock went back.
+SELECT 'paused', 0, NULL, NULL FROM app.waybill_meta
+WHERE  name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6)
+AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE;
+
+-- name: probe
+-- How many of three sentinels there are, and the first row of a bucket.
+SELECT (SELECT COUNT(*) FROM app.waybill_outbox WHERE transport = ? AND bucket = ? AND id = -1)
+     + (SELECT COUNT(*) FROM app.waybill_outbox_unkeyed WHERE transport = ? AND held IN (1, 2) AND id = -1),
+       (SELECT id FROM app.waybill_outbox FORCE INDEX (PRIMARY) WHERE transport = ? AND bucket = ? AND id > 0 ORDER BY id LIMIT 1);
+
+-- name: routes
+-- What is blocked beside keys, and whether relays are to pause.
+SELECT 'version', blocked_version, NULL FROM app.waybill_outbox_bucket FORCE INDEX (PRIMARY) WHERE transport = ? AND bucket = -1
+UNION  ALL
+SELECT 'route', NULL, route FROM app.waybill_outbox_blocked FORCE INDEX (PRIMARY) WHERE transport = ? AND route > ''
+UNION  ALL
+SELECT 'paused', NULL, NULL FROM app.waybill_meta
+WHERE  name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6)
+AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE;
+
+-- name: route_version
+-- Whoever makes or removes a blocked route holds this row's lock.
+SELECT blocked_version FROM app.waybill_outbox_bucket FORCE INDEX (PRIMARY) WHERE transport = ? AND bucket = -1;
+
+-- name: lock_bucket
+SELECT bucket FROM app.waybill_outbox_bucket FORCE INDEX (PRIMARY) WHERE transport = ? AND bucket = ? FOR UPDATE;
+
+-- name: bump
+-- Takes the bucket's lock, and has relays drop their cursors there.
+UPDATE app.waybill_outbox_bucket SET blocked_version = blocked_version + 1 WHERE transport = ? AND bucket = ?;
+
+-- name: any_unkeyed
+SELECT id FROM app.waybill_outbox_unkeyed FORCE INDEX (PRIMARY) WHERE transport = ? AND held = 0 AND id > ? LIMIT 1;
+
+-- name: released
+-- Held rows that wait for nothing any more: their route has no entry, nor have they.
+SELECT u.id FROM app.waybill_outbox_unkeyed AS u FORCE INDEX (PRIMARY)
+WHERE  u.transport = ? AND u.held = 1 AND u.id > ?
+AND    NOT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
+                   WHERE  r.transport = u.transport AND r.route = u.message_name AND r.partition_key = '')
+AND    NOT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS i FORCE INDEX (PRIMARY)
+                   WHERE  i.transport = u.transport AND i.route = '' AND i.partition_key = '' AND i.row_id = u.id)
+ORDER  BY u.id LIMIT ?;
+
+-- name: any_retry
+SELECT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked FORCE INDEX (waybill_outbox_blocked_by_due)
+               WHERE transport = ? AND state = 'retrying' AND next_attempt_at <= UTC_TIMESTAMP(6))
+    OR EXISTS (SELECT 1 FROM app.waybill_outbox_blocked FORCE INDEX (waybill_outbox_blocked_by_due)
+               WHERE transport = ? AND state = 'retrying' AND next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND),
+       EXISTS (SELECT 1 FROM app.waybill_meta
+               WHERE  name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6)
+               AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE);
+
+-- name: retries
+-- Due entries. One that is further ahead than the longest delay was written before the
+-- clock went back. What waits for a blocked route is left out.
+SELECT b.route, b.partition_key, b.row_id, b.bucket, b.failures
+FROM   app.waybill_outbox_blocked AS b FORCE INDEX (waybill_outbox_blocked_by_due)
+WHERE  b.transport = ? AND b.state = 'retrying'
+AND   (b.next_attempt_at <= UTC_TIMESTAMP(6) OR b.next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
+AND   (b.route <> '' OR NOT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
+                                    WHERE r.transport = b.transport AND r.route = b.message_name AND r.partition_key = ''))
+ORDER  BY b.next_attempt_at LIMIT ? FOR UPDATE SKIP LOCKED;
+
+-- name: block
+INSERT INTO app.waybill_outbox_blocked (transport, route, partition_key, row_id, bucket, message_id, message_name,
+       failures, first_failed_at, next_attempt_at, last_error, state, policy)
+VALUES (?, ?, ?, ?, ?, UNHEX(?), ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?, ?, ?);
+
+-- name: block_again
+UPDATE app.waybill_outbox_blocked
+SET    failures = failures + ?, next_attempt_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, last_error = ?, state = ?, policy = ?
+WHERE  transport = ? AND route = ? AND partition_key = ? AND row_id = ?;
+
+-- name: unblock
+DELETE FROM app.waybill_outbox_blocked WHERE transport = ? AND route = ? AND partition_key = ? AND row_id = ?;
+
+-- name: route_is_blocked
+SELECT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked FORCE INDEX (PRIMARY) WHERE transport = ? AND route = ? AND partition_key = '');
+
+-- name: unkeyed_of_route
+SELECT row_id FROM app.waybill_outbox_blocked FORCE INDEX (PRIMARY)
+WHERE  transport = ? AND route = '' AND partition_key = '' AND message_name = ? FOR UPDATE SKIP LOCKED;
+
+-- name: rows_of_key
+-- A statement of its own that locks nothing: an UPDATE that looked for them would wait
+-- for dispatchers.
+SELECT id, partition_key FROM app.waybill_outbox FORCE INDEX (PRIMARY)
+WHERE  transport = ? AND bucket = ? AND id > ? AND (? = '' OR partition_key = ?) ORDER BY id LIMIT ?;
+
+-- name: move_rows
+-- Between a bucket and the one for its parked rows.
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+STRAIGHT_JOIN app.waybill_outbox AS o FORCE INDEX (PRIMARY) ON o.transport = ? AND o.bucket = ? AND o.id = k.id
+SET    o.bucket = ?;
+
+-- name: delete
+-- Pairs of bucket and id. By their whole primary key: on a way that looks at other rows
+-- it waits for dispatchers, or deadlocks with them.
+DELETE o FROM JSON_TABLE(?, '$[*]' COLUMNS (bucket SMALLINT PATH '$[0]', id BIGINT PATH '$[1]')) AS k
+STRAIGHT_JOIN app.waybill_outbox AS o FORCE INDEX (PRIMARY) ON o.transport = ? AND o.bucket = k.bucket AND o.id = k.id;
+
+-- name: delete_unkeyed
+-- Pairs of held and id.
+DELETE u FROM JSON_TABLE(?, '$[*]' COLUMNS (held SMALLINT PATH '$[0]', id BIGINT PATH '$[1]')) AS k
+STRAIGHT_JOIN app.waybill_outbox_unkeyed AS u FORCE INDEX (PRIMARY) ON u.transport = ? AND u.held = k.held AND u.id = k.id;
+
+-- name: hold
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+STRAIGHT_JOIN app.waybill_outbox_unkeyed AS u FORCE INDEX (PRIMARY) ON u.transport = ? AND u.held = ? AND u.id = k.id
+SET    u.held = ?;
+
+-- name: skip
+-- Copies a row to the failure store, before it is deleted.
+INSERT INTO app.waybill_failed (transport, state, message_id, message_name, partition_key, headers, body, created_at,
+       failures, first_failed_at, last_error)
+SELECT t.name, 'skipped', o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at, ?,
+       COALESCE((SELECT MIN(b.first_failed_at) FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+                 WHERE  b.transport = o.transport AND b.route = '' AND b.partition_key = o.partition_key), UTC_TIMESTAMP(6)), ?
+FROM   app.waybill_outbox AS o FORCE INDEX (PRIMARY) JOIN app.waybill_transport AS t ON t.id = o.transport
+WHERE  o.transport = ? AND o.bucket = ? AND o.id = ?;
+
+-- name: skip_unkeyed
+INSERT INTO app.waybill_failed (transport, state, message_id, message_name, partition_key, headers, body, created_at,
+       failures, first_failed_at, last_error)
+SELECT t.name, 'skipped', o.message_id, o.message_name, '', o.headers, o.body, o.created_at, ?,
+       COALESCE((SELECT b.first_failed_at FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+                 WHERE  b.transport = o.transport AND b.route = '' AND b.partition_key = '' AND b.row_id = o.id), UTC_TIMESTAMP(6)), ?
+FROM   app.waybill_outbox_unkeyed AS o FORCE INDEX (PRIMARY) JOIN app.waybill_transport AS t ON t.id = o.transport
+WHERE  o.transport = ? AND o.held = ? AND o.id = ?;
 
 -- name: any_due
-SELECT EXISTS (SELECT 1 FROM app.waybill_delayed WHERE due_at <= UTC_TIMESTAMP(6));
+SELECT EXISTS (SELECT 1 FROM app.waybill_delayed WHERE refused = FALSE AND due_at <= UTC_TIMESTAMP(6));
 
--- name: unserialized
-SELECT EXISTS (SELECT 1 FROM app.waybill_meta WHERE name = 'unserialized');
-
--- name: allow_unserialized
-INSERT IGNORE INTO app.waybill_meta (name, value) VALUES ('unserialized', '1');
-
--- name: mover
--- One mover at a time, or two would invert a key.
-SELECT g.bucket FROM app.waybill_outbox_gate AS g WHERE g.lane = 0 AND g.bucket = -1 FOR UPDATE SKIP LOCKED;
+-- name: promoter
+-- One promoter at a time, or two would invert a key.
+SELECT g.bucket FROM app.waybill_outbox_gate AS g WHERE g.transport = 0 AND g.bucket = -1 FOR UPDATE SKIP LOCKED;
 
 -- name: due
-SELECT d.id, CAST(d.due_at AS CHAR), COALESCE(d.lane, 0), d.partition_key, COALESCE(l.name, '')
-FROM   app.waybill_delayed AS d LEFT JOIN app.waybill_outbox_lane AS l ON l.id = d.lane
-WHERE  d.due_at <= UTC_TIMESTAMP(6) AND d.due_at >= ? AND (d.due_at > ? OR d.id > ?) ORDER BY d.due_at, d.id LIMIT ?;
+SELECT d.id, CAST(d.due_at AS CHAR), COALESCE(d.transport, 0), d.partition_key, COALESCE(t.name, ''), LENGTH(d.body)
+FROM   app.waybill_delayed AS d FORCE INDEX (waybill_delayed_by_due_at) LEFT JOIN app.waybill_transport AS t ON t.id = d.transport
+WHERE  d.refused = FALSE AND d.due_at <= UTC_TIMESTAMP(6) AND d.due_at >= ? AND (d.due_at > ? OR d.id > ?)
+ORDER  BY d.due_at, d.id LIMIT ?;
+
+-- name: promote_keyed
+INSERT INTO app.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
+SELECT d.transport, CONV(LEFT(SHA2(d.partition_key, 256), 4), 16, 10) % ?, d.message_id, d.message_name, d.partition_key, d.headers, d.body, d.due_at
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k STRAIGHT_JOIN app.waybill_delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id
+WHERE  d.transport IS NOT NULL AND d.partition_key <> '' ORDER BY d.due_at, d.id;
+
+-- name: promote_unkeyed
+INSERT INTO app.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body, created_at)
+SELECT d.transport, d.message_id, d.message_name, d.headers, d.body, d.due_at
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k STRAIGHT_JOIN app.waybill_delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id
+WHERE  d.transport IS NOT NULL AND d.partition_key = '' ORDER BY d.due_at, d.id;
+
+-- name: promote_queued
+INSERT INTO app.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
+SELECT d.queue, d.message_id, d.message_name, d.partition_key, d.headers, d.body, d.due_at
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k STRAIGHT_JOIN app.waybill_delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id
+WHERE  d.queue IS NOT NULL ORDER BY d.due_at, d.id;
+
+-- name: promoted
+DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+STRAIGHT_JOIN app.waybill_delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id;
+
+-- name: refuse
+UPDATE app.waybill_delayed SET refused = TRUE WHERE id = ?;
 
 -- name: left
--- Parked rows count once their key is one of releasing_keys; until then what is
--- behind them waits. Blocked are the rows of keys and routes that wait; those that
--- are due count as pending alone, or a drain would leave them to nobody. What has a
--- row of a waiting route in its key waits with it.
-SELECT COUNT(*) + (SELECT COUNT(*) FROM app.waybill_outbox_blocked AS b JOIN app.waybill_outbox_lane AS l ON l.id = b.lane
-                   JOIN app.waybill_failed AS f FORCE INDEX (waybill_failed_by_key) ON f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'
-                   WHERE  l.name = ? AND b.release_at <= UTC_TIMESTAMP(6)
-                   AND    COALESCE((SELECT r.next_attempt_at FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
-                                    WHERE  r.lane = b.lane AND r.partition_key = '' AND r.row_id = 0
-                                    AND    r.route = (SELECT h.message_name FROM app.waybill_failed AS h FORCE INDEX (waybill_failed_by_key)
-                                                      WHERE  h.transport = l.name AND h.partition_key = b.partition_key AND h.state = 'parked' ORDER BY h.id LIMIT 1)) <= UTC_TIMESTAMP(6), TRUE)),
-       COALESCE(SUM(o.blocked), 0), (SELECT COUNT(*) FROM app.waybill_delayed AS d JOIN app.waybill_outbox_lane AS l ON l.id = d.lane WHERE l.name = ?)
-FROM  (SELECT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b
-                      WHERE  b.lane = o.lane AND b.next_attempt_at > UTC_TIMESTAMP(6)
-                      AND   (b.route = '' AND b.partition_key = o.partition_key AND b.row_id = CASE WHEN o.partition_key = '' THEN o.id ELSE 0 END
-                             OR b.route <> '' AND b.route = o.message_name))
-              OR o.partition_key <> '' AND (o.bucket, o.partition_key) IN (
-                      SELECT p.bucket, p.partition_key FROM app.waybill_outbox_blocked AS r
-                      JOIN   app.waybill_outbox AS p ON p.lane = r.lane AND p.message_name = r.route
-                      JOIN   app.waybill_outbox_lane AS m ON m.id = r.lane
-                      WHERE  r.route <> '' AND r.next_attempt_at > UTC_TIMESTAMP(6) AND m.name = ?) AS blocked
-       FROM app.waybill_outbox AS o JOIN app.waybill_outbox_lane AS l ON l.id = o.lane WHERE l.name = ?) AS o;
+-- Blocked are parked rows, those of keys and routes that are not due, with what follows in
+-- their keys, those in no bucket that a relay reads, and delayed ones that could not be
+-- promoted. Those that are due count as pending alone, or a drain would leave them.
+WITH waiting AS (
+    SELECT route, partition_key, row_id FROM app.waybill_outbox_blocked
+    WHERE  transport = ? AND (state = 'parked' OR next_attempt_at > UTC_TIMESTAMP(6)))
+SELECT COUNT(o.id) + u.pending + d.refused,
+       COALESCE(SUM(o.bucket < 0 OR o.bucket >= m.buckets
+           OR o.partition_key IN (SELECT w.partition_key FROM waiting AS w WHERE w.route = '' AND w.partition_key <> '')
+           OR o.message_name IN (SELECT w.route FROM waiting AS w WHERE w.route <> '')
+           OR o.partition_key IN (SELECT p.partition_key FROM waiting AS w
+                                  JOIN   app.waybill_outbox AS p ON p.transport = ? AND p.message_name = w.route AND p.id > 0
+                                  WHERE  w.route <> '')), 0) + u.held + d.refused,
+       d.waiting
+FROM  (SELECT CAST(value AS SIGNED) AS buckets FROM app.waybill_meta WHERE name = 'buckets') AS m
+JOIN  (SELECT COUNT(*) AS pending,
+              COALESCE(SUM(x.message_name IN (SELECT w.route FROM waiting AS w WHERE w.route <> '')
+                  OR x.id IN (SELECT w.row_id FROM waiting AS w WHERE w.route = '' AND w.partition_key = '')), 0) AS held
+       FROM app.waybill_outbox_unkeyed AS x WHERE x.transport = ? AND x.id > 0) AS u
+JOIN  (SELECT COALESCE(SUM(refused), 0) AS refused, COALESCE(SUM(NOT refused), 0) AS waiting
+       FROM app.waybill_delayed WHERE transport = ?) AS d
+LEFT   JOIN app.waybill_outbox AS o ON o.transport = ? AND o.id > 0
+GROUP  BY u.pending, u.held, d.refused, d.waiting;
 
 -- name: report
 INSERT INTO app.waybill_workers (id, kind, transport, host, pid, problem, since)
-VALUES (?, 'relay', ?, ?, ?, ?, CASE WHEN ? = '' THEN NULL ELSE UTC_TIMESTAMP(6) END)
+VALUES (UNHEX(?), 'relay', ?, ?, ?, ?, CASE WHEN ? = '' THEN NULL ELSE UTC_TIMESTAMP(6) END)
 ON DUPLICATE KEY UPDATE seen_at = UTC_TIMESTAMP(6), problem = VALUES(problem),
-    since = CASE WHEN VALUES(problem) = '' THEN NULL ELSE COALESCE(since, VALUES(since)) END;
+    since = CASE WHEN VALUES(since) IS NULL THEN NULL ELSE COALESCE(since, VALUES(since)) END;
 
 -- name: forget_report
-DELETE FROM app.waybill_workers WHERE id = ? OR seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR;
-
--- name: server
--- Settings under which the outbox would lose its order, or a relay its rows. A
--- session setting is what counts for this session.
-SHOW SESSION VARIABLES WHERE variable_name IN ('version', 'wsrep_on', 'auto_increment_increment', 'auto_increment_offset', 'read_only', 'super_read_only', 'innodb_read_only',
-    'innodb_flush_log_at_trx_commit', 'log_bin', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout', 'max_statement_time', 'max_execution_time', 'max_allowed_packet');
+DELETE FROM app.waybill_workers WHERE id = UNHEX(?) OR seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR;

@@ -2,7 +2,7 @@
 -- Claims of a queue take turns, so that none sees a key free that another is
 -- just taking. It is a statement of its own: the next one sees what the last
 -- claimer has committed.
-SELECT g.bucket FROM app.waybill_outbox_gate AS g WHERE g.lane = -1 AND g.bucket = ? FOR UPDATE;
+SELECT g.bucket FROM app.waybill_outbox_gate AS g WHERE g.transport = -1 AND g.bucket = ? FOR UPDATE;
 
 -- name: free
 -- What may be lent, oldest first. A key of which anybody has a row, or whose

@@ -1,327 +1,342 @@
--- name: add_lane
-INSERT INTO public.waybill_outbox_lane (name) VALUES ($1) ON CONFLICT (name) DO NOTHING;
+-- Writing, claiming and promoting. docs/schema.md says what each column means.
+
+-- name: known
+-- The number of buckets and of each transport. A process asks in a transaction that it is in, or outside any.
+SELECT public.waybill_buckets(), coalesce((SELECT jsonb_object_agg(name, id) FROM public.waybill_transport), '{}');
+
+-- name: add_transports
+INSERT INTO public.waybill_transport (name)
+SELECT n FROM unnest($1::text[]) AS n ORDER BY n
+ON CONFLICT (name) DO NOTHING;
+
+-- name: check_tables
+SELECT coalesce((SELECT m.value FROM public.waybill_meta AS m WHERE m.name = 'buckets'), 'no'),
+       coalesce((SELECT m.value FROM public.waybill_meta AS m WHERE m.name = 'hash'), 'no hash'), public.waybill_buckets(),
+       (SELECT s.seqcache FROM pg_sequence AS s WHERE s.seqrelid = 'public.waybill_outbox_id_seq'::regclass), odd.name, odd.n
+FROM  (SELECT 1) AS one
+LEFT   JOIN (SELECT t.name, count(b.bucket) AS n
+             FROM   public.waybill_transport AS t LEFT JOIN public.waybill_outbox_bucket AS b ON b.transport = t.id
+             GROUP  BY t.id, t.name HAVING count(b.bucket) <> public.waybill_buckets() ORDER BY t.name LIMIT 1) AS odd ON true;
+
+-- name: buckets_wrong
+SELECT EXISTS (
+    SELECT 1 FROM public.waybill_transport AS t
+    WHERE (SELECT count(*) FROM public.waybill_outbox_bucket AS b WHERE b.transport = t.id) <> public.waybill_buckets());
 
 -- name: add_buckets
-INSERT INTO public.waybill_outbox_bucket (lane, bucket)
-SELECT l.id, b FROM public.waybill_outbox_lane AS l, generate_series(0, $2::int - 1) AS b
-WHERE  l.name = ANY ($1::text[]) ON CONFLICT DO NOTHING;
+-- After add_transports, whose lock keeps a rebucket out: the number is the one of now.
+INSERT INTO public.waybill_outbox_bucket (transport, bucket)
+SELECT t.id, b FROM public.waybill_transport AS t, generate_series(0, public.waybill_buckets() - 1) AS b
+ON CONFLICT DO NOTHING;
 
--- name: lanes
-SELECT id, name FROM public.waybill_outbox_lane;
-
--- name: is_ours
--- Whether a transaction that somebody else began is in the outbox's database.
-SELECT current_database() = $1::text AND NOT EXISTS (
-    SELECT 1 FROM jsonb_each_text($2::jsonb) AS ours (name, id)
-    WHERE  NOT EXISTS (SELECT 1 FROM public.waybill_outbox_lane AS l WHERE l.id = ours.id::smallint AND l.name = ours.name));
+-- name: remove_buckets
+DELETE FROM public.waybill_outbox_bucket WHERE bucket >= public.waybill_buckets();
 
 -- name: insert_one
--- One message: the bucket's dispatch lock, which is held to commit, and then
--- the row, whose id is given under the lock. A lock number of NULL takes none.
+-- One message: the bucket's dispatch lock, which is held to commit, and then the row, whose id is given under
+-- the lock. A bucket or transport that is not what the process remembers is NULL, which the table refuses.
 WITH lock AS MATERIALIZED (
     SELECT pg_advisory_xact_lock($1::int, $2::int),
-           CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN set_config('synchronous_commit', 'on', true) END)
-INSERT INTO public.waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
-SELECT $3::smallint, $4::smallint, $5::uuid, $6::text, $7::text, $8::jsonb, $9::bytea, $10::timestamptz FROM lock;
+           CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+                THEN set_config('synchronous_commit', 'on', true) END)
+INSERT INTO public.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
+SELECT (SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $3::smallint AND t.name = $4::text),
+       CASE WHEN public.waybill_buckets() = $5::int THEN $6::smallint END,
+       $7::uuid, $8::text, $9::text, $10::jsonb, $11::bytea, $12::timestamptz
+FROM   lock;
 
 -- name: lock_many
--- The dispatch locks of several buckets, in the order of the array, which
--- ascends: units of work cannot deadlock with each other. There may be none;
--- the commit is durable all the same.
-SELECT count(*), CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN set_config('synchronous_commit', 'on', true) END
+-- The dispatch locks of several buckets, in the order of the array, which ascends: units of work cannot
+-- deadlock with each other. There may be none; the commit is durable all the same.
+SELECT count(*), CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+                      THEN set_config('synchronous_commit', 'on', true) END
 FROM  (SELECT pg_advisory_xact_lock($1::int, k) FROM unnest($2::int[]) AS u (k) OFFSET 0) AS locks;
 
 -- name: lock_one
 SELECT pg_advisory_xact_lock($1::int, $2::int),
-       CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN set_config('synchronous_commit', 'on', true) END;
+       CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+            THEN set_config('synchronous_commit', 'on', true) END;
 
 -- name: insert_many
--- Several messages, in the order of the arrays, under locks taken before.
-INSERT INTO public.waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
-SELECT lane, bucket, encode(message_id, 'hex')::uuid, message_name, partition_key, headers, body, created_at
-FROM   unnest($1::smallint[], $2::smallint[], $3::bytea[], $4::text[], $5::text[], $6::jsonb[], $7::bytea[], $8::timestamptz[])
-       WITH ORDINALITY AS u (lane, bucket, message_id, message_name, partition_key, headers, body, created_at, n)
-ORDER  BY n;
+-- Several messages of one transport, in the order of the arrays, under locks taken before.
+INSERT INTO public.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
+SELECT (SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallint AND t.name = $2::text),
+       CASE WHEN public.waybill_buckets() = $3::int THEN u.bucket END,
+       encode(u.message_id, 'hex')::uuid, u.message_name, u.partition_key, u.headers, u.body, u.created_at
+FROM   unnest($4::smallint[], $5::bytea[], $6::text[], $7::text[], $8::jsonb[], $9::bytea[], $10::timestamptz[])
+       WITH ORDINALITY AS u (bucket, message_id, message_name, partition_key, headers, body, created_at, n)
+ORDER  BY u.n;
 
 -- name: insert_row
 -- One message under a lock taken before, for drivers without arrays.
-INSERT INTO public.waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
-VALUES ($1::smallint, $2::smallint, $3::uuid, $4::text, $5::text, $6::jsonb, $7::bytea, $8::timestamptz);
+INSERT INTO public.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
+VALUES ((SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallint AND t.name = $2::text),
+        CASE WHEN public.waybill_buckets() = $3::int THEN $4::smallint END,
+        $5::uuid, $6::text, $7::text, $8::jsonb, $9::bytea, $10::timestamptz);
+
+-- name: insert_unkeyed
+INSERT INTO public.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body, created_at)
+VALUES ((SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallint AND t.name = $2::text),
+        $3::uuid, $4::text, $5::jsonb, $6::bytea, $7::timestamptz);
 
 -- name: insert_delayed
-INSERT INTO public.waybill_delayed (due_at, lane, queue, bucket, message_id, message_name, partition_key, headers, body, created_at)
-VALUES ($1::timestamptz, $2::smallint, $3::text, $4::smallint, $5::uuid, $6::text, $7::text, $8::jsonb, $9::bytea, $10::timestamptz);
+-- A transport that is not what the process remembers is NULL, as is the queue then.
+INSERT INTO public.waybill_delayed (transport, queue, due_at, message_id, message_name, partition_key, headers, body, created_at)
+VALUES ((SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallint AND t.name = $2::text), $3::text,
+        $4::timestamptz, $5::uuid, $6::text, $7::text, $8::jsonb, $9::bytea, $10::timestamptz);
 
 -- name: settings
--- What a claim needs of its transaction, and who answers. The statistics of an
--- outbox are always wrong, so the plan is pinned; and without jit = off the
--- cost of a disabled plan would have each claim compiled. A plan that holds for
--- all values is made once. Another server, or a truncated table, gives ids anew:
--- marks are worth nothing then.
-SELECT pg_postmaster_start_time(), pg_relation_filenode('public.waybill_outbox'::regclass),
+-- The settings of a claim's transaction, the name of its transport, and the server's identity. The statistics of an outbox are always
+-- wrong, so the plan is pinned; and without jit = off the cost of a disabled plan would have each claim
+-- compiled. A plan that holds for all values is made once. Another server, a truncated table or a sequence
+-- that went back gives ids anew: marks are worth nothing then.
+SELECT coalesce((SELECT t.name FROM public.waybill_transport AS t WHERE t.id = $2::smallint), ''),
+       pg_postmaster_start_time(), pg_relation_filenode('public.waybill_outbox'::regclass),
+       (SELECT s.last_value + s.is_called::int FROM public.waybill_outbox_id_seq AS s),
        set_config('idle_in_transaction_session_timeout', $1::text, true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
        set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: lock_buckets
--- Nothing while relays are paused.
--- Takes up to $5 buckets of lane $1 that have rows above the cursors $2, or,
--- where something waited and need not any more, above the marks $6. Nobody else
--- relays them until this transaction ends. $3 of $4 is where the turn begins.
-SELECT b.bucket
-FROM   public.waybill_outbox_lane AS l JOIN public.waybill_outbox_bucket AS b ON b.lane = l.id,
-       LATERAL (SELECT 1 FROM public.waybill_outbox AS o
-                WHERE  o.lane = b.lane AND o.bucket = b.bucket
-                AND    o.id > CASE WHEN l.blocked_version = $8::bigint AND now() < ($7::timestamptz[])[b.bucket + 1]
-                                   THEN ($2::bigint[])[b.bucket + 1] ELSE ($6::bigint[])[b.bucket + 1] END
-                ORDER  BY o.id LIMIT 1) AS any_row
-WHERE  l.id = $1::smallint AND NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
-ORDER  BY (b.bucket + $3::int) % $4::int LIMIT $5
-FOR    UPDATE OF b SKIP LOCKED;
+-- Nothing while relays are paused. Takes up to $7 buckets of transport $1 that have rows above the cursors $2
+-- or, where the versions $4 and $5 do not hold, above the marks $3. No other claim has them until this
+-- transaction ends. $6 is where the turn begins.
+SELECT set_config('waybill.locked', coalesce(array_agg(locked.bucket)::text, '{}'), true)
+FROM  (SELECT b.bucket
+       FROM   public.waybill_transport AS t JOIN public.waybill_outbox_bucket AS b ON b.transport = t.id,
+              LATERAL (SELECT 1 FROM public.waybill_outbox AS o
+                       WHERE  o.transport = b.transport AND o.bucket = b.bucket
+                       AND    o.id > CASE WHEN ($4::bigint[])[b.bucket + 1] >= 0 AND t.route_version = $5::bigint
+                                          AND ($4::bigint[])[b.bucket + 1] = coalesce((
+                                              SELECT v.version FROM public.waybill_outbox_version AS v
+                                              WHERE v.transport = b.transport AND v.bucket = b.bucket), 0)
+                                          THEN ($2::bigint[])[b.bucket + 1] ELSE ($3::bigint[])[b.bucket + 1] END
+                       ORDER  BY o.id LIMIT 1) AS any_row
+       WHERE  t.id = $1::smallint
+       AND    NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
+       ORDER  BY (b.bucket + $6::int) % cardinality($2::bigint[]) LIMIT $7
+       FOR    UPDATE OF b SKIP LOCKED) AS locked;
 
--- name: lock_buckets_unserialized
--- The same where unserialized rows may be there, which are in buckets from 1024
--- on: they go with the lock on their keys' bucket below, and are looked for without
--- a mark. $10 are those of them to leave out, $9 has them before the others.
-SELECT (b.bucket + part.of)::smallint
-FROM   public.waybill_outbox_lane AS l JOIN public.waybill_outbox_bucket AS b ON b.lane = l.id,
-       LATERAL ((SELECT 0 AS of FROM public.waybill_outbox AS o
-                 WHERE  o.lane = b.lane AND o.bucket = b.bucket
-                 AND    o.id > CASE WHEN l.blocked_version = $8::bigint AND now() < ($7::timestamptz[])[b.bucket + 1]
-                                    THEN ($2::bigint[])[b.bucket + 1] ELSE ($6::bigint[])[b.bucket + 1] END
-                 ORDER  BY o.id LIMIT 1)
-                UNION ALL
-                (SELECT 1024 FROM public.waybill_outbox AS o
-                 WHERE  o.lane = b.lane AND o.bucket = b.bucket + 1024 AND b.bucket + 1024 <> ALL ($10::smallint[])
-                 ORDER  BY o.id LIMIT 1)) AS part
-WHERE  l.id = $1::smallint AND NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
-ORDER  BY (b.bucket + $3::int) % $4::int, (part.of > 0) <> $9::boolean LIMIT $5
-FOR    UPDATE OF b SKIP LOCKED;
-
--- name: claim_unkeyed
--- Rows without a key have no order: relays share them row by row.
-WITH picked AS MATERIALIZED (
-    SELECT o.id, octet_length(o.body) + pg_column_size(o.headers) AS size, b.failures
-    FROM   public.waybill_outbox AS o
-    LEFT   JOIN LATERAL (SELECT i.failures, i.next_attempt_at FROM public.waybill_outbox_blocked AS i
-                         WHERE  i.lane = o.lane AND i.route = '' AND i.partition_key = '' AND i.row_id = o.id LIMIT 1) AS b ON true
-    WHERE  o.lane = $1::smallint AND o.bucket = -1
-    AND    NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
-    AND    (b.next_attempt_at IS NULL OR b.next_attempt_at <= now())
-    AND    NOT EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS r
-                       WHERE  r.lane = o.lane AND r.route = o.message_name AND r.partition_key = '' AND r.row_id = 0 AND r.next_attempt_at > now())
-    ORDER  BY o.id LIMIT $2
-    FOR    UPDATE OF o SKIP LOCKED),
-sized AS (SELECT id, failures, sum(size) OVER (ORDER BY id) - size AS before FROM picked)
-SELECT o.bucket, o.ctid, o.id, o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at,
-       coalesce(s.failures, 0), s.failures IS NOT NULL,
-       coalesce((SELECT r.failures FROM public.waybill_outbox_blocked AS r WHERE r.lane = o.lane AND r.route = o.message_name AND r.partition_key = '' AND r.row_id = 0), 0)
-FROM   sized AS s JOIN public.waybill_outbox AS o ON o.lane = $1::smallint AND o.bucket = -1 AND o.id = s.id
-WHERE  s.before < $3
-ORDER  BY o.id;
-
--- name: blocked_state
--- Which state of the lane's blocked keys the rows are read by, whether there are
--- any, and when the next of them is due; how many buckets there are, and whether
--- delayed messages are due. It is read after buckets and rows are locked.
-SELECT l.blocked_version, EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS a WHERE a.lane = l.id), now(),
-       (SELECT m.value::int FROM public.waybill_meta AS m WHERE m.name = 'buckets'),
-       EXISTS (SELECT 1 FROM public.waybill_delayed AS d WHERE d.due_at <= now()), b.bucket, min(b.next_attempt_at)
-FROM   public.waybill_outbox_lane AS l
-LEFT   JOIN public.waybill_outbox_blocked AS b ON b.lane = l.id AND b.next_attempt_at > now()
-WHERE  l.id = $1::smallint
-GROUP  BY l.id, b.bucket;
-
--- name: claim_free
--- The oldest rows of locked buckets of a lane in which nothing is blocked, each
--- from behind a mark of its own. All that claim says below holds here, too.
-SELECT (SELECT l.blocked_version FROM public.waybill_outbox_lane AS l WHERE l.id = $1::smallint),
-       r.bucket, r.ctid, r.id, r.message_id, r.message_name, r.partition_key, r.headers, r.body, r.created_at
-FROM  (SELECT k.bucket, k.n, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) - o.size AS before
-       FROM   unnest($2::smallint[], $3::bigint[]) WITH ORDINALITY AS k (bucket, after, n),
-              LATERAL (SELECT e.ctid, e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at,
-                              octet_length(e.body) + pg_column_size(e.headers) AS size
-                       FROM   public.waybill_outbox AS e
-                       WHERE  e.lane = $1::smallint AND e.bucket = k.bucket AND e.id > k.after
-                       ORDER  BY e.id LIMIT $4) AS o) AS r
-WHERE  r.before < $5
-ORDER  BY r.n, r.id;
+-- name: claim_state
+-- The blocked keys and routes by which the rows of the locked buckets are read, the number of buckets, and
+-- whether delayed messages are due. It is read after the buckets are locked: no other transaction blocks a key
+-- of theirs from then on, though one may be unblocked.
+SELECT public.waybill_buckets(), t.route_version,
+       ARRAY(SELECT r.route FROM public.waybill_outbox_blocked AS r WHERE r.transport = t.id AND r.route <> ''),
+       EXISTS (SELECT 1 FROM public.waybill_delayed AS d WHERE d.due_at <= now()),
+       l.bucket, coalesce(v.version, 0),
+       (SELECT 1 FROM public.waybill_outbox_blocked AS k
+        WHERE k.transport = t.id AND k.bucket = l.bucket AND k.partition_key <> '' LIMIT 1) IS NOT NULL
+FROM   public.waybill_transport AS t
+LEFT   JOIN unnest(current_setting('waybill.locked')::smallint[]) WITH ORDINALITY AS l (bucket, n) ON true
+LEFT   JOIN public.waybill_outbox_version AS v ON v.transport = $1::smallint AND v.bucket = l.bucket
+WHERE  t.id = $1::smallint
+ORDER  BY l.n;
 
 -- name: claim
--- The oldest rows of locked buckets, each from behind a mark or cursor of its
--- own, without those of keys that wait. It must be a statement after the one
--- that locks, or it would see rows that the last owner has published. Rows of a
--- route that waits come without their bodies, because what follows them in
--- their keys must wait with them. A bucket has a row also when nothing of it may
--- be published, so that its last id is known. Buckets come in the order of the
--- array, which changes from claim to claim: large rows of one must not starve
--- another. The version is that of the blocked keys which this statement sees. Each
--- is looked up on its own (LIMIT 1): a join would, without statistics, read all of
--- them for every row.
-SELECT (SELECT l.blocked_version FROM public.waybill_outbox_lane AS l WHERE l.id = $1::smallint),
-       r.bucket, r.last, r.ctid, r.id, r.message_id, r.message_name, r.partition_key, r.headers,
-       CASE WHEN r.held THEN NULL ELSE r.body END, r.created_at, r.failures, r.key_blocked, r.route_failures, r.held
-FROM  (SELECT k.bucket, k.n, m.last, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) - o.size AS before
-       FROM   unnest($2::smallint[], $3::bigint[]) WITH ORDINALITY AS k (bucket, after, n)
-       LEFT   JOIN LATERAL (SELECT e.id AS last FROM public.waybill_outbox AS e
-                            WHERE  e.lane = $1::smallint AND e.bucket = k.bucket AND e.id > k.after ORDER BY e.id DESC LIMIT 1) AS m ON true
-       LEFT   JOIN LATERAL (SELECT e.ctid, e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at,
-                                   CASE WHEN b.message_id = e.message_id THEN b.failures ELSE 0 END AS failures,
-                                   b.lane IS NOT NULL AS key_blocked, coalesce(r.failures, 0) AS route_failures,
-                                   coalesce(r.next_attempt_at > now(), false) AS held,
-                                   CASE WHEN r.next_attempt_at > now() THEN 0 ELSE octet_length(e.body) END + pg_column_size(e.headers) AS size
-                            FROM   public.waybill_outbox AS e
-                            LEFT   JOIN LATERAL (SELECT i.lane, i.message_id, i.failures, i.next_attempt_at FROM public.waybill_outbox_blocked AS i
-                                                 WHERE  i.lane = e.lane AND i.route = '' AND i.partition_key = e.partition_key AND i.row_id = 0 LIMIT 1) AS b ON true
-                            LEFT   JOIN LATERAL (SELECT i.failures, i.next_attempt_at FROM public.waybill_outbox_blocked AS i
-                                                 WHERE  i.lane = e.lane AND i.route = e.message_name AND i.partition_key = '' AND i.row_id = 0 LIMIT 1) AS r ON true
-                            WHERE  e.lane = $1::smallint AND e.bucket = k.bucket AND e.id > k.after
-                            AND    (b.next_attempt_at IS NULL OR b.next_attempt_at <= now())
-                            ORDER  BY e.id LIMIT $4) AS o ON true) AS r
-WHERE  r.id IS NULL OR r.before < $5
+-- The oldest rows of the locked buckets $2, each from behind a position of its own ($3), without the key $4
+-- and without blocked keys, which are looked up where the bucket has any ($5). It must be a statement after
+-- the one that locks, or it would see rows that the last owner has published. Rows of a waiting route ($6)
+-- come without their bodies, because the rows behind them in their keys must wait with them. A bucket has a
+-- row also when nothing of it may be published, so that its last id is known. Buckets come in the order of
+-- the array, which changes from claim to claim: large rows of one must not starve another. Where a key of a
+-- bucket was unblocked since its version $9 was read, its rows would be read from behind its head.
+SELECT NOT EXISTS (SELECT 1 FROM unnest($2::smallint[], $5::boolean[], $9::bigint[]) AS k (bucket, blocked, version)
+                   WHERE k.blocked AND k.version <> (SELECT v.version FROM public.waybill_outbox_version AS v
+                                                     WHERE v.transport = $1::smallint AND v.bucket = k.bucket)),
+       r.bucket, r.ctid, r.id, r.message_id, r.message_name, r.partition_key, r.headers,
+       CASE WHEN NOT r.held THEN r.body END, r.created_at, r.held,
+       CASE WHEN r.id IS NULL THEN (SELECT e.id FROM public.waybill_outbox AS e
+                                    WHERE  e.transport = $1::smallint AND e.bucket = r.bucket AND e.id > r.after
+                                    ORDER  BY e.id DESC LIMIT 1) END
+FROM  (SELECT k.bucket, k.after, k.n, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) - o.size AS before
+       FROM   unnest($2::smallint[], $3::bigint[], $4::text[], $5::boolean[]) WITH ORDINALITY AS k (bucket, after, skip, blocked, n)
+       LEFT   JOIN LATERAL (
+              SELECT e.ctid, e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at, w.held,
+                     CASE WHEN w.held THEN 0 ELSE octet_length(e.body) END + pg_column_size(e.headers) AS size
+              FROM   public.waybill_outbox AS e, LATERAL (SELECT e.message_name = ANY ($6::text[]) AS held OFFSET 0) AS w
+              WHERE  e.transport = $1::smallint AND e.bucket = k.bucket AND e.id > k.after AND e.partition_key <> k.skip
+              AND   (NOT k.blocked OR (SELECT 1 FROM public.waybill_outbox_blocked AS b
+                                       WHERE  b.transport = e.transport AND b.bucket = e.bucket
+                                       AND    b.partition_key = e.partition_key AND b.partition_key <> '' LIMIT 1) IS NULL)
+              ORDER  BY e.id LIMIT $7) AS o ON true) AS r
+WHERE  r.id IS NULL OR r.before < $8
 ORDER  BY r.n, r.id;
 
--- name: claim_unserialized
--- claim for buckets that have no cursor, while a route waits: without its rows,
--- and without those behind one in their keys.
-SELECT (SELECT l.blocked_version FROM public.waybill_outbox_lane AS l WHERE l.id = $1::smallint),
-       r.bucket, NULL::bigint, r.ctid, r.id, r.message_id, r.message_name, r.partition_key, r.headers, r.body, r.created_at, r.failures, r.key_blocked, r.route_failures, false
-FROM  (SELECT k.bucket, k.n, o.*, sum(o.size) OVER (ORDER BY k.n, o.id) - o.size AS before
-       FROM   unnest($2::smallint[], $3::bigint[]) WITH ORDINALITY AS k (bucket, after, n)
-       LEFT   JOIN LATERAL (SELECT e.ctid, e.id, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at,
-                                   CASE WHEN b.message_id = e.message_id THEN b.failures ELSE 0 END AS failures,
-                                   b.lane IS NOT NULL AS key_blocked, coalesce(r.failures, 0) AS route_failures,
-                                   octet_length(e.body) + pg_column_size(e.headers) AS size
-                            FROM  (SELECT h.id, bool_or(EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS i
-                                                                WHERE  i.lane = h.lane AND i.route = h.message_name AND i.partition_key = '' AND i.row_id = 0
-                                                                AND    i.next_attempt_at > now())) OVER (PARTITION BY h.partition_key ORDER BY h.id) AS waits
-                                   FROM   public.waybill_outbox AS h WHERE h.lane = $1::smallint AND h.bucket = k.bucket AND h.id > k.after) AS w
-                            JOIN   public.waybill_outbox AS e ON e.lane = $1::smallint AND e.bucket = k.bucket AND e.id = w.id
-                            LEFT   JOIN LATERAL (SELECT i.lane, i.message_id, i.failures, i.next_attempt_at FROM public.waybill_outbox_blocked AS i
-                                                 WHERE  i.lane = e.lane AND i.route = '' AND i.partition_key = e.partition_key AND i.row_id = 0 LIMIT 1) AS b ON true
-                            LEFT   JOIN LATERAL (SELECT i.failures FROM public.waybill_outbox_blocked AS i
-                                                 WHERE  i.lane = e.lane AND i.route = e.message_name AND i.partition_key = '' AND i.row_id = 0 LIMIT 1) AS r ON true
-                            WHERE  NOT w.waits AND (b.next_attempt_at IS NULL OR b.next_attempt_at <= now())
-                            ORDER  BY e.id LIMIT $4) AS o ON true) AS r
-WHERE  r.id IS NULL OR r.before < $5
-ORDER  BY r.n, r.id;
+-- name: claim_unkeyed
+-- Rows without a key have no order: relays share them row by row. Those of a waiting route are held, so that
+-- they are not read again.
+WITH picked AS MATERIALIZED (
+    SELECT o.id, octet_length(o.body) + pg_column_size(o.headers) AS size,
+           (SELECT 1 FROM public.waybill_outbox_blocked AS r
+            WHERE r.transport = o.transport AND r.route = o.message_name AND r.route <> '' LIMIT 1) IS NOT NULL AS waits
+    FROM   public.waybill_outbox_unkeyed AS o
+    WHERE  o.transport = $1::smallint AND o.held = 0
+    AND    NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
+    ORDER  BY o.id LIMIT $2
+    FOR    UPDATE OF o SKIP LOCKED),
+waiting AS (
+    UPDATE public.waybill_outbox_unkeyed AS o SET held = 1
+    WHERE  o.transport = $1::smallint AND o.held = 0 AND o.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE p.waits))
+    RETURNING 1),
+sized AS (SELECT id, sum(size) OVER (ORDER BY id) - size AS before FROM picked WHERE NOT waits)
+SELECT w.n > 0, -1::smallint, o.at, o.id, o.message_id, o.message_name, '', o.headers, o.body, o.created_at, 0, '', ''
+FROM  (SELECT count(*) AS n FROM waiting) AS w
+LEFT   JOIN (sized AS s CROSS JOIN LATERAL (
+             SELECT e.ctid AS at, e.id, e.message_id, e.message_name, e.headers, e.body, e.created_at FROM public.waybill_outbox_unkeyed AS e
+             WHERE e.transport = $1::smallint AND e.held = 0 AND e.id = s.id OFFSET 0) AS o) ON s.before < $3
+ORDER  BY o.id;
 
--- name: delete_outbox
--- Exactly the confirmed rows, each where the claim has read it. One that was
--- moved since (only an UPDATE by hand does that) stays. Nothing here is the
--- beginning of an index: with the lane among the conditions deletions were seen
--- to get slower with all that is dead.
-DELETE FROM public.waybill_outbox AS o
-USING  unnest($1::tid[], $2::bigint[]) AS u (at, id)
-WHERE  o.ctid = u.at AND o.id = u.id;
-
--- name: block
--- Counts a refusal of the head of a key, of a row without key, or of a route.
-INSERT INTO public.waybill_outbox_blocked AS b (lane, route, partition_key, row_id, bucket, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error, policy)
-VALUES ($1::smallint, $2::text, $3::text, $4::bigint, $5::smallint, $6::uuid, $7::text, 1, clock_timestamp(), clock_timestamp() + make_interval(secs => $8::float8), $9::text, $10::text)
-ON CONFLICT (lane, route, partition_key, row_id) DO UPDATE SET
-    policy = excluded.policy, message_id = excluded.message_id, message_name = excluded.message_name,
-    failures = CASE WHEN b.route <> '' OR b.message_id = excluded.message_id THEN b.failures + 1 ELSE 1 END, next_attempt_at = excluded.next_attempt_at, last_error = excluded.last_error;
-
--- name: unblock
--- In the transaction that deletes the heads that got through. Each is looked up
--- on its own, as in claim. Nobody else changes what is blocked meanwhile, because
--- all of them begin with the lane's row.
-DELETE FROM public.waybill_outbox_blocked
-WHERE  ctid = ANY (ARRAY (
-    SELECT b.ctid FROM unnest($2::text[], $3::bigint[]) AS u (partition_key, row_id),
-           LATERAL (SELECT i.ctid FROM public.waybill_outbox_blocked AS i
-                    WHERE  i.lane = $1::smallint AND i.route = '' AND i.partition_key = u.partition_key AND i.row_id = u.row_id LIMIT 1) AS b));
-
--- name: unblock_routes
--- A route that works again frees the keys that were blocked for its sake before
--- it was.
-DELETE FROM public.waybill_outbox_blocked AS b
-WHERE  b.lane = $1::smallint AND (b.route = ANY ($2::text[]) OR b.route = '' AND b.message_name = ANY ($2::text[]) AND b.state = 'retrying');
-
--- name: bump_blocked
-UPDATE public.waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE id = $1::smallint;
+-- name: claim_retries
+-- Due entries with the messages they are for. The lock on an entry gives the sole right to publish its
+-- message, because no other claim touches a blocked key. Entries of messages whose route waits are put off
+-- until the route was tried.
+WITH picked AS MATERIALIZED (
+    SELECT b.ctid, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.next_attempt_at,
+           (SELECT greatest(r.next_attempt_at, now()) + interval '1 second' FROM public.waybill_outbox_blocked AS r
+            WHERE b.route = '' AND r.transport = b.transport AND r.route = b.message_name AND r.route <> '' LIMIT 1) AS after_route
+    FROM   public.waybill_outbox_blocked AS b
+    WHERE  b.transport = $1::smallint AND b.state = 'retrying' AND b.next_attempt_at <= now()
+    AND    NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
+    ORDER  BY b.next_attempt_at LIMIT $2
+    FOR    UPDATE OF b SKIP LOCKED),
+waiting AS (
+    UPDATE public.waybill_outbox_blocked AS b SET next_attempt_at = p.after_route
+    FROM   picked AS p WHERE p.after_route IS NOT NULL AND b.ctid = p.ctid
+    RETURNING 1),
+sized AS (
+    SELECT p.*, h.*, sum(h.size) OVER (ORDER BY p.next_attempt_at, p.bucket, p.row_id, p.route) - h.size AS before
+    FROM   picked AS p
+    LEFT   JOIN LATERAL (
+           SELECT o.ctid AS at, o.message_id, o.message_name, o.headers, o.body, o.created_at,
+                  octet_length(o.body) + pg_column_size(o.headers) AS size, o.partition_key AS row_key
+           FROM   public.waybill_outbox AS o
+           WHERE  p.bucket >= 0 AND o.transport = $1::smallint AND o.bucket = p.bucket AND o.id = p.row_id
+           UNION  ALL
+           SELECT u.ctid, u.message_id, u.message_name, u.headers, u.body, u.created_at,
+                  octet_length(u.body) + pg_column_size(u.headers), ''
+           FROM   public.waybill_outbox_unkeyed AS u
+           WHERE  p.bucket < 0 AND u.transport = $1::smallint AND u.held = 2 AND u.id = p.row_id) AS h ON true
+    WHERE  p.after_route IS NULL)
+SELECT w.n > 0, s.bucket, s.at, s.row_id, s.message_id, s.message_name, coalesce(s.row_key, s.partition_key), s.headers,
+       s.body, s.created_at, s.failures, s.route, s.partition_key
+FROM  (SELECT count(*) AS n FROM waiting) AS w LEFT JOIN sized AS s ON s.at IS NULL OR s.before < $3
+ORDER  BY s.row_id;
 
 -- name: first_id
 -- The lowest id of a bucket, in case a row came in below the mark.
-SELECT min(id) FROM (SELECT id FROM public.waybill_outbox WHERE lane = $1::smallint AND bucket = $2::smallint ORDER BY id LIMIT 1) AS first;
+SELECT min(id) FROM (SELECT id FROM public.waybill_outbox WHERE transport = $1::smallint AND bucket = $2::smallint ORDER BY id LIMIT 1) AS first;
+
+-- name: mend_clock
+-- An entry whose next attempt is farther away than any delay was made before the clock went back.
+UPDATE public.waybill_outbox_blocked SET next_attempt_at = now()
+WHERE  transport = $1::smallint AND state = 'retrying' AND next_attempt_at > now() + make_interval(secs => $2::float8);
+
+-- name: held_for_nothing
+-- The routes that messages without a key were held for and that wait no more. Names are found by jumping from
+-- one to the next in the index.
+WITH RECURSIVE names (name) AS (
+    (SELECT u.message_name FROM public.waybill_outbox_unkeyed AS u WHERE u.transport = $1::smallint AND u.held = 1
+     ORDER BY u.transport, u.message_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT u.message_name FROM public.waybill_outbox_unkeyed AS u
+            WHERE  u.transport = $1::smallint AND u.held = 1 AND u.message_name > n.name ORDER BY u.transport, u.message_name LIMIT 1)
+    FROM   names AS n WHERE n.name IS NOT NULL)
+SELECT n.name FROM names AS n
+WHERE  n.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS r
+                                          WHERE r.transport = $1::smallint AND r.route = n.name AND r.route <> '');
+
+-- name: unhold
+UPDATE public.waybill_outbox_unkeyed SET held = 0
+WHERE  transport = $1::smallint AND held = 1 AND id = ANY (ARRAY(
+       SELECT u.id FROM public.waybill_outbox_unkeyed AS u
+       WHERE  u.transport = $1::smallint AND u.held = 1 AND u.message_name = $2::text ORDER BY u.id LIMIT 1000));
 
 -- name: end_stuck
--- Ends the sessions of relays that hold rows and have been silent for longer
--- than any relay may: the idle timeout does not cover a server that is blocked in
--- sending to a frozen client. Nobody but a claim locks rows of the buckets.
+-- Ends the sessions of relays that hold rows and have been silent for longer than any relay may: the idle
+-- timeout does not cover a server that is blocked in sending to a frozen client. Rows of these tables are
+-- locked by claims alone.
 SELECT count(pg_terminate_backend(a.pid))
-FROM   pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-WHERE  l.locktype = 'relation' AND l.relation = 'public.waybill_outbox_bucket'::regclass AND l.mode = 'RowShareLock'
-AND    a.datname = current_database() AND a.usename = current_user AND a.state_change < now() - make_interval(secs => $1::float8);
+FROM  (SELECT DISTINCT l.pid FROM pg_locks AS l
+       WHERE  l.locktype = 'relation' AND l.mode = 'RowShareLock' AND l.relation IN (
+              'public.waybill_outbox_bucket'::regclass, 'public.waybill_outbox_unkeyed'::regclass, 'public.waybill_outbox_blocked'::regclass)) AS l
+JOIN   pg_stat_activity AS a ON a.pid = l.pid
+WHERE  a.datname = current_database() AND a.usename = current_user AND a.state_change < now() - make_interval(secs => $1::float8);
 
 -- name: any_due
 SELECT EXISTS (SELECT 1 FROM public.waybill_delayed WHERE due_at <= now());
 
--- name: unserialized
-SELECT EXISTS (SELECT 1 FROM public.waybill_meta WHERE name = 'unserialized');
-
--- name: allow_unserialized
-INSERT INTO public.waybill_meta (name, value) VALUES ('unserialized', '1') ON CONFLICT DO NOTHING;
-
--- name: move_due
--- Moves delayed messages that are due to where they go, in order of the time
--- they are due, from a place on. One mover at a time, or two would invert a key; and
--- under the dispatch locks, because the ids they get now must be commit-ordered. It
--- waits for none: messages whose lock somebody holds, or held before, stay. What
--- another mover has moved since this statement began is not deleted again, and
--- only what is deleted here is inserted. The bucket is the one that the key has
--- now, from 1024 on for an unserialized message; queues have 64 for ever.
-WITH mover AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($1::int, -1) AS mine),
+-- name: promote
+-- Moves up to $2 delayed messages and $3 bytes that are due to their targets, in order of the time they are
+-- due, from a position ($5, $6) on; with $7 that one alone. One promoter at a time, or two would invert a
+-- key; and under the dispatch locks, because the ids the messages get now must be commit-ordered. It waits
+-- for none: messages whose lock another session holds, or held before ($4), stay. A message that another
+-- promoter has moved since this statement began is not deleted again, and only a deleted one is inserted.
+-- The bucket is the one that the key has now; queues have 64 for ever.
+WITH promoter AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($1::int, -1) AS mine),
+oldest AS MATERIALIZED (
+    SELECT d.id, d.due_at, d.transport, d.partition_key, octet_length(d.body) AS size
+    FROM   promoter, public.waybill_delayed AS d
+    WHERE  promoter.mine AND d.due_at <= now() AND (d.due_at, d.id) > ($5::timestamptz, $6::bigint) AND ($7::bigint IS NULL OR d.id = $7)
+    ORDER  BY d.due_at, d.id LIMIT $2),
 seen AS MATERIALIZED (
-    SELECT d.id, d.due_at, d.lane, CASE WHEN d.partition_key = '' THEN -1 ELSE
-           (get_byte(sha256(convert_to(d.partition_key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(d.partition_key, 'UTF8')), 1))
-           % CASE WHEN d.lane IS NULL THEN 64 ELSE (SELECT m.value::int FROM public.waybill_meta AS m WHERE m.name = 'buckets') END END AS bucket
-    FROM   mover, public.waybill_delayed AS d
-    WHERE  mover.mine AND d.due_at <= now() AND (d.due_at, d.id) > ($4::timestamptz, $5::bigint) ORDER BY d.due_at, d.id LIMIT $2),
+    SELECT s.id, s.due_at, s.transport, CASE WHEN s.partition_key = '' THEN -1 ELSE
+           public.waybill_bucket_of(s.partition_key, CASE WHEN s.transport IS NULL THEN 64 ELSE public.waybill_buckets() END) END AS bucket
+    FROM  (SELECT o.*, sum(o.size) OVER (ORDER BY o.due_at, o.id) - o.size AS before FROM oldest AS o) AS s
+    WHERE  s.before < $3),
 locks AS MATERIALIZED (
     SELECT b.lock, pg_try_advisory_xact_lock($1::int, b.lock) AS mine FROM (
-        SELECT DISTINCT coalesce(lane, 0) * 65536 + bucket AS lock FROM seen WHERE bucket >= 0 OFFSET 0) AS b WHERE b.lock <> ALL ($3::int[])),
+        SELECT DISTINCT coalesce(transport, 0) * 65536 + bucket AS lock FROM seen WHERE bucket >= 0 OFFSET 0) AS b WHERE b.lock <> ALL ($4::int[])),
 due AS MATERIALIZED (
-    SELECT s.* FROM seen AS s LEFT JOIN locks AS l ON l.lock = coalesce(s.lane, 0) * 65536 + s.bucket WHERE s.bucket < 0 OR l.mine),
+    SELECT s.* FROM seen AS s LEFT JOIN locks AS l ON l.lock = coalesce(s.transport, 0) * 65536 + s.bucket WHERE s.bucket < 0 OR l.mine),
 gone AS (
-    DELETE FROM public.waybill_delayed AS d USING due WHERE d.id = due.id RETURNING d.*, due.bucket + CASE WHEN d.bucket >= 1024 THEN 1024 ELSE 0 END AS now_bucket),
-to_outbox AS (
-    INSERT INTO public.waybill_outbox (lane, bucket, message_id, message_name, partition_key, headers, body, created_at)
-    SELECT lane, now_bucket, message_id, message_name, partition_key, headers, body, due_at FROM gone WHERE lane IS NOT NULL ORDER BY due_at, id),
-to_queue AS (
+    DELETE FROM public.waybill_delayed AS d USING due WHERE d.id = due.id RETURNING d.*, due.bucket),
+keyed AS (
+    INSERT INTO public.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
+    SELECT transport, bucket, message_id, message_name, partition_key, headers, body, due_at FROM gone
+    WHERE transport IS NOT NULL AND bucket >= 0 ORDER BY due_at, id),
+unkeyed AS (
+    INSERT INTO public.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body, created_at)
+    SELECT transport, message_id, message_name, headers, body, due_at FROM gone
+    WHERE transport IS NOT NULL AND bucket < 0 ORDER BY due_at, id),
+queued AS (
     INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
     SELECT queue, message_id, message_name, partition_key, headers, body, due_at FROM gone WHERE queue IS NOT NULL ORDER BY due_at, id)
-SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM gone), coalesce(last.due_at, $4), coalesce(last.id, $5), ARRAY(SELECT lock FROM locks WHERE NOT mine)
+SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM gone), (SELECT count(*) FROM seen) < (SELECT count(*) FROM oldest) OR (SELECT count(*) FROM oldest) = $2,
+       coalesce(last.due_at, $5), coalesce(last.id, $6), ARRAY(SELECT lock FROM locks WHERE NOT mine)
 FROM   (SELECT 1) AS one LEFT JOIN (SELECT due_at, id FROM seen ORDER BY due_at DESC, id DESC LIMIT 1) AS last ON true;
 
 -- name: wait_for_lock
 SELECT set_config('lock_timeout', $3::text, true), pg_advisory_xact_lock($1::int, $2::int);
 
+-- name: due_ids
+SELECT id FROM public.waybill_delayed WHERE due_at <= now() ORDER BY due_at, id LIMIT $1;
+
+-- name: refuse_delayed
+-- A delayed message that the target table refuses is never due.
+UPDATE public.waybill_delayed SET due_at = '9999-12-31 UTC' WHERE id = $1;
+
 -- name: left
--- Parked rows count once their key is released and due, and its first row does not
--- wait for its route; until then what is behind them waits. Blocked are the rows of keys and routes that wait; those that are due count as
--- pending alone, or a drain would leave them to nobody. What has a row of a
--- waiting route in its key waits with it.
-SELECT count(*) + (SELECT count(*) FROM public.waybill_outbox_blocked AS b JOIN public.waybill_outbox_lane AS l ON l.id = b.lane
-                   JOIN public.waybill_failed AS f ON f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'
-                   WHERE l.name = $1::text AND b.release_at <= now() AND NOT EXISTS (
-                         SELECT 1 FROM public.waybill_outbox_blocked AS w
-                         WHERE  w.lane = b.lane AND w.partition_key = '' AND w.row_id = 0 AND w.next_attempt_at > now() AND w.route = (
-                                SELECT e.message_name FROM public.waybill_failed AS e
-                                WHERE  e.transport = l.name AND e.partition_key = b.partition_key AND e.state = 'parked' ORDER BY e.id LIMIT 1))),
-       count(*) FILTER (WHERE blocked), (SELECT count(*) FROM public.waybill_delayed AS d JOIN public.waybill_outbox_lane AS l ON l.id = d.lane WHERE l.name = $1::text)
-FROM  (SELECT EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
-                      WHERE  b.lane = o.lane AND b.next_attempt_at > now()
-                      AND   (b.route = '' AND b.partition_key = o.partition_key AND b.row_id = CASE WHEN o.partition_key = '' THEN o.id ELSE 0 END
-                             OR b.route <> '' AND b.route = o.message_name))
-              OR o.partition_key <> '' AND (o.bucket, o.partition_key) IN (
-                      SELECT p.bucket, p.partition_key FROM public.waybill_outbox_blocked AS r
-                      JOIN   public.waybill_outbox AS p ON p.lane = r.lane AND p.message_name = r.route
-                      JOIN   public.waybill_outbox_lane AS m ON m.id = r.lane
-                      WHERE  r.route <> '' AND r.next_attempt_at > now() AND m.name = $1::text) AS blocked
-       FROM public.waybill_outbox AS o JOIN public.waybill_outbox_lane AS l ON l.id = o.lane WHERE l.name = $1::text) AS rows;
+-- Blocked are the rows that wait: of parked keys, of keys and routes that are not due, behind a row of such a
+-- route in its key, and in a bucket that no relay reads. Those that are due count as pending alone, or a
+-- drain would leave them.
+WITH waiting AS MATERIALIZED (
+    SELECT b.route, b.partition_key, b.bucket, b.row_id FROM public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
+    WHERE  t.name = $1::text AND (b.state = 'parked' OR b.next_attempt_at > now())),
+keyed AS (
+    SELECT o.bucket NOT BETWEEN 0 AND public.waybill_buckets() - 1
+           OR EXISTS (SELECT 1 FROM waiting AS w WHERE w.partition_key = o.partition_key AND w.bucket = o.bucket)
+           OR bool_or(EXISTS (SELECT 1 FROM waiting AS w WHERE w.route = o.message_name))
+              OVER (PARTITION BY o.bucket, o.partition_key ORDER BY o.id) AS blocked
+    FROM   public.waybill_outbox AS o JOIN public.waybill_transport AS t ON t.id = o.transport WHERE t.name = $1::text),
+unkeyed AS (
+    SELECT EXISTS (SELECT 1 FROM waiting AS w WHERE w.route = o.message_name)
+           OR EXISTS (SELECT 1 FROM waiting AS w WHERE w.bucket = -1 AND w.row_id = o.id) AS blocked
+    FROM   public.waybill_outbox_unkeyed AS o JOIN public.waybill_transport AS t ON t.id = o.transport WHERE t.name = $1::text)
+SELECT count(*), count(*) FILTER (WHERE blocked),
+      (SELECT count(*) FROM public.waybill_delayed AS d JOIN public.waybill_transport AS t ON t.id = d.transport WHERE t.name = $1::text)
+FROM  (SELECT blocked FROM keyed UNION ALL SELECT blocked FROM unkeyed) AS rows;
 
 -- name: report
 INSERT INTO public.waybill_workers AS w (id, kind, transport, host, pid, problem, since)
@@ -334,13 +349,12 @@ ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), problem = excluded.p
 -- name: forget_report
 DELETE FROM public.waybill_workers WHERE id = $1::uuid OR seen_at < now() - interval '1 hour';
 
--- name: hindrances
--- Settings of this session, whoever made them, under which a relay cannot hold
--- its rows for as long as it may be silent ($1, milliseconds). transaction_timeout
--- is there from PostgreSQL 17.
+-- name: bad_settings
+-- Settings of this session under which a relay cannot hold its rows for as long as it may be silent ($1,
+-- milliseconds). transaction_timeout is there from PostgreSQL 17.
+SELECT 'pg_is_in_recovery', 'true', '' WHERE pg_is_in_recovery()
+UNION ALL
 SELECT name, setting || coalesce(' ' || unit, ''), 'off or at least ' || $1::bigint || ' ms' FROM pg_settings
 WHERE  CASE WHEN name IN ('statement_timeout', 'transaction_timeout') THEN setting::bigint BETWEEN 1 AND $1::bigint - 1 END
 UNION ALL
-SELECT name, setting, 'off' FROM pg_settings WHERE name = 'default_transaction_read_only' AND setting = 'on'
-UNION ALL
-SELECT 'pg_is_in_recovery', 'true', 'false (the primary)' WHERE pg_is_in_recovery();
+SELECT name, setting, 'off' FROM pg_settings WHERE name = 'default_transaction_read_only' AND setting = 'on';

@@ -1,52 +1,69 @@
 -- name: outbox_list
-SELECT o.id, l.name, o.message_name, o.partition_key, o.message_id, o.created_at, NULL, length(o.body), b.lane IS NOT NULL
-FROM   waybill_outbox AS o JOIN waybill_outbox_lane AS l ON l.id = o.lane
-LEFT   JOIN waybill_outbox_blocked AS b
-       ON b.lane = o.lane AND b.partition_key = o.partition_key AND b.row_id = iif(o.partition_key = '', o.id, 0)
-WHERE  (?1 = '' OR l.name = ?1) AND (?2 = '' OR o.partition_key = ?2) AND (?3 = '' OR o.message_name = ?3) AND o.id > ?4
+SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id, o.created_at, NULL, length(o.body),
+       o.held = 1 OR o.partition_key <> '' AND EXISTS (
+       SELECT 1 FROM waybill_outbox_blocked AS b
+       WHERE  b.transport = o.transport AND b.partition_key = o.partition_key)
+FROM   waybill_outbox AS o JOIN waybill_transport AS t ON t.id = o.transport
+WHERE  (?1 = '' OR t.name = ?1) AND (?2 = '' OR o.partition_key = ?2)
+AND    (?3 = '' OR o.message_name = ?3) AND o.id > ?4
 ORDER  BY o.id LIMIT ?5;
 
 -- name: delayed_list
-SELECT d.id, coalesce(l.name, 'queue://' || d.queue), d.message_name, d.partition_key, d.message_id, d.created_at, d.due_at, length(d.body), 0
-FROM   waybill_delayed AS d LEFT JOIN waybill_outbox_lane AS l ON l.id = d.lane
-WHERE  (?1 = '' OR l.name = ?1 OR d.queue = ?1) AND (?2 = '' OR d.partition_key = ?2) AND (?3 = '' OR d.message_name = ?3)
+SELECT d.id, coalesce(t.name, 'queue://' || d.queue), d.message_name, d.partition_key, d.message_id,
+       d.created_at, d.due_at, length(d.body), d.refused
+FROM   waybill_delayed AS d LEFT JOIN waybill_transport AS t ON t.id = d.transport
+WHERE  (?1 = '' OR t.name = ?1 OR d.queue = ?1) AND (?2 = '' OR d.partition_key = ?2)
+AND    (?3 = '' OR d.message_name = ?3)
 ORDER  BY d.due_at, d.id LIMIT ?4;
 
 -- name: blocked
--- The head of a parked key is in the failure store, if anything of it is there.
-SELECT l.name, b.partition_key, b.row_id, coalesce(p.message_id, b.message_id), coalesce(p.message_name, b.message_name), b.failures, b.first_failed_at,
-       iif(b.state = 'retrying', b.next_attempt_at, b.release_at), b.last_error, b.state, b.policy,
-       iif(b.partition_key = '', 1, (SELECT count(*) FROM waybill_outbox AS o WHERE o.lane = b.lane AND o.partition_key = b.partition_key)),
-       iif(b.state = 'retrying', 0, (SELECT count(*) FROM waybill_failed AS f WHERE f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked'))
-FROM   waybill_outbox_blocked AS b JOIN waybill_outbox_lane AS l ON l.id = b.lane
-LEFT   JOIN waybill_failed AS p ON p.id = (SELECT min(f.id) FROM waybill_failed AS f
-                                           WHERE  b.state <> 'retrying' AND f.transport = l.name AND f.partition_key = b.partition_key AND f.state = 'parked')
-WHERE  (?1 = '' OR l.name = ?1)
-ORDER  BY b.first_failed_at, b.partition_key LIMIT ?2;
+WITH waiting AS MATERIALIZED (
+    SELECT o.transport, o.partition_key, count(*) AS n, sum(o.bucket = 1024) AS parked
+    FROM   waybill_outbox AS o
+    WHERE  o.partition_key <> '' AND EXISTS (
+           SELECT 1 FROM waybill_outbox_blocked AS b
+           WHERE  b.transport = o.transport AND b.partition_key = o.partition_key)
+    GROUP  BY o.transport, o.partition_key)
+SELECT t.name, b.partition_key, iif(b.partition_key = '', b.row_id, 0), b.message_id, b.message_name,
+       b.failures, b.first_failed_at, iif(b.state = 'parked', NULL, b.next_attempt_at), b.last_error,
+       b.state, b.policy, coalesce(w.n, b.partition_key = ''), coalesce(w.parked, 0)
+FROM   waybill_outbox_blocked AS b JOIN waybill_transport AS t ON t.id = b.transport
+LEFT   JOIN waiting AS w ON w.transport = b.transport AND w.partition_key = b.partition_key
+WHERE  ?1 = '' OR t.name = ?1
+ORDER  BY b.first_failed_at, b.partition_key, b.row_id LIMIT ?2;
+
+-- name: release_list
+-- The entries that an operator means.
+SELECT b.transport, t.name, b.partition_key, b.row_id
+FROM   waybill_outbox_blocked AS b JOIN waybill_transport AS t ON t.id = b.transport
+WHERE  (?1 = '' OR t.name = ?1) AND (?2 = '' OR b.partition_key = ?2)
+AND    (?3 = 0 OR b.row_id = ?3 AND b.partition_key = '');
+
+-- name: hurry
+-- Has an entry tried at once, unless it is parked or its row is gone.
+UPDATE waybill_outbox_blocked SET next_attempt_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+WHERE  transport = ?1 AND partition_key = ?2 AND row_id = ?3 AND state = 'retrying'
+AND    EXISTS (SELECT 1 FROM waybill_outbox WHERE id = ?3);
+
+-- name: bring_back
+-- The oldest rows of a parked key, with the ids that they have.
+UPDATE waybill_outbox SET bucket = 0 WHERE id IN (
+    SELECT id FROM waybill_outbox INDEXED BY waybill_outbox_parked
+    WHERE  transport = ?1 AND partition_key = ?2 AND bucket = 1024
+    ORDER  BY id LIMIT ?3);
 
 -- name: outbox_stats
-SELECT l.name,
-       (SELECT count(*) FROM waybill_outbox AS o WHERE o.lane = l.id),
-       (SELECT min(created_at) FROM waybill_outbox AS o WHERE o.lane = l.id),
-       (SELECT count(*) FROM waybill_outbox_blocked AS b WHERE b.lane = l.id),
-       (SELECT count(*) FROM waybill_delayed AS d WHERE d.lane = l.id),
-       (SELECT count(*) FROM waybill_failed AS f WHERE f.transport = l.name AND f.state <> 'removed')
-FROM   waybill_outbox_lane AS l ORDER BY l.name;
+SELECT t.name, coalesce(o.n, 0), o.oldest,
+       (SELECT count(*) FROM waybill_outbox_blocked AS b WHERE b.transport = t.id),
+       (SELECT count(*) FROM waybill_delayed AS d WHERE d.transport = t.id),
+       (SELECT count(*) FROM waybill_failed AS f WHERE f.transport = t.name AND f.state <> 'removed')
+FROM   waybill_transport AS t
+LEFT   JOIN (
+       SELECT transport, count(*) AS n, min(created_at) AS oldest
+       FROM   waybill_outbox GROUP BY transport) AS o ON o.transport = t.id
+ORDER  BY t.name;
 
 -- name: queue_stats
 SELECT queue, count(*), min(created_at),
        sum(held_until > ?1 AND holder IS NOT NULL), sum(held_until > ?1 AND holder IS NULL)
 FROM   waybill_queue GROUP BY queue ORDER BY queue;
-
--- name: release
--- Lets blocked keys be tried at once. A parked key goes on with what is parked of
--- it, and counts its failures anew.
-UPDATE waybill_outbox_blocked SET
-       next_attempt_at = iif(state = 'retrying', 0, next_attempt_at),
-       release_at = iif(state = 'retrying', NULL, CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
-       failures = iif(state = 'parked', 0, failures),
-       state = iif(state = 'retrying', 'retrying', 'releasing')
-WHERE  (?1 = '' OR lane = (SELECT id FROM waybill_outbox_lane WHERE name = ?1)) AND (?2 = '' OR partition_key = ?2) AND (?3 = 0 OR row_id = ?3);
-
--- name: release_bump
-UPDATE waybill_outbox_lane SET blocked_version = blocked_version + 1 WHERE ?1 = '' OR name = ?1;

@@ -8,7 +8,8 @@ VALUES (?, ?, ?, CAST(unixepoch('subsec') * 1000000 AS INTEGER)) ON CONFLICT (ha
 SELECT EXISTS (SELECT 1 FROM waybill_inbox WHERE handler = ? AND dedup_key = ?);
 
 -- name: stats
-SELECT handler, count(*), min(processed_at), max(processed_at) FROM waybill_inbox GROUP BY handler ORDER BY handler;
+SELECT handler, count(*), min(processed_at), max(processed_at) FROM waybill_inbox
+GROUP  BY handler ORDER BY handler;
 
 -- name: lookup
 SELECT handler, dedup_key, message_id, processed_at FROM waybill_inbox

@@ -1,5 +1,5 @@
 -- name: insert
-INSERT INTO waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
+INSERT INTO waybill_queue (queue, message_id, message_name, partition_key, created_at, headers, body)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: any

@@ -98,9 +98,6 @@ var checks = []check{
 
 	{mutant.ReleaseByReinsertion, "./waypg", "^TestOutbox$/^direct$/^ParkedKeyGoesOnInOrder$", postgres, says(" came, want "), false},
 
-	{mutant.UnserializedMark, "./waypg", "^TestOutbox$/^direct$/^UnserializedLateCommitIsNotPassedOver$", postgres, says("a relay takes"), false},
-	{mutant.UnserializedMark, "./waymysql", "^TestOutbox$/^UnserializedLateCommitIsNotPassedOver$", mariadb, says("a relay takes"), false},
-
 	{mutant.NoSavepointGuard, "./waymysql", "^TestSwallowedDeadlockHasOneEffect$", mariadb, says("acknowledged without a row in the inbox"), false},
 }
 

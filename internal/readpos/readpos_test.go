@@ -1,0 +1,178 @@
+package readpos
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A claim that began before the positions were dropped must not bring back what it has
+// learned: another worker of the process met an error or another server.
+func TestNothingOfAnEarlierTimeIsKept(t *testing.T) {
+	for name, drop := range map[string]func(p *Positions, v *View){
+		"an error":               func(p *Positions, _ *View) { p.Reset() },
+		"another server":         func(p *Positions, _ *View) { p.ValidFor(p.Snapshot(), "2", 0) },
+		"ids that went back":     func(p *Positions, _ *View) { p.ValidFor(p.Snapshot(), "1", 20) },
+		"a row below the mark":   func(p *Positions, _ *View) { p.LowerWatermark(7, 5) },
+		"the same, by this view": func(p *Positions, v *View) { p.ValidFor(v, "3", 0) },
+	} {
+		p := New(1, 64)
+		first := p.Snapshot()
+		if !p.ValidFor(first, "1", 1) {
+			t.Fatal("the first server is refused")
+		}
+		p.update(first, 7, func(at *position) { at.mark = 10 })
+		p.update(first, 8, func(at *position) { at.waiting = &cursor{after: 20, version: 1} })
+		v := p.Snapshot()
+		if !p.ValidFor(v, "1", 21) || v.buckets[7].mark != 10 || v.buckets[8].waiting == nil {
+			t.Fatalf("%s: %+v before", name, v.buckets[7:9])
+		}
+		drop(p, v)
+		p.update(v, 7, func(at *position) { at.mark, at.waiting = 30, &cursor{after: 30, version: 9} })
+		if at := p.Snapshot().buckets[7]; at.mark > 4 || at.waiting != nil {
+			t.Errorf("%s: %+v of a claim that began before", name, at)
+		}
+		if p.ValidFor(v, p.server, 0) {
+			t.Errorf("%s: a view from before still holds", name)
+		}
+	}
+}
+
+// Cursors of one version of the routes can hold at a time.
+func TestCursorsOfAnOlderRouteVersionAreDropped(t *testing.T) {
+	p := New(1, 64)
+	v := p.Snapshot()
+	p.update(v, 1, func(at *position) { at.waiting = &cursor{after: 10, version: 1, routes: 4} })
+	p.update(v, 2, func(at *position) { at.waiting, at.mark = &cursor{after: 20, version: 2, routes: 5}, 3 })
+	got := p.Snapshot()
+	after, marks, versions := got.After()
+	if got.RouteVersion() != 5 || after[1] != 0 || after[2] != 20 || marks[2] != 3 || versions[1] != -1 || versions[2] != 2 {
+		t.Errorf("route version %d, after %v, marks %v, versions %v", got.RouteVersion(), after[:3], marks[:3], versions[:3])
+	}
+}
+
+func TestProbesVisitEachBucketOncePerSecond(t *testing.T) {
+	p := New(1, 4)
+	p.update(p.Snapshot(), 2, func(at *position) { at.mark = 9 })
+	now, visited := time.Unix(1, 0), []int16{}
+	for range 40 {
+		now = now.Add(100 * time.Millisecond)
+		if bucket, marked := p.NextProbe(now); marked {
+			visited = append(visited, bucket)
+		}
+	}
+	if !slices.Equal(visited, []int16{2}) {
+		t.Errorf("marked buckets that were probed in four seconds: %v, want 2 once", visited)
+	}
+}
+
+// row is one of bucket 0 as a claim reads it.
+func row(id int64, key string, held bool) Row {
+	return Row{Claimed: outbox.ClaimedRow{ID: id, Record: &waybill.Record{Key: key}}, Headers: "{}", Held: held}
+}
+
+// claimOf takes rows of bucket 0 and returns where it was read from.
+func claimOf(p *Positions, at Bucket, routes Routes, perBucket int, rows ...Row) (*Batch, Read) {
+	b := NewBatch(p)
+	read := b.Reads([]Bucket{at}, routes)[0]
+	b.Take(rows, perBucket)
+	return b, read
+}
+
+func ids(b *Batch) (all []int64) {
+	for _, r := range b.Rows {
+		all = append(all, r.ID)
+	}
+	return all
+}
+
+// The rows of a key behind one of a waiting route wait, whichever claim reads them.
+func TestCursorKnowsTheKeysBehindAWaitingRoute(t *testing.T) {
+	p, routes := New(1, 1), Routes{Version: 3, Any: true}
+	b, _ := claimOf(p, Bucket{}, routes, 9, row(1, "a", true), row(2, "a", false), row(3, "b", false))
+	if got := ids(b); !slices.Equal(got, []int64{3}) {
+		t.Fatalf("taken: %v, want 3", got)
+	}
+	b.Settled(b.Rows)
+	b, read := claimOf(p, Bucket{}, routes, 9, row(4, "a", false), row(5, "b", false))
+	if got := ids(b); read.After != 3 || !slices.Equal(got, []int64{5}) {
+		t.Errorf("read after %d, taken %v, want after 3 and 5 alone", read.After, got)
+	}
+	if _, read = claimOf(p, Bucket{}, Routes{Version: 4}, 9); read.After != 0 {
+		t.Errorf("with the route open again rows are read after %d, want 0", read.After)
+	}
+}
+
+// A row that was left is not behind one that waits further on in its key.
+func TestCursorForgetsKeysThatWaitFurtherOn(t *testing.T) {
+	p, routes := New(1, 1), Routes{Version: 3, Any: true}
+	b, _ := claimOf(p, Bucket{}, routes, 9, row(1, "a", true), row(2, "k", false), row(3, "k", true))
+	b.Settled(nil)
+	b, read := claimOf(p, Bucket{}, routes, 9, row(2, "k", false), row(3, "k", true))
+	if got := ids(b); read.After != 1 || !slices.Equal(got, []int64{2}) {
+		t.Errorf("read after %d, taken %v, want after 1 and 2", read.After, got)
+	}
+}
+
+// The mark stays below the lowest row that was not published.
+func TestMarkStopsBelowTheLowestRowLeft(t *testing.T) {
+	p := New(1, 1)
+	b, _ := claimOf(p, Bucket{}, Routes{}, 9, row(1, "a", false), row(2, "b", false), row(3, "c", false), row(4, "d", false))
+	b.Settled([]outbox.ClaimedRow{b.Rows[0], b.Rows[2]})
+	if _, read := claimOf(p, Bucket{}, Routes{}, 9); read.After != 1 {
+		t.Errorf("read after %d, want 1: rows 2 and 4 are left", read.After)
+	}
+}
+
+// A key that fills a batch is left out of every other read, until there is nothing else.
+func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
+	p := New(1, 1)
+	b, _ := claimOf(p, Bucket{}, Routes{}, 2, row(1, "hot", false), row(2, "hot", false))
+	b.Settled(b.Rows)
+	b, read := claimOf(p, Bucket{}, Routes{}, 2, row(9, "cold", false))
+	if read != (Read{After: 2, Skip: "hot"}) {
+		t.Errorf("the second read is %+v, want after 2 without the hot key", read)
+	}
+	b.Settled(b.Rows)
+	b, read = claimOf(p, Bucket{}, Routes{}, 2, row(3, "hot", false), row(4, "hot", false))
+	if read != (Read{After: 2}) {
+		t.Errorf("the third read is %+v, want after 2 with the hot key", read)
+	}
+	b.Settled(b.Rows)
+	b = NewBatch(p)
+	if reads := b.Reads([]Bucket{{}}, Routes{}); reads[0] != (Read{After: 9, Skip: "hot"}) {
+		t.Errorf("the fourth read is %+v, want after 9 without the hot key", reads[0])
+	}
+	if again := b.Take([]Row{{None: true}}, 2); !again {
+		t.Error("there was nothing else, and the hot key's rows are not read at once")
+	}
+	if _, read = claimOf(p, Bucket{}, Routes{}, 2); read != (Read{After: 4}) {
+		t.Errorf("the read after that is %+v, want after 4 with the hot key", read)
+	}
+}
+
+func TestPromoterWaitsForHeldLocksAFifthOfTheTimeAtTheMost(t *testing.T) {
+	var m Moving
+	now := time.Now()
+	const wait = time.Second
+	waited, looks := time.Duration(0), 0
+	for start := now; now.Sub(start) < time.Minute; {
+		if !m.Due(now) {
+			now = now.Add(time.Millisecond)
+			continue
+		}
+		looks++
+		if m.Held(now, wait) {
+			now, waited = now.Add(wait), waited+wait
+		}
+	}
+	if waited < 10*time.Second || waited > 12*time.Second {
+		t.Errorf("of a minute it waited %v, want a fifth", waited)
+	}
+	if most := int(time.Minute / heldPause); looks < most/2 || looks > most {
+		t.Errorf("it looked %d times in a minute, want up to %d", looks, most)
+	}
+}

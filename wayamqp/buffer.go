@@ -1,0 +1,208 @@
+package wayamqp
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// A deliveryBuffer holds the messages that the broker has lent to a consumer, by
+// key: a key with a message in flight gives no further one, and a key whose head
+// waits for a retry waits with it. It is pure: it neither waits nor sends, and its
+// owner guards it.
+type deliveryBuffer struct {
+	queues map[string]*keyQueue             // each is ready, or timed, or has something in hand
+	ready  []*keyQueue                      // may be lent, oldest first
+	timed  timed                            // whose heads wait for a retry
+	memory map[waybill.MessageID]retryState // what was known of lost deliveries
+}
+
+// A keyQueue has the messages of one key that have arrived, or one message without
+// a key.
+type keyQueue struct {
+	group string
+	queue []*delivery // not in hand, in order of arrival
+	lent  int         // how many are in hand, those of lost connections included
+}
+
+// A delivery is one message as the broker lent it. It is the Tag of its
+// waybill.Delivery.
+type delivery struct {
+	consumer *Consumer
+	session  *session
+	tag      uint64 // the broker's, per session
+	keys     *keyQueue
+	d        *waybill.Delivery
+	due      time.Time // not lent before
+	lent     bool
+}
+
+// A retryState is a message's failures and next attempt, kept over a lost
+// connection until the broker delivers the message again.
+type retryState struct {
+	failures int
+	headers  map[string]string
+	due      time.Time
+	until    time.Time
+}
+
+// memoryFor is how long a lost delivery is remembered: it may have gone to
+// another consumer.
+const memoryFor = time.Hour
+
+func newDeliveryBuffer() *deliveryBuffer {
+	return &deliveryBuffer{queues: map[string]*keyQueue{}, memory: map[waybill.MessageID]retryState{}}
+}
+
+// group is what must not be handled twice at once: a key, or a message.
+func group(p *delivery) string {
+	rec := p.d.Record
+	switch {
+	case rec.Key != "":
+		return "key " + rec.Key
+	case !rec.ID.IsZero():
+		return "id " + string(rec.ID[:])
+	}
+	return fmt.Sprintf("tag %p %d", p.session, p.tag)
+}
+
+// add puts a new arrival into the buffer.
+func (s *deliveryBuffer) add(p *delivery, now time.Time) {
+	name := group(p)
+	l := s.queues[name]
+	if l == nil {
+		l = &keyQueue{group: name}
+		s.queues[name] = l
+	}
+	p.keys = l
+	if m, ok := s.memory[p.d.Record.ID]; ok {
+		delete(s.memory, p.d.Record.ID)
+		p.d.Failures, p.d.Record.Headers, p.due = m.failures, m.headers, m.due
+	}
+	if l.queue = append(l.queue, p); len(l.queue) == 1 && l.lent == 0 {
+		s.place(l, now)
+	}
+}
+
+// place puts a keyQueue that is neither ready nor timed, and of which nothing is in
+// hand, where it belongs.
+func (s *deliveryBuffer) place(l *keyQueue, now time.Time) {
+	switch {
+	case len(l.queue) == 0:
+		delete(s.queues, l.group)
+	case l.queue[0].due.After(now):
+		heap.Push(&s.timed, l)
+	default:
+		s.ready = append(s.ready, l)
+	}
+}
+
+// take lends up to max deliveries, oldest keys first. next is when more will
+// be due; zero when nothing waits.
+func (s *deliveryBuffer) take(max int, now time.Time) (ds []*waybill.Delivery, next time.Time) {
+	for len(s.timed) > 0 && !s.timed[0].queue[0].due.After(now) {
+		s.ready = append(s.ready, heap.Pop(&s.timed).(*keyQueue))
+	}
+	for len(s.ready) > 0 && len(ds) < max {
+		l := s.ready[0]
+		s.ready[0] = nil
+		s.ready = s.ready[1:]
+		for len(ds) < max && len(l.queue) > 0 && (l.lent == 0 || !l.queue[0].due.After(now)) {
+			p := l.queue[0]
+			l.queue[0] = nil
+			l.queue = l.queue[1:]
+			p.lent = true
+			l.lent++
+			ds = append(ds, p.d)
+		}
+	}
+	if len(s.timed) > 0 {
+		next = s.timed[0].queue[0].due
+	}
+	return ds, next
+}
+
+// end takes p out of a worker's hands for good.
+func (s *deliveryBuffer) end(p *delivery, now time.Time) {
+	p.lent = false
+	if p.keys.lent--; p.keys.lent == 0 {
+		s.place(p.keys, now)
+	}
+}
+
+// back takes p out of a worker's hands and puts it where it was, not to be lent
+// before due. What is lent then is another delivery: p is settled.
+func (s *deliveryBuffer) back(p *delivery, failures int, due, now time.Time) {
+	again := *p
+	again.d = &waybill.Delivery{Record: p.d.Record, Failures: failures, Tag: &again}
+	again.due, again.lent = due, false
+	at, _ := slices.BinarySearchFunc(p.keys.queue, p.tag, func(q *delivery, tag uint64) int { return cmp.Compare(q.tag, tag) })
+	p.keys.queue = slices.Insert(p.keys.queue, at, &again)
+	s.end(p, now)
+}
+
+// lose takes p out of a worker's hands after its connection was lost. What is
+// known of it goes over to its copy, whether that has arrived or will.
+func (s *deliveryBuffer) lose(p *delivery, failures int, due, now time.Time) {
+	rec := p.d.Record
+	if failures > 0 && !rec.ID.IsZero() {
+		at := slices.IndexFunc(p.keys.queue, func(q *delivery) bool { return q.d.Record.ID == rec.ID })
+		if at >= 0 {
+			q := p.keys.queue[at]
+			q.d.Failures, q.d.Record.Headers, q.due = failures, rec.Headers, due
+		} else {
+			s.remember(rec, failures, due, now)
+		}
+	}
+	s.end(p, now)
+}
+
+func (s *deliveryBuffer) remember(rec *waybill.Record, failures int, due, now time.Time) {
+	s.memory[rec.ID] = retryState{failures, rec.Headers, due, now.Add(memoryFor)}
+}
+
+// clear empties the buffer after the connection was lost: the broker delivers
+// all of it again. What is in a worker's hands stays.
+func (s *deliveryBuffer) clear(now time.Time) {
+	maps.DeleteFunc(s.memory, func(_ waybill.MessageID, m retryState) bool { return now.After(m.until) })
+	for name, l := range s.queues {
+		for _, p := range l.queue {
+			if p.d.Failures > 0 && !p.d.Record.ID.IsZero() {
+				s.remember(p.d.Record, p.d.Failures, p.due, now)
+			}
+		}
+		l.queue = nil
+		if l.lent == 0 {
+			delete(s.queues, name)
+		}
+	}
+	s.ready, s.timed = nil, nil
+}
+
+// waiting counts the messages of keys whose heads wait for a retry.
+func (s *deliveryBuffer) waiting() (n int) {
+	for _, l := range s.timed {
+		n += len(l.queue)
+	}
+	return n
+}
+
+// timed is a heap of keyQueues by when their heads are due.
+type timed []*keyQueue
+
+func (t timed) Len() int           { return len(t) }
+func (t timed) Less(i, j int) bool { return t[i].queue[0].due.Before(t[j].queue[0].due) }
+func (t timed) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
+func (t *timed) Push(x any)        { *t = append(*t, x.(*keyQueue)) }
+func (t *timed) Pop() any {
+	old := *t
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*t = old[:len(old)-1]
+	return last
+}

@@ -1,0 +1,234 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A blockedEntry is one that an operator releases.
+type blockedEntry struct {
+	entry
+	problem string
+	parked  bool
+	gone    bool // its row is
+}
+
+// Release implements admin.Database.
+func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err error) {
+	if err := db.writer(ctx); err != nil {
+		return 0, err
+	}
+	which := append(twice(q.Transport, q.Key, q.Route), q.Row, q.Row)
+	entries, err := query(ctx, db, db.admin.Query("entries"), func(rows *sql.Rows, e *blockedEntry) error {
+		return rows.Scan(&e.transport, &e.route, &e.key, &e.row, &e.bucket, &e.failures, &e.problem, &e.parked, &e.gone)
+	}, which...)
+	if err == nil {
+		err = db.retryNow(ctx, which)
+	}
+	parked := map[rowRef][]blockedEntry{} // by bucket and transport
+	for _, e := range entries {
+		if e.parked {
+			at := rowRef{e.bucket, int64(e.transport)}
+			parked[at] = append(parked[at], e)
+		} else if err == nil {
+			err = db.releaseOne(ctx, e, q.SkipHead)
+		}
+	}
+	for left := true; left; {
+		left = false
+		for at, keys := range parked {
+			n := min(len(keys), releaseKeys)
+			if err == nil && n > 0 {
+				err = db.releaseParked(ctx, keys[:n], q.Key, q.SkipHead)
+			}
+			parked[at] = keys[n:]
+			left = left || err == nil && len(keys) > n
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("outbox release: %w", translate(err))
+	}
+	return len(entries), nil
+}
+
+// releaseWait is how long to wait for entries that a relay is just trying, or whose relay
+// has just died.
+const releaseWait = time.Second
+
+// releaseKeys is how many parked keys of a bucket are brought back before a key of
+// another bucket. Their rows go out before what came since in the bucket, so the next
+// of them wait until a relay has published the last batch, for at most releasePause:
+// other keys are held up for moments only.
+const (
+	releaseKeys  = 50
+	releasePause = 50 * time.Millisecond
+	releasePoll  = 2 * time.Millisecond
+)
+
+// published waits until the rows of a bucket up to an id are gone.
+func (db *DB) published(ctx context.Context, transport, bucket int16, last int64) error {
+	for start := time.Now(); time.Since(start) < releasePause && sleep(ctx, releasePoll); {
+		var some bool
+		if err := db.pool.QueryRowContext(ctx, db.admin.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil || !some {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// retryNow has entries tried at once, but for those that a relay is trying.
+func (db *DB) retryNow(ctx context.Context, which []any) error {
+	for start := time.Now(); ; {
+		n := 0
+		err := db.inTx(ctx, func(tx *sql.Tx) error {
+			run := script{buckets: db.bucketCount()}
+			err := each(ctx, tx, db.admin.Query("waiting")+" LIMIT ? FOR UPDATE SKIP LOCKED", func(rows *sql.Rows) error {
+				var e entry
+				err := rows.Scan(&e.transport, &e.route, &e.key, &e.row)
+				run.statements = append(run.statements, statement{text: db.admin.Query("retry_now"), args: e.id()})
+				return err
+			}, append(slices.Clone(which), releaseBatch)...)
+			if n = len(run.statements); err != nil {
+				return err
+			}
+			return db.run(ctx, tx, run)
+		})
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			continue
+		}
+		some := false
+		if err := each(ctx, db.pool, db.admin.Query("waiting")+" LIMIT 1", func(*sql.Rows) error { some = true; return nil }, which...); err != nil {
+			return err
+		}
+		if !some || time.Since(start) > releaseWait || !sleep(ctx, lockPause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// releaseOne removes an entry that retries, if its row is gone or is to be skipped. One
+// without a row stays where a relay publishes other keys of the bucket: a relay removes
+// it.
+func (db *DB) releaseOne(ctx context.Context, e blockedEntry, skip bool) error {
+	skip = skip && e.route == ""
+	if !e.gone && !skip {
+		return nil
+	}
+	return db.inTx(ctx, func(tx *sql.Tx) error {
+		var state string
+		var locked int16
+		wait := ""
+		if e.gone {
+			wait = " SKIP LOCKED"
+		}
+		err := tx.QueryRowContext(ctx, db.admin.Query("lock_entry")+wait, e.id()...).Scan(&state)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && state != admin.Retrying { // a relay was quicker
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = tx.QueryRowContext(ctx, db.outbox.Query("lock_bucket")+wait, e.transport, e.versioned()).Scan(&locked)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		run := script{buckets: db.bucketCount(), statements: []statement{{text: db.outbox.Query("bump"), args: []any{e.transport, e.versioned()}}}}
+		if skip && !e.gone {
+			run.statements = append(run.statements, db.skipping(e)...)
+		}
+		run.statements = append(run.statements, statement{text: db.outbox.Query("unblock"), args: e.id()})
+		return db.run(ctx, tx, run)
+	})
+}
+
+// skipping returns what moves the row of an entry to the failure store.
+func (db *DB) skipping(e blockedEntry) []statement {
+	at := fmt.Sprintf("[[%d,%d]]", e.bucket, e.row)
+	if e.bucket == unkeyed {
+		return []statement{
+			{text: db.outbox.Query("skip_unkeyed"), args: []any{e.failures, e.problem, e.transport, 1, e.row}},
+			{text: db.outbox.Query("delete_unkeyed"), args: []any{fmt.Sprintf("[[1,%d]]", e.row), e.transport}},
+		}
+	}
+	return []statement{
+		{text: db.outbox.Query("skip"), args: []any{e.failures, e.problem, e.transport, e.bucket, e.row}},
+		{text: db.outbox.Query("delete"), args: []any{at, e.transport}},
+	}
+}
+
+// releaseParked brings the rows of parked keys of one bucket back, in order and in
+// batches of a transaction each. The keys stay blocked until the last.
+func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only string, skip bool) error {
+	transport, bucket := keys[0].transport, keys[0].bucket
+	parked := map[string]blockedEntry{}
+	var names []string
+	for _, e := range keys {
+		parked[e.key], names = e, append(names, literal(e.key))
+	}
+	skipped := map[string]bool{}
+	after := int64(0)
+	for more := true; more; {
+		heads := map[string]bool{}
+		next := after
+		err := db.inTx(ctx, func(tx *sql.Tx) error {
+			var locked int16
+			if err := tx.QueryRowContext(ctx, db.outbox.Query("lock_bucket"), transport, bucket).Scan(&locked); err != nil {
+				return err
+			}
+			ids, of, err := db.rowsOfKey(ctx, tx, transport, bucket+outbox.ParkedBuckets, after, only, releaseBatch)
+			if err != nil {
+				return err
+			}
+			more = len(ids) == releaseBatch
+			run := script{buckets: db.bucketCount()}
+			var back []int64
+			for i, id := range ids {
+				next = id
+				e, ours := parked[of[i]]
+				switch {
+				case !ours:
+				case skip && !skipped[e.key] && !heads[e.key]:
+					heads[e.key] = true
+					e.bucket, e.row = bucket+outbox.ParkedBuckets, id
+					run.statements = append(run.statements, db.skipping(e)...)
+				default:
+					back = append(back, id)
+				}
+			}
+			if len(back) > 0 {
+				run.statements = append(run.statements, statement{text: db.outbox.Query("move_rows"), args: []any{jsonIDs(back), transport, bucket + outbox.ParkedBuckets, bucket}})
+			}
+			if !more {
+				run.statements = append(run.statements, statement{text: db.outbox.Query("bump"), args: []any{transport, bucket}})
+				run.statements = append(run.statements, statement{text: fmt.Sprintf("DELETE b FROM %soutbox_blocked AS b FORCE INDEX (PRIMARY) WHERE b.transport = %d AND b.route = '' AND b.partition_key IN (%s)",
+					qualified(db.schema, db.prefix), transport, strings.Join(names, ","))})
+			}
+			return db.run(ctx, tx, run)
+		})
+		if err == nil && !more && next > 0 {
+			err = db.published(ctx, transport, bucket, next)
+		}
+		if err != nil {
+			return err
+		}
+		after = next
+		for key := range heads {
+			skipped[key] = true
+		}
+	}
+	return nil
+}

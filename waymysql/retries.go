@@ -1,0 +1,148 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// An entry is a refused key, route or row without a key.
+type entry struct {
+	transport  int16
+	route, key string
+	row        int64
+	bucket     int16
+	failures   int
+}
+
+// id are the values of its primary key.
+func (e *entry) id() []any {
+	return []any{e.transport, []byte(e.route), []byte(e.key), e.row}
+}
+
+// versioned is the bucket whose version changes with the entry.
+func (e *entry) versioned() int16 {
+	if e.route != "" {
+		return unkeyed
+	}
+	return e.bucket
+}
+
+// maxRetries is how many entries one claim takes.
+const maxRetries = 64
+
+// farthest returns how many microseconds ahead an entry can be due: one that is further
+// was written before the clock went back.
+func (db *DB) farthest() int64 {
+	return max(time.Hour, 2*time.Duration(db.longest.Load())).Microseconds()
+}
+
+// retryAfter notes a delay of a retry, and returns it in microseconds.
+func (db *DB) retryAfter(d time.Duration) int64 {
+	for longest := db.longest.Load(); int64(d) > longest && !db.longest.CompareAndSwap(longest, int64(d)); {
+		longest = db.longest.Load()
+	}
+	return d.Microseconds()
+}
+
+// claimRetries locks due entries. That gives the sole right to publish their rows: a
+// claim of keyed rows leaves out what has an entry. Again says that entries without a
+// row were removed.
+func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (again bool, err error) {
+	var due, paused bool
+	if err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("any_retry"), c.on.Transport, c.on.Transport, c.db.farthest()).Scan(&due, &paused); err != nil || !due || paused {
+		return false, err
+	}
+	if err := c.begin(ctx); err != nil {
+		return false, err
+	}
+	n := min(limit.Rows, maxRetries)
+	entries, body := map[rowRef]*entry{}, c.body(n, limit)
+	var arms []string
+	err = c.query(ctx, c.db.outbox.Query("retries"), func(rows *sql.Rows) error {
+		e := &entry{transport: c.on.Transport}
+		err := rows.Scan(&e.route, &e.key, &e.row, &e.bucket, &e.failures)
+		at := rowRef{e.bucket, e.row}
+		entries[at] = e
+		arms = append(arms, c.rowAt(at, body))
+		return err
+	}, c.on.Transport, c.db.farthest(), n)
+	if err != nil || len(entries) == 0 {
+		return false, err
+	}
+	rows, err := c.read(ctx, strings.Join(arms, " UNION ALL "), limit)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range rows {
+		at := rowRef{r.Bucket, r.Claimed.ID}
+		e := entries[at]
+		delete(entries, at)
+		r.Claimed.Failures, r.Claimed.Route = e.failures, e.route != ""
+		c.add(r, place{r.Bucket, r.Claimed.ID, 1, e})
+	}
+	return c.removeGone(ctx, entries)
+}
+
+// rowAt returns the statement that reads the row of an entry.
+func (c *claim) rowAt(at rowRef, body string) string {
+	tables := qualified(c.db.schema, c.db.prefix)
+	if at.bucket == unkeyed {
+		return fmt.Sprintf("(SELECT "+columns+" FROM %soutbox_unkeyed AS e FORCE INDEX (PRIMARY) WHERE e.transport = %d AND e.held = 1 AND e.id = %d)", "-1", "''", body, tables, c.on.Transport, at.id)
+	}
+	return fmt.Sprintf("(SELECT "+columns+" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.transport = %d AND e.bucket = %d AND e.id = %d)", "e.bucket", "e.partition_key", body, tables, c.on.Transport, at.bucket, at.id)
+}
+
+// removeGone removes those of the entries whose row an operator has deleted: what waited
+// for it is claimed then. An entry whose bucket is locked stays until the next time.
+func (c *claim) removeGone(ctx context.Context, entries map[rowRef]*entry) (again bool, err error) {
+	var arms []string
+	for at := range entries { // of which some may only have been too large
+		arms = append(arms, c.rowAt(at, "NULL"))
+	}
+	if len(arms) == 0 {
+		return false, nil
+	}
+	if err := c.query(ctx, strings.Join(arms, " UNION ALL "), func(rows *sql.Rows) error {
+		r, _, err := scanRow(rows)
+		delete(entries, rowRef{r.Bucket, r.Claimed.ID})
+		return err
+	}); err != nil {
+		return false, err
+	}
+	for _, e := range entries {
+		if e.versioned() != unkeyed || e.route != "" {
+			locked, err := c.lock(ctx, []int16{e.versioned()}, 1)
+			if err != nil {
+				return false, err
+			}
+			if len(locked) == 0 {
+				continue
+			}
+			if err := c.do(ctx, "bump", e.transport, e.versioned()); err != nil {
+				return false, err
+			}
+		}
+		if err := c.do(ctx, "unblock", e.id()...); err != nil {
+			return false, err
+		}
+		again = true
+	}
+	if again { // the locks of buckets are not for as long as it takes to publish
+		c.rows = nil
+		err = c.commit(ctx)
+	}
+	return again, err
+}
+
+// add keeps a row without an order.
+func (c *claim) add(r readpos.Row, at place) {
+	readpos.Decode(r.Claimed.Record, r.Headers)
+	c.rows = append(c.rows, r.Claimed)
+	c.at[r.Claimed.Record] = at
+}

@@ -1,0 +1,134 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// firstUsual is the usual size of rows before any was seen.
+const firstUsual = 4 << 10
+
+// sizes returns how many rows of the usual size are in maxBytes: so many are asked
+// for, because MySQL cannot stop by bytes without reading what it leaves out.
+func (db *DB) sizes(maxBytes int) int {
+	usual := db.usual.Load()
+	if usual == 0 {
+		usual = firstUsual
+	}
+	return max(maxBytes/int(usual), 1)
+}
+
+// measure learns the usual size: from larger rows at once, from smaller ones slowly.
+func (db *DB) measure(size int) {
+	n, old := int64(size), db.usual.Load()
+	if old == 0 {
+		old = firstUsual
+	}
+	if n < old {
+		n = old - (old-n)/64
+	}
+	db.usual.Store(max(n, 1))
+}
+
+// rowRef names a row by bucket and id.
+type rowRef struct {
+	bucket int16
+	id     int64
+}
+
+// read runs a statement that reads rows. Of each bucket it returns those up to the
+// first that is beyond the limit of bytes: the rest is left for another claim.
+func (c *claim) read(ctx context.Context, text string, limit outbox.ClaimLimit) (found []readpos.Row, err error) {
+	bytes := 0
+	full := map[int16]bool{}
+	large := map[rowRef]*waybill.Record{} // whose bodies are still to be read
+	err = c.query(ctx, text, func(rows *sql.Rows) error {
+		r, size, err := scanRow(rows)
+		if err != nil || r.None {
+			found = append(found, r)
+			return err
+		}
+		// The bucket is not without rows.
+		if n := len(found) - 1; n >= 0 && found[n].None && found[n].Bucket == r.Bucket {
+			found = found[:n]
+		}
+		rec := r.Claimed.Record
+		if r.Held = c.routes[rec.Name]; !r.Held {
+			c.db.measure(size)
+			full[r.Bucket] = full[r.Bucket] || bytes > 0 && bytes+size > limit.Bytes
+		}
+		if full[r.Bucket] {
+			return nil
+		}
+		if !r.Held {
+			bytes += size
+			if rec.Body == nil {
+				large[rowRef{r.Bucket, r.Claimed.ID}] = rec
+			}
+		}
+		found = append(found, r)
+		return nil
+	})
+	if err == nil && len(large) > 0 {
+		err = c.bodies(ctx, large)
+	}
+	return found, err
+}
+
+// bodies reads those that were too large to be read before it was known that they fit.
+func (c *claim) bodies(ctx context.Context, large map[rowRef]*waybill.Record) error {
+	tables := qualified(c.db.schema, c.db.prefix)
+	text := ""
+	for at := range large {
+		if text != "" {
+			text += " UNION ALL "
+		}
+		if at.bucket == unkeyed {
+			text += fmt.Sprintf("(SELECT -1, id, body FROM %soutbox_unkeyed FORCE INDEX (PRIMARY) WHERE transport = %d AND held IN (0, 1) AND id = %d)", tables, c.on.Transport, at.id)
+		} else {
+			text += fmt.Sprintf("(SELECT bucket, id, body FROM %soutbox FORCE INDEX (PRIMARY) WHERE transport = %d AND bucket = %d AND id = %d)", tables, c.on.Transport, at.bucket, at.id)
+		}
+	}
+	err := c.query(ctx, text, func(rows *sql.Rows) error {
+		var at rowRef
+		var body []byte
+		err := rows.Scan(&at.bucket, &at.id, &body)
+		if rec := large[at]; rec != nil {
+			rec.Body = body
+			delete(large, at)
+		}
+		return err
+	})
+	for at := range large {
+		if err == nil {
+			err = fmt.Errorf("row %d was removed while it was claimed", at.id)
+		}
+	}
+	return err
+}
+
+// scanRow reads a row of columns, or the last id of a bucket.
+func scanRow(rows *sql.Rows) (r readpos.Row, size int, err error) {
+	rec := &waybill.Record{}
+	r.Claimed = outbox.ClaimedRow{Record: rec}
+	var last, id, length, created sql.NullInt64
+	var message []byte
+	var name, key, meta sql.NullString
+	if err := rows.Scan(&r.Bucket, &last, &id, &message, &name, &key, &meta, &length, &rec.Body, &created); err != nil {
+		return r, 0, err
+	}
+	if r.None = !id.Valid; r.None {
+		r.Last = &last.Int64
+		return r, 0, nil
+	}
+	if len(message) != len(rec.ID) {
+		return r, 0, fmt.Errorf("row %d of the outbox has a message_id of %d bytes, want 16", id.Int64, len(message))
+	}
+	r.Claimed.ID, rec.ID, rec.Name, rec.Key, r.Headers, rec.DispatchedAt = id.Int64, [16]byte(message), name.String, key.String, meta.String, at(created.Int64)
+	return r, int(length.Int64) + len(r.Headers), nil
+}

@@ -1,0 +1,349 @@
+-- The tables of waybill on MySQL and MariaDB. docs/schema.md says what each
+-- column means and what a producer in another language writes. Keys and names
+-- compare bytewise in every database: VARBINARY neither pads nor folds.
+
+CREATE TABLE app.waybill_meta (
+    name  VARCHAR(64) NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Dispatchers and relays must agree on both, whatever language they are in.
+INSERT INTO app.waybill_meta (name, value) VALUES ('buckets', '64'), ('hash', 'sha256-2');
+
+-- Target transports. Dispatchers may lock these rows in share mode, so relays
+-- never write them.
+CREATE TABLE app.waybill_transport (
+    id   SMALLINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    name VARBINARY(190) NOT NULL UNIQUE CHECK (name <> '')
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- One row for each bucket of each transport, locked by the relay that publishes the
+-- bucket. blocked_version changes with every change of the bucket's blocked keys;
+-- that of bucket -1 is the version of the transport's blocked routes.
+CREATE TABLE app.waybill_outbox_bucket (
+    transport       SMALLINT NOT NULL,
+    bucket          SMALLINT NOT NULL,
+    blocked_version BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (transport, bucket)
+) ENGINE = InnoDB;
+
+-- The dispatch locks. Transport 0 is that of the queues, and its bucket -1 the lock
+-- for promoting delayed messages; the rows of transport -1 are the locks for claiming
+-- from a queue. The name is the transport's, with the number of buckets where that is
+-- not 64: a dispatcher that knows another number finds no lock.
+CREATE TABLE app.waybill_outbox_gate (
+    transport SMALLINT NOT NULL,
+    bucket    SMALLINT NOT NULL,
+    name      VARBINARY(200) NOT NULL,
+    PRIMARY KEY (transport, bucket)
+) ENGINE = InnoDB;
+
+-- Messages with a key. Ids are commit-ordered inside a bucket, because a dispatcher
+-- holds the bucket's lock from before its id is given to its commit. Rows of parked
+-- keys are set aside in their bucket + 1024. At the head of each bucket, and of one
+-- more behind the last, is a sentinel with id -1: the server notices the end of a
+-- range at a live row only, and would read on through unpurged rows. The key on id is
+-- there because AUTO_INCREMENT needs one. Where sql_mode is not strict, NULL among
+-- several rows becomes 0, which the CHECK refuses.
+CREATE TABLE app.waybill_outbox (
+    transport     SMALLINT NOT NULL CHECK (transport > 0),
+    bucket        SMALLINT NOT NULL,
+    id            BIGINT NOT NULL AUTO_INCREMENT,
+    message_id    BINARY(16) NOT NULL,
+    message_name  VARBINARY(190) NOT NULL CHECK (message_name <> ''),
+    partition_key VARBINARY(255) NOT NULL,
+    headers       JSON NOT NULL DEFAULT ('{}'),
+    body          LONGBLOB NOT NULL,
+    created_at    DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    PRIMARY KEY (transport, bucket, id),
+    KEY (id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT = 'waybill: write with waybill_dispatch, or as docs/schema.md says: bucket = first two bytes of SHA-256(partition_key) mod buckets of waybill_meta';
+
+-- Messages without a key, which have no order. Held rows were refused, or wait for
+-- their route. Sentinels with id -1 are at the head of held = 1 and held = 2.
+CREATE TABLE app.waybill_outbox_unkeyed (
+    transport     SMALLINT NOT NULL CHECK (transport > 0),
+    held          TINYINT NOT NULL DEFAULT 0,
+    id            BIGINT NOT NULL AUTO_INCREMENT,
+    message_id    BINARY(16) NOT NULL,
+    message_name  VARBINARY(190) NOT NULL CHECK (message_name <> ''),
+    headers       JSON NOT NULL DEFAULT ('{}'),
+    body          LONGBLOB NOT NULL,
+    created_at    DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    PRIMARY KEY (transport, held, id),
+    KEY (id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Refused keys (partition_key), routes (route, a message name), and messages without
+-- a key (neither). row_id is the refused row, in its bucket, or -1 without a key.
+CREATE TABLE app.waybill_outbox_blocked (
+    transport       SMALLINT NOT NULL,
+    route           VARBINARY(190) NOT NULL DEFAULT '',
+    partition_key   VARBINARY(255) NOT NULL DEFAULT '',
+    row_id          BIGINT NOT NULL,
+    bucket          SMALLINT NOT NULL,
+    message_id      BINARY(16) NOT NULL,
+    message_name    VARBINARY(190) NOT NULL,
+    failures        INTEGER NOT NULL,
+    first_failed_at DATETIME(6) NOT NULL,
+    next_attempt_at DATETIME(6) NOT NULL,
+    last_error      TEXT NOT NULL,
+    state           VARCHAR(16) NOT NULL DEFAULT 'retrying' CHECK (state IN ('retrying', 'parked')),
+    policy          VARCHAR(16) NOT NULL DEFAULT 'block',
+    PRIMARY KEY (transport, route, partition_key, row_id),
+    KEY waybill_outbox_blocked_by_bucket (transport, bucket, partition_key),
+    KEY waybill_outbox_blocked_by_due (transport, state, next_attempt_at)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Messages that are not due yet. Exactly one of transport and queue is set. A refused
+-- one could not be promoted.
+CREATE TABLE app.waybill_delayed (
+    id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    refused       BOOLEAN NOT NULL DEFAULT FALSE,
+    due_at        DATETIME(6) NOT NULL,
+    transport     SMALLINT,
+    queue         VARBINARY(190),
+    message_id    BINARY(16) NOT NULL,
+    message_name  VARBINARY(190) NOT NULL CHECK (message_name <> ''),
+    partition_key VARBINARY(255) NOT NULL DEFAULT '',
+    headers       JSON NOT NULL DEFAULT ('{}'),
+    body          LONGBLOB NOT NULL,
+    created_at    DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    KEY waybill_delayed_by_due_at (refused, due_at, id),
+    CHECK ((transport IS NULL) <> (queue IS NULL))
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The failure store: messages that were skipped. A removed one keeps its place without
+-- body and headers.
+CREATE TABLE app.waybill_failed (
+    id              BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    transport       VARBINARY(190) NOT NULL CHECK (transport <> ''),
+    state           VARCHAR(16) NOT NULL CHECK (state IN ('skipped', 'removed')),
+    message_id      BINARY(16) NOT NULL,
+    message_name    VARBINARY(190) NOT NULL,
+    partition_key   VARBINARY(255) NOT NULL,
+    headers         JSON NOT NULL,
+    body            LONGBLOB NOT NULL,
+    created_at      DATETIME(6) NOT NULL,
+    failures        INTEGER NOT NULL,
+    first_failed_at DATETIME(6),
+    failed_at       DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    last_error      TEXT NOT NULL,
+    removed_at      DATETIME(6)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- processed_at is NULL where a handler's own statement has committed the entry,
+-- such as DDL: nobody knows how much of the effect has happened.
+CREATE TABLE app.waybill_inbox (
+    handler      VARBINARY(190) NOT NULL,
+    dedup_key    VARBINARY(512) NOT NULL,
+    message_id   BINARY(16) NOT NULL,
+    processed_at DATETIME(6) DEFAULT (UTC_TIMESTAMP(6)),
+    PRIMARY KEY (handler, dedup_key),
+    KEY waybill_inbox_by_processed_at (processed_at),
+    KEY waybill_inbox_by_message_id (message_id)
+) ENGINE = InnoDB;
+
+-- A row is held until held_until: by holder, or by nobody while it waits for a
+-- retry. lease counts its holders, so that a late one cannot settle it.
+CREATE TABLE app.waybill_queue (
+    id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    queue         VARBINARY(190) NOT NULL CHECK (queue <> ''),
+    message_id    BINARY(16) NOT NULL,
+    message_name  VARBINARY(190) NOT NULL CHECK (message_name <> ''),
+    partition_key VARBINARY(255) NOT NULL DEFAULT '',
+    headers       JSON NOT NULL DEFAULT ('{}'),
+    body          LONGBLOB NOT NULL,
+    created_at    DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    failures      INTEGER NOT NULL DEFAULT 0,
+    held_until    DATETIME(6),
+    holder        BINARY(16),
+    lease         BIGINT NOT NULL DEFAULT 0,
+    KEY waybill_queue_by_queue (queue, id),
+    KEY waybill_queue_held (queue, partition_key, held_until)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What relays say of themselves, each every few seconds.
+CREATE TABLE app.waybill_workers (
+    id         BINARY(16) NOT NULL PRIMARY KEY,
+    kind       VARCHAR(16) NOT NULL,
+    transport  VARBINARY(190) NOT NULL,
+    host       VARCHAR(255) NOT NULL,
+    pid        INTEGER NOT NULL,
+    started_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    seen_at    DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    problem    TEXT NOT NULL,
+    since      DATETIME(6)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+INSERT INTO app.waybill_outbox_gate (transport, bucket, name)
+WITH RECURSIVE n (bucket) AS (SELECT -1 UNION ALL SELECT bucket + 1 FROM n WHERE bucket < 63)
+SELECT transport, bucket, '' FROM n JOIN (SELECT 0 AS transport UNION ALL SELECT -1) AS of_queues;
+
+-- Writes one message and returns its id: what waybill_dispatch and its friends
+-- are made of. The gate is locked by the statement that gives the id, so that
+-- the order holds without an open transaction, too. Texts are compared by their
+-- length where they may be empty: to some collations ' ' is ''.
+CREATE PROCEDURE app.waybill_insert(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_name TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, IN p_key TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+                                    IN p_headers LONGTEXT CHARACTER SET utf8mb4, IN p_body LONGBLOB, OUT p_id CHAR(36) CHARACTER SET ascii)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_transports INT;
+    DECLARE v_transport SMALLINT;
+    DECLARE v_name VARBINARY(190);
+    DECLARE v_buckets INT;
+    DECLARE v_bucket SMALLINT;
+    DECLARE v_gone BOOLEAN DEFAULT FALSE;
+    DECLARE v_hex CHAR(32) CHARACTER SET ascii;
+    DECLARE v_n INT DEFAULT 0;
+    DECLARE v_error VARCHAR(128) CHARACTER SET utf8mb4;
+    SELECT COUNT(*), MIN(t.id), MIN(t.name) INTO v_transports, v_transport, v_name FROM app.waybill_transport AS t WHERE p_transport IS NULL OR t.name = p_transport;
+    IF p_key IS NULL OR p_headers IS NULL OR p_body IS NULL THEN
+        SET v_error = 'waybill: key, headers and body must not be NULL; an unordered message has the key ''''';
+    ELSEIF v_transports > 1 THEN
+        SET v_error = 'waybill: there are several transports: CALL waybill_dispatch_to(transport, name, key, headers, body)';
+    ELSEIF v_transports = 0 THEN
+        SET v_error = CONCAT('waybill: unknown transport ', COALESCE(LEFT(p_transport, 60), ''), ', see waybill_transport');
+    ELSEIF p_name IS NULL OR LENGTH(p_name) NOT BETWEEN 1 AND 190 OR p_name REGEXP '[^A-Za-z0-9._-]' THEN
+        SET v_error = CONCAT('waybill: ', COALESCE(LEFT(p_name, 40), 'NULL'), ' is not a message name: 1 to 190 letters, digits, . _ and -');
+    ELSEIF LENGTH(p_key) > 255 THEN
+        SET v_error = CONCAT('waybill: the key has ', LENGTH(p_key), ' bytes, allowed are 255');
+    ELSEIF LOCATE(CHAR(0 USING utf8mb4), p_key) > 0 THEN
+        SET v_error = 'waybill: the key has a NUL character';
+    ELSEIF NOT JSON_VALID(p_headers) THEN
+        SET v_error = 'waybill: headers must be a JSON object';
+    ELSEIF JSON_TYPE(p_headers) <> 'OBJECT' THEN
+        SET v_error = 'waybill: headers must be a JSON object';
+    ELSEIF LENGTH(p_headers) > 65536 THEN
+        SET v_error = CONCAT('waybill: headers have ', LENGTH(p_headers), ' bytes, allowed are 65536');
+    END IF;
+    WHILE v_error IS NULL AND v_n < JSON_LENGTH(p_headers) DO
+        IF JSON_TYPE(JSON_EXTRACT(JSON_EXTRACT(p_headers, '$.*'), CONCAT('$[', v_n, ']'))) <> 'STRING' THEN
+            SET v_error = 'waybill: the values of headers must be strings, such as {"tenant": "acme"}';
+        END IF;
+        SET v_n = v_n + 1;
+    END WHILE;
+    IF v_error IS NOT NULL THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_error;
+    END IF;
+    -- UUIDv7 of RFC 9562: 48 bits of milliseconds, version, random bits.
+    SET v_hex = LOWER(CONCAT(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000), 12, '0'),
+                             LEFT(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256), 20)));
+    SET v_hex = INSERT(INSERT(v_hex, 13, 1, '7'), 17, 1, SUBSTRING('89ab', 1 + FLOOR(RAND() * 4), 1));
+    IF LENGTH(p_key) = 0 THEN
+        INSERT INTO app.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body)
+        VALUES (v_transport, UNHEX(v_hex), p_name, p_headers, p_body);
+    ELSE
+        -- The number of buckets is locked before the dispatch lock, as schema rebucket
+        -- does. Outside a transaction both locks end with their statements: then the
+        -- lock's name shows a number that has changed in between.
+        SET v_n = 0;
+        REPEAT
+            BEGIN
+                DECLARE CONTINUE HANDLER FOR 1048 SET v_gone = TRUE;
+                SET v_n = v_n + 1, v_gone = FALSE;
+                SELECT m.value INTO v_buckets FROM app.waybill_meta AS m WHERE m.name = 'buckets' LOCK IN SHARE MODE;
+                SET v_bucket = CONV(LEFT(SHA2(p_key, 256), 4), 16, 10) % v_buckets;
+                INSERT INTO app.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body)
+                VALUES ((SELECT g.transport FROM app.waybill_outbox_gate AS g WHERE g.transport = v_transport AND g.bucket = v_bucket
+                         AND g.name = IF(v_buckets = 64, v_name, CONCAT(v_name, '/', v_buckets)) FOR UPDATE),
+                        v_bucket, UNHEX(v_hex), p_name, p_key, p_headers, p_body);
+            END;
+        UNTIL NOT v_gone OR v_n = 3 END REPEAT;
+        IF v_gone THEN
+            SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'waybill: the transport has no buckets: run `waybill schema up`';
+        END IF;
+    END IF;
+    SET p_id = INSERT(INSERT(INSERT(INSERT(v_hex, 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-');
+END;
+
+-- Dispatches one message in the caller's transaction; the result set has its
+-- id. Call it last: the key's bucket is locked until the transaction ends, and
+-- several calls with different keys in one transaction can deadlock with another
+-- transaction that has them in another order.
+CREATE PROCEDURE app.waybill_dispatch(IN p_name TEXT CHARACTER SET utf8mb4, IN p_key TEXT CHARACTER SET utf8mb4, IN p_headers LONGTEXT CHARACTER SET utf8mb4, IN p_body LONGBLOB)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_id CHAR(36) CHARACTER SET ascii;
+    CALL app.waybill_insert(NULL, p_name, p_key, p_headers, p_body, v_id);
+    SELECT v_id AS id;
+END;
+
+-- The same where the outbox has several transports.
+CREATE PROCEDURE app.waybill_dispatch_to(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_name TEXT CHARACTER SET utf8mb4, IN p_key TEXT CHARACTER SET utf8mb4,
+                                         IN p_headers LONGTEXT CHARACTER SET utf8mb4, IN p_body LONGBLOB)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_id CHAR(36) CHARACTER SET ascii;
+    CALL app.waybill_insert(p_transport, p_name, p_key, p_headers, p_body, v_id);
+    SELECT v_id AS id;
+END;
+
+-- The same for several messages of one transaction, which must be open:
+-- [{"name": ..., "key": ..., "headers": {...}, "body": base64}, ...]. The
+-- transport may be NULL where there is one. The buckets are locked in ascending
+-- order, so it cannot deadlock with others. The result set has the ids in order.
+-- A cursor reads the array once for the locks and once for the rows: to look up
+-- element after element takes minutes for some thousands.
+CREATE PROCEDURE app.waybill_dispatch_all(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_messages LONGTEXT CHARACTER SET utf8mb4)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_transport SMALLINT;
+    DECLARE v_n INT DEFAULT 0;
+    DECLARE v_count INT;
+    DECLARE v_bucket INT DEFAULT 0;
+    DECLARE v_buckets INT;
+    DECLARE v_taken TEXT CHARACTER SET ascii DEFAULT '';
+    DECLARE v_name LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_key LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_headers LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_body LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_error VARCHAR(128) CHARACTER SET utf8mb4;
+    DECLARE v_id CHAR(36) CHARACTER SET ascii;
+    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4 DEFAULT '';
+    DECLARE c_messages CURSOR FOR
+        SELECT j.name, j.of_key, j.headers, j.body
+        FROM   JSON_TABLE(p_messages, '$[*]' COLUMNS (name JSON PATH '$.name', of_key JSON PATH '$.key', headers JSON PATH '$.headers', body JSON PATH '$.body')) AS j;
+    IF CASE WHEN COALESCE(JSON_VALID(p_messages), FALSE) THEN JSON_TYPE(p_messages) <> 'ARRAY' ELSE TRUE END THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'waybill: messages must be a JSON array of objects with name, key, headers and body (base64)';
+    END IF;
+    SELECT MIN(t.id) INTO v_transport FROM app.waybill_transport AS t WHERE p_transport IS NULL OR t.name = p_transport;
+    SELECT m.value INTO v_buckets FROM app.waybill_meta AS m WHERE m.name = 'buckets' LOCK IN SHARE MODE;
+    SET v_count = JSON_LENGTH(p_messages);
+    OPEN c_messages;
+    WHILE v_n < v_count DO
+        FETCH c_messages INTO v_name, v_key, v_headers, v_body;
+        SET v_n = v_n + 1;
+        IF COALESCE(JSON_TYPE(v_name), '') <> 'STRING' OR COALESCE(JSON_TYPE(v_key), '') <> 'STRING' OR COALESCE(JSON_TYPE(v_body), '') <> 'STRING' THEN
+            SET v_error = CONCAT('waybill: message ', v_n, ' of the array: name, key and body (base64) must be strings');
+            SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_error;
+        END IF;
+        SET v_key = JSON_UNQUOTE(v_key);
+        IF LENGTH(v_key) > 0 THEN
+            SET v_bucket = CONV(LEFT(SHA2(v_key, 256), 4), 16, 10) % v_buckets;
+            IF FIND_IN_SET(v_bucket, v_taken) = 0 THEN
+                SET v_taken = CONCAT(v_taken, ',', v_bucket);
+            END IF;
+        END IF;
+    END WHILE;
+    CLOSE c_messages;
+    SET v_bucket = 0;
+    WHILE v_bucket < v_buckets DO
+        IF FIND_IN_SET(v_bucket, v_taken) > 0 THEN
+            SELECT COUNT(*) INTO v_n FROM app.waybill_outbox_gate AS g WHERE g.transport = v_transport AND g.bucket = v_bucket FOR UPDATE;
+        END IF;
+        SET v_bucket = v_bucket + 1;
+    END WHILE;
+    OPEN c_messages;
+    SET v_n = 0;
+    WHILE v_n < v_count DO
+        FETCH c_messages INTO v_name, v_key, v_headers, v_body;
+        SET v_n = v_n + 1;
+        CALL app.waybill_insert(p_transport, JSON_UNQUOTE(v_name), JSON_UNQUOTE(v_key), v_headers, FROM_BASE64(JSON_UNQUOTE(v_body)), v_id);
+        SET v_ids = CONCAT(v_ids, CASE WHEN v_n = 1 THEN '"' ELSE '","' END, v_id);
+    END WHILE;
+    CLOSE c_messages;
+    SET v_ids = CASE WHEN v_n = 0 THEN '[]' ELSE CONCAT('[', v_ids, '"]') END;
+    SELECT j.id FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (n FOR ORDINALITY, id CHAR(36) PATH '$')) AS j ORDER BY j.n;
+END;

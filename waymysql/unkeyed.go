@@ -1,0 +1,180 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// unkeyed is the bucket of rows without a key.
+const unkeyed = -1
+
+// An unkeyedPosition is behind which id the relays of this process have nothing left
+// to read among the rows without a key. These have no commit order: once a second they
+// are read from the start, and always while few have passed.
+type unkeyedPosition struct {
+	mu      sync.Mutex
+	after   int64
+	passed  int       // rows that were claimed
+	started time.Time // when they were last read from the start
+
+	released int64 // the version of routes whose held rows were looked for
+	from     int64 // where that look goes on
+}
+
+// fewUnkeyed is how many dead rows cost nothing.
+const fewUnkeyed = 1000
+
+func (p *unkeyedPosition) load(now time.Time) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.passed < fewUnkeyed || now.Sub(p.started) >= time.Second {
+		p.after, p.started = 0, now
+	}
+	return p.after
+}
+
+func (p *unkeyedPosition) claimed(last int64, rows int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.after, p.passed = max(p.after, last), p.passed+rows
+}
+
+// restart has the next claim read from the start.
+func (p *unkeyedPosition) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started, p.released = time.Time{}, -1
+}
+
+// claimUnkeyed locks rows without a key, which relays share row by row. Rows of a
+// blocked route are held instead.
+func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (again bool, err error) {
+	version, paused, err := c.readRoutes(ctx)
+	if err != nil || paused {
+		return false, err
+	}
+	if err := c.release(ctx, version); err != nil {
+		return false, err
+	}
+	after, some := c.on.unkeyed.load(time.Now()), int64(0)
+	switch err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("any_unkeyed"), c.on.Transport, after).Scan(&some); {
+	case errors.Is(err, sql.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	if err := c.begin(ctx); err != nil {
+		return false, err
+	}
+	n := min(limit.Rows, c.db.sizes(limit.Bytes))
+	rows, err := c.read(ctx, fmt.Sprintf("SELECT "+columns+" FROM %soutbox_unkeyed AS e FORCE INDEX (PRIMARY) WHERE e.transport = %d AND e.held = 0 AND e.id > %d ORDER BY e.id LIMIT %d FOR UPDATE SKIP LOCKED",
+		"-1", "''", c.body(n, limit), qualified(c.db.schema, c.db.prefix), c.on.Transport, after, n), limit)
+	if err != nil {
+		return false, err
+	}
+	held := map[int64]string{} // names by id
+	for _, r := range rows {
+		if r.Held {
+			held[r.Claimed.ID] = r.Claimed.Record.Name
+			continue
+		}
+		c.add(r, place{bucket: unkeyed, id: r.Claimed.ID})
+	}
+	if len(held) > 0 {
+		return true, c.hold(ctx, held)
+	}
+	if len(rows) > 0 {
+		c.on.unkeyed.claimed(rows[len(rows)-1].Claimed.ID, len(rows))
+	}
+	return false, nil
+}
+
+// hold sets rows of blocked routes aside, unless a route is not blocked any more: that
+// is certain under the lock of the routes' version, which must be short. So the claim
+// begins anew. The routes are read without a lock: a relay may be trying one.
+func (c *claim) hold(ctx context.Context, names map[int64]string) error {
+	c.rows = nil
+	var version int64
+	if err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("route_version")+" LOCK IN SHARE MODE", c.on.Transport).Scan(&version); err != nil {
+		return err
+	}
+	if _, _, err := c.readRoutes(ctx); err != nil {
+		return err
+	}
+	var ids []int64
+	for id, name := range names {
+		if c.routes[name] {
+			ids = append(ids, id)
+		}
+	}
+	if err := c.do(ctx, "hold", jsonIDs(ids), c.on.Transport, 0, 1); err != nil {
+		return err
+	}
+	return c.commit(ctx)
+}
+
+// readRoutes reads the blocked routes and their version.
+func (c *claim) readRoutes(ctx context.Context) (version int64, paused bool, err error) {
+	c.routes = map[string]bool{}
+	err = c.query(ctx, c.db.outbox.Query("routes"), func(rows *sql.Rows) error {
+		var arm string
+		var n sql.NullInt64
+		var name sql.NullString
+		err := rows.Scan(&arm, &n, &name)
+		switch arm {
+		case "paused":
+			paused = true
+		case "version":
+			version = n.Int64
+		default:
+			c.routes[name.String] = true
+		}
+		return err
+	}, c.on.Transport, c.on.Transport)
+	return version, paused, err
+}
+
+// releaseBatch is how many held rows, or parked ones, one transaction lets go.
+const releaseBatch = 1000
+
+// release lets rows go whose route is not blocked any more: a batch, each time that
+// the blocked routes have changed until none is left.
+func (c *claim) release(ctx context.Context, version int64) error {
+	p := &c.on.unkeyed
+	p.mu.Lock()
+	done, from := p.released == version+1, p.from
+	p.mu.Unlock()
+	if done {
+		return nil
+	}
+	var ids []int64
+	if err := c.query(ctx, c.db.outbox.Query("released"), func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, c.on.Transport, from, releaseBatch); err != nil {
+		return err
+	}
+	if len(ids) > 0 {
+		if err := c.do(ctx, "hold", jsonIDs(ids), c.on.Transport, 1, 0); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started, p.from = time.Time{}, 0
+	if len(ids) == releaseBatch {
+		p.from = slices.Max(ids)
+	} else {
+		p.released = version + 1
+	}
+	return nil
+}

@@ -1,0 +1,409 @@
+package waypg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// entriesRead is how many index entries of a table do has the server read.
+func entriesRead(t testing.TB, db *waypg.DB, table string, do func()) int {
+	t.Helper()
+	read := func() int {
+		for _, conn := range db.Pool().AcquireAllIdle(t.Context()) {
+			_, err := conn.Exec(t.Context(), "SELECT pg_stat_force_next_flush()")
+			conn.Release()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return count(t, db, "SELECT (SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes WHERE relid = '"+table+"'::regclass) + seq_tup_read FROM pg_stat_user_tables WHERE relid = '"+table+"'::regclass")
+	}
+	before := read()
+	do()
+	return read() - before
+}
+
+func TestPromotionIsBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	newOutbox(t, db, outbox.Config{})
+	exec(t, db, `INSERT INTO waybill_delayed (due_at, transport, message_id, message_name, partition_key, body)
+		SELECT now(), 1, gen_random_uuid(), 'big', 'k' || n, convert_to(repeat('x', 1000000), 'UTF8') FROM generate_series(1, 40) AS n`)
+	before := 0
+	for before < 40 {
+		c := claim(t, db, "default", outbox.ClaimLimit{Rows: 1, Bytes: 1})
+		settle(t, c, nil)
+		now := count(t, db, "SELECT count(*) FROM waybill_outbox")
+		if now == before || now > before+10 { // two batches of five, at most
+			t.Fatalf("a claim promoted %d messages of 1 MB", now-before)
+		}
+		before = now
+	}
+}
+
+// A pool whose only connection belongs to the caller's transaction.
+func TestDispatchInATransactionNeedsNoOtherConnection(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	other := openAt(t, dsn, waypg.Config{})
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	db, err := waypg.New(pool, waypg.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := newOutbox(t, db, outbox.Config{})
+	dispatch := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {
+				return err
+			}
+			_, err := out.Dispatch(ctx, tx, order{"k", 0})
+			return err
+		})
+	}
+	if err := dispatch(); err != nil {
+		t.Errorf("the first dispatch = %v", err)
+	}
+	if _, err := other.Rebucket(t.Context(), 128, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := dispatch(); !errors.Is(err, outbox.ErrBucketsChanged) {
+		t.Errorf("the first dispatch after a rebucket = %v, want ErrBucketsChanged", err)
+	}
+	if err := dispatch(); err != nil {
+		t.Errorf("the next dispatch = %v", err)
+	}
+}
+
+// A transaction that began before a rebucket must not write by the old number,
+// whatever its snapshot shows.
+func TestOldSnapshotDoesNotHideARebucket(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0}) // the statement is prepared
+	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), "SELECT 1 FROM waybill_meta"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAtSame(t, db).Rebucket(t.Context(), 256, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Dispatch(t.Context(), tx, order{"k", 1}); !errors.Is(err, outbox.ErrBucketsChanged) {
+		t.Errorf("Dispatch = %v, want ErrBucketsChanged", err)
+	}
+}
+
+// openAtSame is the database as another process sees it.
+func openAtSame(t testing.TB, db *waypg.DB) *waypg.DB {
+	return connect(t, db.Pool().Config().ConnString(), waypg.Config{})
+}
+
+func TestWaitingUnkeyedMessagesAreNotRead(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	exec(t, db, `INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, body) SELECT 1, gen_random_uuid(), 'x', '' FROM generate_series(1, 20000);
+		INSERT INTO waybill_outbox_blocked (transport, route, row_id, bucket, message_id, message_name, failures, next_attempt_at, last_error)
+		VALUES (1, 'x', 0, -1, gen_random_uuid(), 'x', 1, now() + interval '30 minutes', '')`)
+	if n := len(claimPart(t, db, outbox.Unkeyed).Rows()); n != 0 {
+		t.Fatalf("%d rows of a waiting route were claimed", n)
+	}
+	exec(t, db, "VACUUM waybill_outbox_unkeyed")
+	claimPart(t, db, outbox.Unkeyed)
+	if n := entriesRead(t, db, "waybill_outbox_unkeyed", func() {
+		settle(t, claim(t, db, "default", manyRows), nil)
+	}); n > 20 { // the upkeep's look
+		t.Errorf("a claim of keyed rows reads %d of the messages that wait", n)
+	}
+	if n := entriesRead(t, db, "waybill_outbox_unkeyed", func() { claimPart(t, db, outbox.Unkeyed) }); n > 20 {
+		t.Errorf("an idle look reads %d of the messages that wait", n)
+	}
+	exec(t, db, "DELETE FROM waybill_outbox_blocked")
+	await(t, "the messages come when the route waits no more", 20*time.Second, func() bool {
+		settle(t, claim(t, db, "default", manyRows), nil)
+		return count(t, db, "SELECT count(*) FROM waybill_outbox_unkeyed WHERE held = 0") == 20_000
+	})
+}
+
+func TestBlockedKeysOfOtherBucketsAreNotRead(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	keys := sameBucket(1)
+	put(t, db, outbox.Config{}, order{keys[0], 0})
+	exec(t, db, `INSERT INTO waybill_outbox_blocked (transport, partition_key, row_id, bucket, message_id, message_name, failures, next_attempt_at, last_error, state)
+		SELECT 1, 'p' || n, n, n % 64, gen_random_uuid(), 'x', 1, now() + interval '30 minutes', '', CASE n % 2 WHEN 0 THEN 'parked' ELSE 'retrying' END FROM generate_series(1, 100000) AS n;
+		ANALYZE waybill_outbox_blocked`)
+	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries} {
+		settle(t, claimPart(t, db, part), nil)
+		if n := entriesRead(t, db, "waybill_outbox_blocked", func() { settle(t, claimPart(t, db, part), nil) }); n > 100 {
+			t.Errorf("a claim of %v reads %d of 100000 entries", part, n)
+		}
+	}
+}
+
+func TestTransportOfAnotherNumberIsRefused(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	exec(t, db, "UPDATE waybill_transport SET name = 'audit'")
+	for _, key := range []string{"k", ""} {
+		for range 2 {
+			if err := out.InTx(t.Context(), func(ctx context.Context, tx waypg.Tx) error {
+				_, err := tx.Dispatch(ctx, order{key, 0})
+				return err
+			}); err == nil {
+				t.Error("a message was dispatched to another transport than its own")
+			}
+		}
+	}
+	if n := count(t, db, "SELECT (SELECT count(*) FROM waybill_outbox) + (SELECT count(*) FROM waybill_outbox_unkeyed)"); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
+func TestDelayedMessageThatTheOutboxRefusesStopsNothing(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	newOutbox(t, db, outbox.Config{})
+	exec(t, db, `ALTER TABLE waybill_outbox ADD CHECK (message_name <> 'bad');
+		INSERT INTO waybill_delayed (due_at, transport, message_id, message_name, partition_key, body)
+		SELECT now(), 1, gen_random_uuid(), CASE n % 10 WHEN 0 THEN 'bad' ELSE 'order.placed' END, 'k', convert_to('{"key":"k","seq":' || n || '}', 'UTF8') FROM generate_series(0, 29) AS n`)
+	var all sync.WaitGroup
+	for range 2 {
+		other := openAtSame(t, db)
+		all.Go(func() {
+			for range 20 {
+				settle(t, claim(t, other, "default", manyRows), nil)
+			}
+		})
+	}
+	all.Wait()
+	if n := count(t, db, "SELECT count(*) FROM waybill_outbox"); n != 27 {
+		t.Errorf("%d messages were promoted, want 27", n)
+	}
+	if n := count(t, db, "SELECT count(*) FROM waybill_delayed WHERE message_name = 'bad' AND due_at > '9999-01-01'"); n != 3 {
+		t.Errorf("%d messages were put aside, want 3", n)
+	}
+	seqs := []int{}
+	for _, o := range pending(t, db, "default") {
+		seqs = append(seqs, o.Seq)
+	}
+	if !slices.IsSorted(seqs) {
+		t.Errorf("promoted in the order %v", seqs)
+	}
+}
+
+func TestNewTransportBesideARebucketGetsTheNewNumber(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	newOutbox(t, db, outbox.Config{})
+	for i := range 12 {
+		other := openAtSame(t, db)
+		var both sync.WaitGroup
+		both.Go(func() {
+			if err := other.AddTransports(t.Context(), fmt.Sprint("t", i)); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Go(func() {
+			if _, err := db.Rebucket(t.Context(), []int{64, 256}[i%2], false); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Wait()
+		if _, err := db.SchemaStatus(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, db, "INSERT INTO waybill_outbox_bucket SELECT 1, b FROM generate_series(256, 511) AS b; DELETE FROM waybill_outbox_bucket WHERE transport = 2 AND bucket = 5")
+	if _, err := db.SchemaStatus(t.Context()); !errors.Is(err, admin.ErrSchema) {
+		t.Errorf("SchemaStatus with wrong bucket rows = %v", err)
+	}
+	if _, err := db.Rebucket(t.Context(), 64, false); err != nil {
+		t.Error(err)
+	}
+	if _, err := db.SchemaStatus(t.Context()); err != nil {
+		t.Errorf("SchemaStatus after a rebucket = %v", err)
+	}
+}
+
+func TestTransportInsertedBySQLIsMended(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	for i, mend := range []func() error{
+		func() error { _, err := db.SchemaUp(t.Context()); return err },
+		func() error { return openAtSame(t, db).AddTransports(t.Context(), "events0", "events1") },
+	} {
+		exec(t, db, fmt.Sprintf("INSERT INTO waybill_transport (name) VALUES ('events%d')", i))
+		if _, err := db.SchemaStatus(t.Context()); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "schema up") {
+			t.Errorf("SchemaStatus = %v, want an error that says what to do", err)
+		}
+		if err := mend(); err != nil {
+			t.Error(err)
+		}
+		if _, err := db.SchemaStatus(t.Context()); err != nil {
+			t.Errorf("SchemaStatus afterwards = %v", err)
+		}
+	}
+}
+
+func TestSequenceThatCachesIsRefused(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	exec(t, db, "ALTER SEQUENCE waybill_outbox_id_seq CACHE 50")
+	if _, err := db.SchemaStatus(t.Context()); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "CACHE 50") {
+		t.Errorf("SchemaStatus = %v", err)
+	}
+	if _, err := db.Lead(t.Context()); !errors.Is(err, admin.ErrSchema) {
+		t.Errorf("Lead = %v", err)
+	}
+}
+
+func TestIDsThatBeginAnewAreNoticed(t *testing.T) {
+	for name, back := range map[string]string{"restart": "ALTER TABLE waybill_outbox ALTER COLUMN id RESTART WITH 1", "setval": "SELECT setval('waybill_outbox_id_seq', 10, false)"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t, testserver.Postgres, waypg.Config{})
+			sink := &recorder{}
+			relaying(t, db, sink, outbox.RelayConfig{})
+			put(t, db, outbox.Config{}, orders("k", 0, 100)...)
+			await(t, "the first come", 5*time.Second, func() bool { return len(sink.all()) == 100 })
+			await(t, "their rows are gone", 5*time.Second, func() bool { return len(pending(t, db, "default")) == 0 })
+			exec(t, db, back)
+			put(t, db, outbox.Config{}, orders("k", 100, 250)...)
+			await(t, "the others come", 5*time.Second, func() bool { return len(sink.all()) == 250 })
+			perKey(t, sink.all())
+		})
+	}
+}
+
+func orders(key string, from, to int) (all []any) {
+	for i := from; i < to; i++ {
+		all = append(all, order{key, i})
+	}
+	return all
+}
+
+func TestHotKeyDoesNotHoldUpItsBucket(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	keys := sameBucket(2)
+	put(t, db, outbox.Config{}, orders(keys[0], 0, 5000)...)
+	put(t, db, outbox.Config{}, order{keys[1], 0})
+	for n := 1; ; n++ {
+		c := claim(t, db, "default", outbox.ClaimLimit{Rows: 100, Bytes: 1 << 20})
+		cold := slices.ContainsFunc(c.Rows(), func(row outbox.ClaimedRow) bool { return row.Record.Key == keys[1] })
+		settle(t, c, c.Rows())
+		if cold {
+			break
+		}
+		if n == 5 {
+			t.Fatal("five claims have only rows of the hot key")
+		}
+	}
+}
+
+func TestEntryOfAClockThatWentBackIsRetried(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	c := claim(t, db, "default", manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Second})
+	exec(t, db, "UPDATE waybill_outbox_blocked SET next_attempt_at = next_attempt_at + interval '2 hours'")
+	await(t, "the key is retried", 5*time.Second, func() bool {
+		claim(t, db, "default", manyRows)
+		retries := claimPart(t, db, outbox.Retries)
+		defer settle(t, retries, nil)
+		return len(retries.Rows()) == 1
+	})
+}
+
+func TestRowInAWrongBucketIsBlocked(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	newOutbox(t, db, outbox.Config{})
+	wrong := (outbox.Bucket("k", 64) + 1) % 64
+	exec(t, db, fmt.Sprintf(`INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body)
+		SELECT 1, b, gen_random_uuid(), 'order.placed', 'k', '{}' FROM unnest(ARRAY[%d, 70, -5]) AS b`, wrong))
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{Retry: noRetry})
+	left, err := db.Left(t.Context(), "default")
+	if err != nil || len(sink.got) != 0 || left.Pending != 3 || left.Blocked != 3 {
+		t.Errorf("Left = %+v, %v with %v published, want three blocked rows", left, err, sink.got)
+	}
+}
+
+// Thousands of parked keys come back in order, beside live messages and two relays.
+func TestManyParkedKeysComeBackInOrder(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	const keys = 3000
+	var msgs []any
+	for seq := range 2 {
+		for k := range keys {
+			msgs = append(msgs, order{fmt.Sprint("p", k), seq})
+		}
+	}
+	put(t, db, outbox.Config{}, msgs...)
+	park := func(string) outbox.Policy { return outbox.Park }
+	ill := &recorder{refuse: func(*waybill.Record) error { return errRefused }}
+	drain(t, db, ill, outbox.RelayConfig{OnExhausted: park, MaxAttempts: 1})
+	if n := count(t, db, "SELECT count(*) FROM waybill_outbox WHERE bucket >= 1024"); n != 2*keys {
+		t.Fatalf("%d rows are set aside, want %d", n, 2*keys)
+	}
+	var later []any
+	for k := range keys {
+		later = append(later, order{fmt.Sprint("p", k), 2})
+	}
+	put(t, db, outbox.Config{}, later...)
+	sink := &recorder{}
+	relaying(t, db, sink, outbox.RelayConfig{})
+	relaying(t, openAtSame(t, db), sink, outbox.RelayConfig{})
+	var live sync.WaitGroup
+	live.Go(func() {
+		for i := range 50 {
+			start := time.Now()
+			put(t, db, outbox.Config{}, order{"live", i})
+			if d := time.Since(start); d > 3*time.Second {
+				t.Errorf("a dispatch took %v", d)
+			}
+		}
+	})
+	if n, err := db.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != keys {
+		t.Errorf("Release = %d, %v, want %d", n, err, keys)
+	}
+	live.Wait()
+	await(t, "all come", 60*time.Second, func() bool { return len(sink.all()) == 3*keys+50 })
+	perKey(t, sink.all())
+}

@@ -1,0 +1,246 @@
+package waypg
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/mutant"
+)
+
+// releaseBatch and releaseKeys are how many rows, of how many parked keys, one
+// transaction brings back. They go out before what came since in their bucket, so the
+// next batch of the bucket waits until a relay has published them, for at most
+// releasePause: other keys are held up for moments only.
+const (
+	releaseBatch = 500
+	releaseKeys  = 50
+	releasePause = 50 * time.Millisecond
+	releasePoll  = 2 * time.Millisecond
+)
+
+// Release implements admin.Database.
+func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err error) {
+	p, err := db.ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	r := release{db: db, at: p, query: []any{q.Transport, q.Key, q.Route, q.Row}, key: q.Key}
+	if q.SkipHead {
+		err = r.skipHeads(ctx)
+	}
+	if err == nil {
+		err = r.retrying(ctx)
+	}
+	if err == nil {
+		err = r.parked(ctx)
+	}
+	if err != nil {
+		return r.n, fmt.Errorf("outbox release: %w", translate(err))
+	}
+	return r.n, nil
+}
+
+// A release is the state of one Release call.
+type release struct {
+	db    *DB
+	at    *place
+	query []any // selects entries
+	key   string
+	began time.Time // by the database's clock
+	n     int       // entries so far
+}
+
+// An entryRow is an entry as the statements of a release return it.
+type entryRow struct {
+	Route, Key string
+	Row        int64
+	Bucket     int16
+	Transport  int16
+}
+
+// skipHeads moves the refused messages to the failure store. A key that is not
+// parked is blocked no longer.
+func (r *release) skipHeads(ctx context.Context) error {
+	for _, state := range []string{admin.Retrying, admin.Parked} {
+		parked := state == admin.Parked
+		err := r.each(ctx, "heads", append(r.query[:4:4], state), !parked, func(tx pgx.Tx, e entryRow) error {
+			bucket := e.Bucket
+			if parked {
+				bucket += 1024
+			} else {
+				r.n++
+			}
+			_, err := tx.Exec(ctx, r.at.settle.Query("skip"), e.Transport, bucket, e.Row, 0, "")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// retrying removes the entries of which nothing is left, and makes the others due.
+func (r *release) retrying(ctx context.Context) error {
+	err := r.each(ctx, "stale", r.query, true, func(pgx.Tx, entryRow) error { r.n++; return nil })
+	if err != nil {
+		return err
+	}
+	var due int
+	err = r.db.pool.QueryRow(ctx, r.at.settle.Query("due_now"), r.query...).Scan(&due)
+	r.n += due
+	return err
+}
+
+// each calls fn for the entries that a statement selects, in batches under the locks
+// that a settle of Retries takes, and in its order: entries, buckets, transport.
+func (r *release) each(ctx context.Context, query string, args []any, remove bool, fn func(pgx.Tx, entryRow) error) error {
+	for last, more := (entryRow{}), true; more; {
+		err := pgx.BeginTxFunc(ctx, r.db.pool, readCommitted, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, r.at.settle.Query(query), append(args[:len(args):len(args)], last.Transport, last.Route, last.Key, last.Row, entryBatch)...)
+			if err != nil {
+				return err
+			}
+			found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[entryRow])
+			if more = len(found) == entryBatch; err != nil || len(found) == 0 {
+				return err
+			}
+			last = found[len(found)-1]
+			return r.change(ctx, tx, found, remove, fn)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entryBatch is how many entries one transaction of a release changes.
+const entryBatch = 500
+
+func (r *release) change(ctx context.Context, tx pgx.Tx, found []entryRow, remove bool, fn func(pgx.Tx, entryRow) error) error {
+	of := map[int16]*settlement{} // by transport
+	for _, e := range found {
+		if of[e.Transport] == nil {
+			of[e.Transport] = &settlement{}
+		}
+		of[e.Transport].unblock(entry{e.Route, e.Key, e.Row, e.Bucket})
+	}
+	batch, sql := &pgx.Batch{}, r.at.settle
+	for _, transport := range slices.Sorted(maps.Keys(of)) {
+		batch.Queue(sql.Query("bump_buckets"), transport, of[transport].buckets)
+		if of[transport].routes {
+			batch.Queue(sql.Query("bump_routes"), transport)
+		}
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	for _, e := range found {
+		if err := fn(tx, e); err != nil {
+			return err
+		}
+	}
+	for transport, s := range of {
+		if !remove {
+			continue
+		}
+		if _, err := tx.Exec(ctx, sql.Query("unblock"), transport, s.freed.routes, s.freed.keys, s.freed.rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parked brings the rows of parked keys back, bucket by bucket and in batches. What
+// came since waits until the last row of its key is back.
+func (r *release) parked(ctx context.Context) error {
+	if err := r.db.pool.QueryRow(ctx, r.at.settle.Query("now")).Scan(&r.began); err != nil {
+		return err
+	}
+	rows, err := r.db.pool.Query(ctx, r.at.settle.Query("parked_buckets"), r.query...)
+	if err != nil {
+		return err
+	}
+	type bucketRow struct{ Transport, Bucket int16 }
+	buckets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[bucketRow])
+	if err != nil {
+		return err
+	}
+	for len(buckets) > 0 {
+		left := buckets[:0]
+		for _, b := range buckets {
+			var last int64
+			err := pgx.BeginTxFunc(ctx, r.db.pool, readCommitted, func(tx pgx.Tx) (err error) {
+				last, err = r.bringBack(ctx, tx, b.Transport, b.Bucket)
+				return err
+			})
+			if err == nil && last > 0 {
+				left = append(left, b)
+				err = r.published(ctx, b.Transport, b.Bucket, last)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		buckets = left
+	}
+	return nil
+}
+
+// published waits until the rows of a bucket up to an id are gone.
+func (r *release) published(ctx context.Context, transport, bucket int16, last int64) error {
+	for start := time.Now(); time.Since(start) < releasePause; {
+		var some bool
+		if err := r.db.pool.QueryRow(ctx, r.at.settle.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil || !some {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(releasePoll):
+		}
+	}
+	return nil
+}
+
+// bringBack brings a batch of rows of a bucket back, and returns the last id of it: 0
+// when no key is left that was parked before the release began.
+func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket int16) (last int64, err error) {
+	sql := r.at.settle
+	if _, err := tx.Exec(ctx, sql.Query("bump_buckets"), transport, []int16{bucket}); err != nil {
+		return 0, err
+	}
+	rows, err := tx.Query(ctx, sql.Query("releasable"), transport, bucket, r.key, r.began, releaseKeys)
+	if err != nil {
+		return 0, err
+	}
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	if mutant.Active(mutant.ReleaseByReinsertion) {
+		if _, err := tx.Exec(ctx, strings.ReplaceAll(reinsert, "{}", qualified(r.at.schema, r.db.prefix)), transport, bucket, keys); err != nil {
+			return 0, err
+		}
+	}
+	if err := tx.QueryRow(ctx, sql.Query("bring_back"), transport, bucket, keys, releaseBatch).Scan(&last); err != nil {
+		return 0, err
+	}
+	ended, err := tx.Exec(ctx, sql.Query("end_release"), transport, bucket, keys)
+	r.n += int(ended.RowsAffected())
+	return max(last, 1), err
+}
+
+// reinsert is a planted bug: rows come back behind those that have come since.
+const reinsert = `
+	WITH gone AS (DELETE FROM {}outbox WHERE transport = $1::smallint AND bucket = $2::smallint + 1024 AND partition_key = ANY ($3::text[]) RETURNING *)
+	INSERT INTO {}outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
+	SELECT transport, $2::smallint, message_id, message_name, partition_key, headers, body, created_at FROM gone ORDER BY id`

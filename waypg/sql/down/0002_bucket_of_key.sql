@@ -1,1 +1,0 @@
-ALTER TABLE public.waybill_outbox DROP CONSTRAINT waybill_outbox_bucket_of_key;

@@ -1,0 +1,174 @@
+-- The end of a claim, and releases. Locks are taken in one order, so settles cannot deadlock: entries, which the
+-- claim of Retries has locked, then versions of buckets, ascending, then the transport's row.
+
+-- name: bump_buckets
+-- The blocked keys of these buckets change.
+INSERT INTO public.waybill_outbox_version AS v (transport, bucket)
+SELECT DISTINCT $1::smallint, b FROM unnest($2::smallint[]) AS b ORDER BY b
+ON CONFLICT (transport, bucket) DO UPDATE SET version = v.version + 1;
+
+-- name: bump_routes
+UPDATE public.waybill_transport SET route_version = route_version + 1 WHERE id = $1::smallint;
+
+-- name: delete_outbox
+-- Exactly the confirmed rows, each where the claim has read it. One that was moved since (only an UPDATE by
+-- hand does that) stays. Nothing here is the beginning of an index: with the transport among the conditions
+-- deletions were seen to get slower with all that is dead.
+DELETE FROM public.waybill_outbox AS o
+USING  unnest($1::tid[], $2::bigint[]) AS u (at, id)
+WHERE  o.ctid = u.at AND o.id = u.id;
+
+-- name: delete_unkeyed
+DELETE FROM public.waybill_outbox_unkeyed AS o
+USING  unnest($1::tid[], $2::bigint[]) AS u (at, id)
+WHERE  o.ctid = u.at AND o.id = u.id;
+
+-- name: block
+-- The first refusal of a row. Another row may stand for the route already.
+INSERT INTO public.waybill_outbox_blocked (transport, route, partition_key, row_id, bucket, message_id, message_name, failures, next_attempt_at, last_error, policy, state)
+VALUES ($1::smallint, $2::text, $3::text, $4::bigint, $5::smallint, $6::uuid, $7::text, $8::int,
+        clock_timestamp() + make_interval(secs => $9::float8), $10::text, $11::text, $12::text)
+ON CONFLICT DO NOTHING;
+
+-- name: join_route
+-- After block of a route, or of a message without key: refused messages without a key wait for their route, if it
+-- is blocked, and have no entries of their own.
+WITH own AS (
+    DELETE FROM public.waybill_outbox_blocked
+    WHERE  ctid = ANY (ARRAY(
+           SELECT b.ctid FROM public.waybill_outbox_blocked AS b
+           WHERE  b.transport = $1::smallint AND b.route = '' AND b.partition_key = '' AND b.message_name = $2::text
+           AND    EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS r
+                          WHERE r.transport = $1::smallint AND r.route = $2 AND r.route <> '')
+           FOR    UPDATE SKIP LOCKED))
+    RETURNING row_id)
+UPDATE public.waybill_outbox_unkeyed AS o SET held = 1
+FROM   own WHERE o.transport = $1::smallint AND o.held = 2 AND o.id = own.row_id;
+
+-- name: hold
+-- After block: a message without a key that waits for its own next attempt, or for its route's.
+UPDATE public.waybill_outbox_unkeyed AS o
+SET    held = CASE WHEN EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
+                                WHERE b.transport = o.transport AND b.bucket = -1 AND b.partition_key = '' AND b.row_id = o.id
+                                AND   b.route IN ('', o.message_name)) THEN 2 ELSE 1 END
+WHERE  o.transport = $1::smallint AND o.held = 0 AND o.id = $2::bigint;
+
+-- name: refused_again
+UPDATE public.waybill_outbox_blocked
+SET    failures = failures + $5::int, next_attempt_at = clock_timestamp() + make_interval(secs => $6::float8),
+       last_error = $7::text, policy = $8::text, state = $9::text
+WHERE  transport = $1::smallint AND route = $2::text AND partition_key = $3::text AND row_id = $4::bigint;
+
+-- name: unblock
+DELETE FROM public.waybill_outbox_blocked AS b
+USING  unnest($2::text[], $3::text[], $4::bigint[]) AS u (route, partition_key, row_id)
+WHERE  b.transport = $1::smallint AND b.route = u.route AND b.partition_key = u.partition_key AND b.row_id = u.row_id;
+
+-- name: due_with_route
+-- The messages that were refused for their route's sake before the route was blocked are tried now.
+UPDATE public.waybill_outbox_blocked SET next_attempt_at = now()
+WHERE  ctid = ANY (ARRAY(
+       SELECT b.ctid FROM public.waybill_outbox_blocked AS b
+       WHERE  b.transport = $1::smallint AND b.route = '' AND b.message_name = ANY ($2::text[]) AND b.state = 'retrying'
+       FOR    UPDATE SKIP LOCKED));
+
+-- name: set_aside
+-- The rows of a parked key, so that claims do not read past them. The rows beyond $4 stay and wait all the same.
+UPDATE public.waybill_outbox SET bucket = bucket + 1024
+WHERE  transport = $1::smallint AND bucket = $2::smallint AND id = ANY (ARRAY(
+       SELECT o.id FROM public.waybill_outbox AS o
+       WHERE  o.transport = $1::smallint AND o.bucket = $2::smallint AND o.partition_key = $3::text ORDER BY o.id LIMIT $4));
+
+-- name: skip
+-- Moves a row to the failure store, with the history of its entry, if it has one.
+WITH keyed AS (
+    DELETE FROM public.waybill_outbox AS o
+    WHERE  $2::smallint >= 0 AND o.transport = $1::smallint AND o.bucket = $2 AND o.id = $3::bigint
+    RETURNING o.id, o.transport, o.message_id, o.message_name, o.partition_key, o.headers, o.body, o.created_at),
+unkeyed AS (
+    DELETE FROM public.waybill_outbox_unkeyed AS o
+    WHERE  $2::smallint < 0 AND o.transport = $1::smallint AND o.held = ANY ('{0,1,2}'::smallint[]) AND o.id = $3::bigint
+    RETURNING o.id, o.transport, o.message_id, o.message_name, '' COLLATE "C", o.headers, o.body, o.created_at)
+INSERT INTO public.waybill_failed (transport, state, message_id, message_name, partition_key, headers, body, created_at, failures, first_failed_at, last_error)
+SELECT t.name, 'skipped', g.message_id, g.message_name, g.partition_key, g.headers, g.body, g.created_at,
+       coalesce(b.failures, 0) + $4::int, coalesce(b.first_failed_at, clock_timestamp()), coalesce(nullif($5::text, ''), b.last_error, '')
+FROM  (SELECT * FROM keyed UNION ALL SELECT * FROM unkeyed) AS g
+JOIN   public.waybill_transport AS t ON t.id = g.transport
+LEFT   JOIN public.waybill_outbox_blocked AS b
+       ON b.transport = g.transport AND b.route = '' AND b.partition_key = g.partition_key AND b.row_id = g.id;
+
+-- name: stale
+-- The entries whose message is gone from the outbox: an operator may have deleted it. In batches of $9, from
+-- behind an entry ($5 to $8) on. One that is being retried is left to its relay.
+SELECT b.route, b.partition_key, b.row_id, b.bucket, b.transport
+FROM   public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
+WHERE  b.state = 'retrying' AND ($1 = '' OR t.name = $1) AND ($2 = '' OR b.partition_key = $2) AND ($3 = '' OR b.route = $3)
+AND   ($4 = 0 OR b.row_id = $4 AND b.bucket = -1 AND b.route = '')
+AND    NOT EXISTS (SELECT 1 FROM public.waybill_outbox AS o
+                   WHERE b.bucket >= 0 AND o.transport = b.transport AND o.bucket = b.bucket AND o.id = b.row_id)
+AND    NOT EXISTS (SELECT 1 FROM public.waybill_outbox_unkeyed AS o
+                   WHERE b.bucket < 0 AND o.transport = b.transport AND o.held = 2 AND o.id = b.row_id)
+AND   (b.transport, b.route, b.partition_key, b.row_id) > ($5::smallint, $6::text, $7::text, $8::bigint)
+ORDER  BY b.transport, b.route, b.partition_key, b.row_id LIMIT $9
+FOR    UPDATE OF b SKIP LOCKED;
+
+-- name: due_now
+-- An entry that is being retried at this moment counts, too.
+WITH picked AS MATERIALIZED (
+    SELECT b.ctid FROM public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
+    WHERE  b.state = 'retrying' AND ($1 = '' OR t.name = $1) AND ($2 = '' OR b.partition_key = $2) AND ($3 = '' OR b.route = $3)
+    AND   ($4 = 0 OR b.row_id = $4 AND b.bucket = -1 AND b.route = '')
+    FOR    UPDATE OF b SKIP LOCKED),
+due AS (UPDATE public.waybill_outbox_blocked AS b SET next_attempt_at = now() FROM picked AS p WHERE b.ctid = p.ctid)
+SELECT count(*) FROM public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
+WHERE  b.state = 'retrying' AND ($1 = '' OR t.name = $1) AND ($2 = '' OR b.partition_key = $2) AND ($3 = '' OR b.route = $3)
+AND   ($4 = 0 OR b.row_id = $4 AND b.bucket = -1 AND b.route = '');
+
+-- name: heads
+-- The refused messages that are skipped before a release, in batches as in stale.
+SELECT b.route, b.partition_key, b.row_id, b.bucket, b.transport
+FROM   public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
+WHERE  b.state = $5 AND b.route = '' AND $3 = '' AND ($1 = '' OR t.name = $1) AND ($2 = '' OR b.partition_key = $2)
+AND   ($4 = 0 OR b.row_id = $4 AND b.bucket = -1)
+AND   (b.transport, b.route, b.partition_key, b.row_id) > ($6::smallint, $7::text, $8::text, $9::bigint)
+ORDER  BY b.transport, b.route, b.partition_key, b.row_id LIMIT $10
+FOR    UPDATE OF b SKIP LOCKED;
+
+-- name: parked_buckets
+SELECT DISTINCT b.transport, b.bucket
+FROM   public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
+WHERE  b.state = 'parked' AND $3 = '' AND $4 = 0 AND ($1 = '' OR t.name = $1) AND ($2 = '' OR b.partition_key = $2)
+ORDER  BY b.transport, b.bucket;
+
+-- name: now
+SELECT clock_timestamp();
+
+-- name: releasable
+-- A few of the keys of a bucket that were parked before $4 (and $3 alone, if it is one).
+SELECT b.partition_key
+FROM   public.waybill_outbox_blocked AS b
+WHERE  b.transport = $1::smallint AND b.bucket = $2::smallint AND b.state = 'parked' AND b.partition_key <> ''
+AND   ($3::text = '' OR b.partition_key = $3) AND b.first_failed_at <= $4::timestamptz
+ORDER  BY b.partition_key LIMIT $5;
+
+-- name: bring_back
+-- After bump_buckets: the oldest set-aside rows of some keys of a bucket.
+WITH moved AS (
+    UPDATE public.waybill_outbox SET bucket = bucket - 1024
+    WHERE  transport = $1::smallint AND bucket = $2::smallint + 1024 AND id = ANY (ARRAY(
+           SELECT o.id FROM public.waybill_outbox AS o
+           WHERE  o.transport = $1::smallint AND o.bucket = $2::smallint + 1024 AND o.partition_key = ANY ($3::text[])
+           ORDER  BY o.id LIMIT $4))
+    RETURNING id)
+SELECT coalesce(max(id), 0) FROM moved;
+
+-- name: end_release
+-- After bring_back: the keys of which nothing is set aside any more are blocked no longer.
+DELETE FROM public.waybill_outbox_blocked AS b
+WHERE  b.transport = $1::smallint AND b.route = '' AND b.partition_key = ANY ($3::text[]) AND b.state = 'parked'
+AND    b.partition_key NOT IN (
+       SELECT o.partition_key FROM public.waybill_outbox AS o
+       WHERE  o.transport = $1::smallint AND o.bucket = $2::smallint + 1024 AND o.partition_key = ANY ($3::text[]));
+
+-- name: any_up_to
+SELECT EXISTS (SELECT 1 FROM public.waybill_outbox AS o WHERE o.transport = $1::smallint AND o.bucket = $2::smallint AND o.id <= $3);

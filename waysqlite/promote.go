@@ -1,0 +1,62 @@
+package waysqlite
+
+import (
+	"context"
+	"fmt"
+)
+
+// promoteRows and promoteBytes bound a batch of delayed messages, so that writers wait
+// for milliseconds.
+const promoteRows, promoteBytes = 1000, 4 << 20
+
+// promote moves one batch of delayed messages that are due to where they go. A claim
+// does not promote until nothing is due: what is in the outbox does not wait for that.
+func (db *DB) promote(ctx context.Context) error {
+	var due bool
+	if err := db.reader.QueryRowContext(ctx, db.outboxSQL.Query("any_due")).Scan(&due); err != nil || !due {
+		return translate(err)
+	}
+	ctx = context.WithoutCancel(ctx) // a batch that took too long would begin anew for ever
+	err := db.promoteBatch(ctx, false)
+	if refusesRecord(err) {
+		err = db.promoteBatch(ctx, true)
+	}
+	if err != nil {
+		return fmt.Errorf("promote delayed messages: %w", err)
+	}
+	return nil
+}
+
+// promoteBatch promotes due messages in their order. Message by message it sets those
+// aside that are refused, which the whole batch would wait for.
+func (db *DB) promoteBatch(ctx context.Context, each bool) error {
+	return db.write(ctx, func(tx *txn) error {
+		due, err := ids(tx.QueryContext(ctx, db.outboxSQL.Query("due"), promoteRows, promoteBytes))
+		if err != nil {
+			return err
+		}
+		if !each {
+			return db.move(ctx, tx, due)
+		}
+		for _, id := range due {
+			err := db.move(ctx, tx, []int64{id})
+			if refusesRecord(err) { // SQLite has undone the statement
+				_, err = tx.exec(ctx, db.outboxSQL.Query("refuse_due"), id)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// move moves delayed messages to the outbox or a queue.
+func (db *DB) move(ctx context.Context, tx *txn, due []int64) error {
+	for _, name := range []string{"due_to_outbox", "due_to_queue", "delete_due"} {
+		if _, err := tx.exec(ctx, db.outboxSQL.Query(name), list(due)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+-- The tables of waybill on SQLite. Times are microseconds since 1970 UTC,
+-- message ids are 16 bytes. docs/schema.md says what each column means and how a
+-- producer in another language writes.
+
+CREATE TABLE waybill_meta (
+    name  TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- blocked_version changes with every change of the transport's set of blocked keys.
+CREATE TABLE waybill_transport (
+    id              INTEGER PRIMARY KEY,
+    name            TEXT NOT NULL UNIQUE CHECK (name <> ''),
+    blocked_version INTEGER NOT NULL DEFAULT 0
+);
+
+-- AUTOINCREMENT: an id is never given twice, so with SQLite's single writer the
+-- order of ids is the order of commits. bucket is 1024 for rows of a parked key that
+-- are set aside; held is 1 for a row without key that was refused. Each row is in
+-- exactly one of the indexes, so that every kind of claim reads its own rows only.
+CREATE TABLE waybill_outbox (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    transport     INTEGER NOT NULL REFERENCES waybill_transport (id),
+    bucket        INTEGER NOT NULL DEFAULT 0 CHECK (bucket IN (0, 1024)),
+    held          INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1)),
+    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
+    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    headers       TEXT NOT NULL DEFAULT '{}',
+    body          BLOB NOT NULL,
+    CHECK (partition_key <> '' AND held = 0 OR partition_key = '' AND bucket = 0)
+);
+CREATE INDEX waybill_outbox_keyed ON waybill_outbox (transport) WHERE partition_key <> '' AND bucket = 0;
+CREATE INDEX waybill_outbox_unkeyed ON waybill_outbox (transport) WHERE partition_key = '' AND held = 0;
+CREATE INDEX waybill_outbox_held ON waybill_outbox (transport) WHERE held = 1;
+CREATE INDEX waybill_outbox_parked ON waybill_outbox (transport, partition_key) WHERE bucket = 1024;
+
+-- An entry for each blocked key, with row_id as its head, and for each refused row
+-- without key. The row of an entry leaves the outbox together with the entry.
+CREATE TABLE waybill_outbox_blocked (
+    transport       INTEGER NOT NULL,
+    partition_key   TEXT NOT NULL,
+    row_id          INTEGER NOT NULL,
+    message_id      BLOB NOT NULL,
+    message_name    TEXT NOT NULL,
+    failures        INTEGER NOT NULL,
+    first_failed_at INTEGER NOT NULL,
+    next_attempt_at INTEGER NOT NULL,
+    last_error      TEXT NOT NULL,
+    state           TEXT NOT NULL DEFAULT 'retrying' CHECK (state IN ('retrying', 'parked')),
+    policy          TEXT NOT NULL,
+    PRIMARY KEY (transport, partition_key, row_id)
+) WITHOUT ROWID;
+CREATE INDEX waybill_outbox_blocked_due ON waybill_outbox_blocked (transport, next_attempt_at)
+    WHERE state = 'retrying';
+
+-- Messages that are not due yet. Exactly one of transport and queue is set: where
+-- the message goes when it is due. refused is 1 for a row that could not go there.
+CREATE TABLE waybill_delayed (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    due_at        INTEGER NOT NULL,
+    refused       INTEGER NOT NULL DEFAULT 0,
+    transport     INTEGER REFERENCES waybill_transport (id),
+    queue         TEXT CHECK (queue <> ''),
+    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
+    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
+    created_at    INTEGER NOT NULL,
+    headers       TEXT NOT NULL DEFAULT '{}',
+    body          BLOB NOT NULL,
+    CHECK ((transport IS NULL) <> (queue IS NULL))
+);
+CREATE INDEX waybill_delayed_due ON waybill_delayed (due_at) WHERE refused = 0;
+
+-- Skipped messages. A removed one keeps its place without body and headers, so that
+-- the gap stays on record.
+CREATE TABLE waybill_failed (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    transport       TEXT NOT NULL CHECK (transport <> ''),
+    state           TEXT NOT NULL CHECK (state IN ('skipped', 'removed')),
+    message_id      BLOB NOT NULL CHECK (length(message_id) = 16),
+    message_name    TEXT NOT NULL,
+    partition_key   TEXT NOT NULL,
+    headers         TEXT NOT NULL,
+    body            BLOB NOT NULL,
+    created_at      INTEGER NOT NULL,
+    failures        INTEGER NOT NULL,
+    first_failed_at INTEGER,
+    failed_at       INTEGER NOT NULL,
+    last_error      TEXT NOT NULL,
+    removed_at      INTEGER
+);
+
+CREATE TABLE waybill_inbox (
+    handler      TEXT NOT NULL,
+    dedup_key    TEXT NOT NULL,
+    message_id   BLOB NOT NULL,
+    processed_at INTEGER NOT NULL,
+    PRIMARY KEY (handler, dedup_key)
+) WITHOUT ROWID;
+CREATE INDEX waybill_inbox_by_processed_at ON waybill_inbox (processed_at);
+
+-- A row is held until held_until: by holder, or without one while it waits for a
+-- retry. lease counts its holders, so that a late one cannot settle it.
+CREATE TABLE waybill_queue (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue         TEXT NOT NULL CHECK (queue <> ''),
+    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
+    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
+    headers       TEXT NOT NULL DEFAULT '{}',
+    body          BLOB NOT NULL,
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    failures      INTEGER NOT NULL DEFAULT 0,
+    held_until    INTEGER NOT NULL DEFAULT 0,
+    holder        BLOB,
+    lease         INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX waybill_queue_by_queue ON waybill_queue (queue);
+CREATE INDEX waybill_queue_held ON waybill_queue (queue, partition_key) WHERE held_until > 0;

@@ -1,0 +1,81 @@
+package waysqlite
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/waybill-go/waybill"
+)
+
+// A txn is a transaction that prepares each statement once: most of them run for many
+// rows, and parsing costs ten times as much as running one.
+type txn struct {
+	*sql.Tx
+	prepared map[string]*sql.Stmt
+}
+
+func newTxn(tx *sql.Tx) *txn { return &txn{tx, map[string]*sql.Stmt{}} }
+
+// exec returns how many rows a statement has changed.
+func (tx *txn) exec(ctx context.Context, query string, args ...any) (int, error) {
+	stmt := tx.prepared[query]
+	if stmt == nil {
+		var err error
+		if stmt, err = tx.PrepareContext(ctx, query); err != nil {
+			return 0, err
+		}
+		tx.prepared[query] = stmt
+	}
+	result, err := stmt.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
+}
+
+// close is for transactions that go on.
+func (tx *txn) close() {
+	for _, stmt := range tx.prepared {
+		_ = stmt.Close()
+	}
+}
+
+// write runs fn in a transaction of the writer; ctx ends the wait for it, but
+// not its commit. Inside a unit of work, which has the writer's only
+// connection, it would wait for itself and is refused.
+func (db *DB) write(ctx context.Context, fn func(tx *txn) error) error {
+	if ctx.Value(insideKey{db}) != nil {
+		return waybill.ErrNestedTransaction
+	}
+	conn, err := db.writerConn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return translate(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := fn(newTxn(tx)); err != nil {
+		return translate(err)
+	}
+	return translate(tx.Commit())
+}
+
+// ids reads the only column of a result.
+func ids(rows *sql.Rows, err error) (found []int64, _ error) {
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		found = append(found, id)
+	}
+	return found, translate(rows.Err())
+}
