@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill/internal/crash"
 )
@@ -28,7 +29,7 @@ type evidence struct {
 	arrived            []message // in the queue of the broker, in its order
 	suppressed         int       // by the inbox
 	losses             []loss
-	calmUntil          int64 // microseconds: no fault before it
+	calmUntil          int64 // microseconds: no fault before it, and relays with their defaults
 }
 
 // An entry is what a journal says of an attempt; at is when it ended.
@@ -56,7 +57,7 @@ type report struct {
 
 	DuplicateDeliveries int `json:"duplicate_deliveries"` // to the broker
 	DuplicatesBound     int `json:"duplicates_bound"`     // what the faults explain
-	CalmDuplicates      int `json:"calm_duplicates"`      // before the first fault, while relays came and went
+	CalmDuplicates      int `json:"calm_duplicates"`      // sent twice before the first fault, while relays came and went
 	Suppressed          int `json:"suppressed"`           // deliveries to workers
 
 	Takeover takeover `json:"takeover_after_kill"`
@@ -126,14 +127,23 @@ func (r *report) judge(e *evidence) {
 			r.find(&r.Lost, "lost: %s %d (%s, %s) has no effect", m.Key, m.N, m.id, m.Attempt)
 		}
 	}
-	seen := map[string]bool{}
+	seen := map[string]message{}
 	for _, m := range e.arrived {
-		if m.at < e.calmUntil && seen[m.id] {
-			r.CalmDuplicates++
+		if m.at >= e.calmUntil {
+			continue // a relay that was killed may have left its copy in the broker's sockets
 		}
-		seen[m.id] = true
+		if first, again := seen[m.id]; again {
+			r.find(&r.CalmDuplicates, "duplicate without a fault: %s %d (%s), sent by %s %v before the faults and by %s %v before them",
+				m.Key, m.N, m.id, first.relay, before(e, first), m.relay, before(e, m))
+		}
+		seen[m.id] = m
 	}
 	r.Takeover, r.Thaw = e.takeover(false), e.takeover(true)
+}
+
+// before is how long before the first fault a message was sent.
+func before(e *evidence, m message) time.Duration {
+	return time.Duration(e.calmUntil-m.at) * time.Microsecond
 }
 
 // follow goes through deliveries or effects in their order, and returns what was
@@ -308,6 +318,10 @@ func TestJudgeSeesEachViolation(t *testing.T) {
 		{"effects out of order", func(e *evidence) { e.handled = []message{a2, b1, a1} }, gates{Order: 1, Deliveries: 1}},
 		{"another id", func(e *evidence) { e.arrived[1].id = "new" }, gates{IDs: 1, Deliveries: 1}},
 		{"a duplicate before the faults", func(e *evidence) { e.calmUntil = 2 }, gates{Deliveries: 1, Calm: 1}},
+		{"a message of before the faults that a fault has sent again", func(e *evidence) {
+			e.calmUntil = 2
+			e.arrived[0].at = 3
+		}, gates{Deliveries: 1}},
 	} {
 		e, r := whole(), &report{}
 		test.change(e)
