@@ -33,8 +33,12 @@ func (e *entry) versioned() int16 {
 	return e.bucket
 }
 
-// maxRetries is how many entries one claim takes.
-const maxRetries = 64
+// maxRetries is how many entries one claim takes, of up to dueRetries that it finds: other
+// relays may have the first.
+const (
+	maxRetries = 64
+	dueRetries = 4 * maxRetries
+)
 
 // farthest returns how many microseconds ahead an entry can be due: one that is further
 // was written before the clock went back.
@@ -61,6 +65,10 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 	if err := c.begin(ctx); err != nil {
 		return false, err
 	}
+	names, err := c.dueEntries(ctx)
+	if err != nil {
+		return false, err
+	}
 	n := min(limit.Rows, maxRetries)
 	entries, body := map[rowRef]*entry{}, c.body(n, limit)
 	var arms []string
@@ -71,7 +79,7 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 		entries[at] = e
 		arms = append(arms, c.rowAt(at, body))
 		return err
-	}, c.on.Transport, c.db.farthest(), n)
+	}, names, c.on.Transport, c.db.farthest(), n)
 	if err != nil || len(entries) == 0 {
 		return false, err
 	}
@@ -87,6 +95,19 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 		c.add(r, place{r.Bucket, r.Claimed.ID, 1, e})
 	}
 	return c.removeGone(ctx, entries)
+}
+
+// dueEntries returns the names of due entries as a JSON array.
+func (c *claim) dueEntries(ctx context.Context) (string, error) {
+	var names []string
+	err := c.query(ctx, c.db.outbox.Query("due_retries"), func(rows *sql.Rows) error {
+		var route, key string
+		var row int64
+		err := rows.Scan(&route, &key, &row)
+		names = append(names, fmt.Sprintf(`["%s","%s",%d]`, route, key, row))
+		return err
+	}, c.on.Transport, c.db.farthest(), c.on.Transport, dueRetries)
+	return "[" + strings.Join(names, ",") + "]", err
 }
 
 // rowAt returns the statement that reads the row of an entry.

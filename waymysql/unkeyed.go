@@ -24,8 +24,9 @@ type unkeyedPosition struct {
 	passed  int       // rows that were claimed
 	started time.Time // when they were last read from the start
 
-	released int64 // the version of routes whose held rows were looked for
-	from     int64 // where that look goes on
+	released int64 // one above the version of routes whose held rows were looked for
+	looking  int64 // the same for a look that goes on
+	from     int64 // the id behind which it does
 }
 
 // fewUnkeyed is how many dead rows cost nothing.
@@ -51,6 +52,31 @@ func (p *unkeyedPosition) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.started, p.released = time.Time{}, -1
+}
+
+// look returns whether all held rows of released routes were looked for, and behind which
+// id to go on. When the routes have changed it begins anew.
+func (p *unkeyedPosition) look(version int64) (done bool, from int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.looking != version+1 {
+		p.looking, p.from = version+1, 0
+	}
+	return p.released == version+1, p.from
+}
+
+// looked notes rows that were released under a version of routes.
+func (p *unkeyedPosition) looked(version int64, ids []int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started = time.Time{} // another relay may have released others
+	switch {
+	case p.looking != version+1: // they have changed meanwhile
+	case len(ids) == releaseBatch:
+		p.from = slices.Max(ids)
+	default:
+		p.released, p.from = version+1, 0
+	}
 }
 
 // claimUnkeyed locks rows without a key, which relays share row by row. Rows of a
@@ -148,9 +174,7 @@ const releaseBatch = 1000
 // the blocked routes have changed until none is left.
 func (c *claim) release(ctx context.Context, version int64) error {
 	p := &c.on.unkeyed
-	p.mu.Lock()
-	done, from := p.released == version+1, p.from
-	p.mu.Unlock()
+	done, from := p.look(version)
 	if done {
 		return nil
 	}
@@ -168,13 +192,6 @@ func (c *claim) release(ctx context.Context, version int64) error {
 			return err
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.started, p.from = time.Time{}, 0
-	if len(ids) == releaseBatch {
-		p.from = slices.Max(ids)
-	} else {
-		p.released = version + 1
-	}
+	p.looked(version, ids)
 	return nil
 }

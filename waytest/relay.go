@@ -30,6 +30,7 @@ func relayCases[TX any]() []testCase[TX] {
 		{"RouteIsBlockedAsOneEntry", routeIsBlockedAsOneEntry[TX]},
 		{"ClaimOutOfTimeIsGoneOnWith", claimOutOfTimeIsGoneOnWith[TX]},
 		{"ReleaseChoosesWhatItLetsGo", releaseChoosesWhatItLetsGo[TX]},
+		{"RetryUnderWayHoldsUpNoRelease", retryUnderWayHoldsUpNoRelease[TX]},
 		{"ClaimIsBoundedByRowsAndBytes", claimIsBoundedByRowsAndBytes[TX]},
 		{"PartsAreClaimedApart", partsAreClaimedApart[TX]},
 		{"DelayedMessageIsOrderedFromItsDueTime", delayedMessageIsOrderedFromItsDueTime[TX]},
@@ -524,6 +525,38 @@ func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
 	}
 	if got := names(s.look("other")); got != "1 2 A1 a1 b1" {
 		t.Errorf("the other transport has %q", got)
+	}
+}
+
+// A relay that tries one message again, however long, has the lock of that one alone:
+// the others are released at once.
+func retryUnderWayHoldsUpNoRelease[TX any](t *testing.T, s *site[TX]) {
+	operator := s.operator()
+	out := s.outbox(outbox.Config{})
+	for i := range 6 {
+		s.put(out, order{"", i})
+	}
+	c := s.claimPart(outbox.Unkeyed, manyRows)
+	var failed []outbox.Failure
+	for i, row := range c.Rows() {
+		f := outbox.Failure{Row: row, Err: errRefused, RetryIn: time.Hour}
+		if i == 3 {
+			f.RetryIn = 3 * time.Millisecond
+		}
+		failed = append(failed, f)
+	}
+	s.settle(c, nil, failed...)
+	time.Sleep(5 * time.Millisecond)
+	trying := s.claimPart(outbox.Retries, manyRows)
+	if got := names(trying.Rows()); got != "3" {
+		t.Fatalf("a relay tries %q, want 3", got)
+	}
+	if n, err := operator.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 6 {
+		t.Errorf("Release = %d, %v, want 6", n, err)
+	}
+	s.settle(trying, trying.Rows())
+	if got := names(s.look(outbox.DefaultTransport)); got != "0 1 2 4 5" {
+		t.Errorf("after Release: %q, want 0 1 2 4 5", got)
 	}
 }
 

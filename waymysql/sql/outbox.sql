@@ -118,16 +118,27 @@ SELECT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked FORCE INDEX (waybill_out
                WHERE  name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6)
                AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE);
 
--- name: retries
--- Due entries. One that is further ahead than the longest delay was written before the
--- clock went back. What waits for a blocked route is left out.
-SELECT b.route, b.partition_key, b.row_id, b.bucket, b.failures
+-- name: due_retries
+-- Entries to be tried, by name. One that is further ahead than the longest delay was
+-- written before the clock went back. What waits for a blocked route is left out.
+SELECT HEX(b.route), HEX(b.partition_key), b.row_id
 FROM   app.waybill_outbox_blocked AS b FORCE INDEX (waybill_outbox_blocked_by_due)
 WHERE  b.transport = ? AND b.state = 'retrying'
 AND   (b.next_attempt_at <= UTC_TIMESTAMP(6) OR b.next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
-AND   (b.route <> '' OR NOT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
-                                    WHERE r.transport = b.transport AND r.route = b.message_name AND r.partition_key = ''))
-ORDER  BY b.next_attempt_at LIMIT ? FOR UPDATE SKIP LOCKED;
+AND   (b.route <> '' OR b.message_name NOT IN (SELECT r.route FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
+                                               WHERE r.transport = ? AND r.route > ''))
+ORDER  BY b.next_attempt_at LIMIT ?;
+
+-- name: retries
+-- Locks some of them. By their whole primary key: a range of due entries can leave a lock
+-- on the entry behind it.
+SELECT b.route, b.partition_key, b.row_id, b.bucket, b.failures
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (route VARCHAR(380) PATH '$[0]', partition_key VARCHAR(510) PATH '$[1]', row_id BIGINT PATH '$[2]')) AS k
+STRAIGHT_JOIN app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+ON     b.transport = ? AND b.route = UNHEX(k.route) AND b.partition_key = UNHEX(k.partition_key) AND b.row_id = k.row_id
+WHERE  b.state = 'retrying'
+AND   (b.next_attempt_at <= UTC_TIMESTAMP(6) OR b.next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
+LIMIT  ? FOR UPDATE SKIP LOCKED;
 
 -- name: block
 INSERT INTO app.waybill_outbox_blocked (transport, route, partition_key, row_id, bucket, message_id, message_name,

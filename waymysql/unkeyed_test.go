@@ -1,0 +1,30 @@
+package waymysql
+
+import "testing"
+
+// A look for held rows takes several batches. When routes change between them, rows
+// behind which it had come may be free.
+func TestLookForHeldRowsBeginsAnewWhenRoutesChange(t *testing.T) {
+	var p unkeyedPosition
+	batch := make([]int64, releaseBatch)
+	batch[releaseBatch-1] = 5000
+	for _, step := range []struct {
+		version int64
+		found   []int64
+		done    bool
+		from    int64
+	}{
+		{version: 7, found: batch},
+		{version: 7, found: batch, from: 5000},
+		{version: 8, found: batch},
+		{version: 8, found: []int64{6000}, from: 5000},
+		{version: 8, done: true},
+		{version: 9},
+		{version: 9, done: true},
+	} {
+		if done, from := p.look(step.version); done != step.done || from != step.from {
+			t.Errorf("look(%d) = %v, %d, want %v, %d", step.version, done, from, step.done, step.from)
+		}
+		p.looked(step.version, step.found)
+	}
+}
