@@ -15,8 +15,20 @@ import (
 // of the same id.
 func TestRowsThatAKilledServerForgetsAreNotClaimed(t *testing.T) {
 	t.Parallel()
-	// The statistics would be written while the log is held, under a lock that all need.
-	server := testserver.StartHoldingMariaDB(t, map[string]string{"innodb_stats_auto_recalc": "OFF"})
+	for name, settings := range map[string]map[string]string{
+		"without a binary log":                           {},
+		"with a binary log that leaves the database out": {"log_bin": "binlog", "binlog_ignore_db": "waybill"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// The statistics would be written while the log is held, under a lock that all need.
+			settings["innodb_stats_auto_recalc"] = "OFF"
+			forgottenRowIsNotClaimed(t, testserver.StartHoldingMariaDB(t, settings))
+		})
+	}
+}
+
+func forgottenRowIsNotClaimed(t *testing.T, server *testserver.HoldingServer) {
+	t.Helper()
 	db := open(t, driverDSN(t, server.URL()), waymysql.Config{})
 	if _, err := db.SchemaUp(t.Context()); err != nil {
 		t.Fatal(err)

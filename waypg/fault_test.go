@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -272,4 +276,37 @@ func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
 	if _, err := reader.Claim(t.Context(), "default", outbox.Keyed, manyRows); !errors.Is(err, waybill.ErrUnavailable) {
 		t.Errorf("Claim on a read-only server = %v, want ErrUnavailable", err)
 	}
+}
+
+// A relay that is connected to a standby says where to connect it to, and waits: the
+// standby may be promoted.
+func TestRelayOnAStandbyNamesThePrimary(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartPostgres(t, nil)
+	db := openAt(t, server.URL(), waypg.Config{})
+	var data string
+	if err := db.Pool().QueryRow(t.Context(), "SHOW data_directory").Scan(&data); err != nil {
+		t.Fatal(err)
+	}
+	server.Stop()
+	signal := filepath.Join(data, "standby.signal")
+	if err := errors.Join(os.WriteFile(signal, nil, 0o600), chownLike(signal, filepath.Join(data, "PG_VERSION"))); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	standby := connect(t, server.URL(), waypg.Config{})
+	_, err := standby.Lead(t.Context())
+	if !errors.Is(err, waybill.ErrUnavailable) || !strings.Contains(err.Error(), "read-only standby: connect the relay to the primary") {
+		t.Errorf("Lead on a standby = %v, want ErrUnavailable and where to connect to", err)
+	}
+}
+
+// chownLike gives a file the owner of another one.
+func chownLike(file, other string) error {
+	info, err := os.Stat(other)
+	if err != nil {
+		return err
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	return os.Chown(file, int(owner.Uid), int(owner.Gid))
 }
