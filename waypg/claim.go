@@ -130,7 +130,7 @@ func (c *claim) keyed(ctx context.Context, transport string, limit outbox.ClaimL
 	case state.buckets != c.Positions.Buckets():
 		c.db.setBuckets(state.buckets)
 		return true, nil
-	case !c.Positions.ValidFor(c.View, server.identity(), server.next):
+	case !c.Positions.ValidFor(c.View, server.identity(), state.next):
 		return true, nil
 	case len(state.locked) == 0:
 		return false, nil
@@ -151,7 +151,8 @@ func (c *claim) keyed(ctx context.Context, transport string, limit outbox.ClaimL
 
 // claimState is what a claim of keyed rows goes by.
 type claimState struct {
-	buckets int // of the outbox
+	buckets int   // of the outbox
+	next    int64 // the id that its next row gets
 	locked  []readpos.Bucket
 	routes  readpos.Routes
 	names   []string // of the routes
@@ -190,7 +191,7 @@ func (c *claim) lock(ctx context.Context, limit outbox.ClaimLimit) (server serve
 	var bucket *int16
 	var version *int64
 	var blocked bool
-	_, err = pgx.ForEachRow(rows, []any{&state.buckets, &state.routes.Version, &state.names, &c.due, &bucket, &version, &blocked}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&state.buckets, &state.next, &state.routes.Version, &state.names, &c.due, &bucket, &version, &blocked}, func() error {
 		if bucket != nil {
 			state.locked = append(state.locked, readpos.Bucket{Number: *bucket, Version: *version, Blocked: blocked})
 		}
@@ -205,7 +206,6 @@ type server struct {
 	transport string // the name that the tables have for the claim's
 	started   time.Time
 	file      uint32
-	next      int64 // the id that the next row gets
 }
 
 // identity differs where ids are other rows'.
@@ -227,7 +227,7 @@ func scanBegin(results pgx.BatchResults) (s server, err error) {
 		return s, err
 	}
 	var set string
-	err = results.QueryRow().Scan(&s.transport, &s.started, &s.file, &s.next, &set, &set, &set, &set, &set, &set, &set)
+	err = results.QueryRow().Scan(&s.transport, &s.started, &s.file, &set, &set, &set, &set, &set, &set, &set)
 	return s, err
 }
 

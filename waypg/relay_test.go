@@ -520,6 +520,8 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	dsn := testserver.Postgres(t)
 	other := openAt(t, dsn, waypg.Config{})
 	put(t, other, outbox.Config{}, order{"k", 0}, order{"k", 1})
+	exec(t, other, "SELECT setval('waybill_outbox_id_seq', 10000)") // marks are read from somewhat below
+	put(t, other, outbox.Config{}, order{"k", 2})
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -545,11 +547,11 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 		t.Fatalf("Settle = %v, and did not reach the deletion", err)
 	}
 	exec(t, other, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
-	put(t, other, outbox.Config{}, order{"k", 2})
+	put(t, other, outbox.Config{}, order{"k", 3})
 	var got string
 	await(t, "the key is free", 20*time.Second, func() bool { got = namesOf(claimAll(t, db, "default")); return got != "" })
-	if got != "k0 k1 k2" {
-		t.Errorf("another claim has %q, want k0 k1 k2: nothing was published", got)
+	if got != "k0 k1 k2 k3" {
+		t.Errorf("another claim has %q, want k0 k1 k2 k3: nothing was published", got)
 	}
 	network.Release()
 	if err := <-settled; !errors.Is(err, waybill.ErrUnavailable) {

@@ -19,12 +19,20 @@ const MaxBuckets = 32
 // Positions are those of one transport. They are safe for concurrent use.
 type Positions struct {
 	Transport int16
+	// Margin is how many ids below a mark are read again each time; New sets 512. A
+	// sequence that was set back by hand, to the highest id that a script has seen, say,
+	// gives ids below marks to new rows; they come in order if it was set back by no more
+	// than this. A next id that is lower than a mark shows the same (ValidFor), unless new
+	// rows have caught up with the mark before the next look.
+	Margin int64
 
 	mu      sync.Mutex
 	epoch   int        // counts how often everything was dropped
 	turn    int        // where the next claim begins to look
 	buckets []position // by bucket
 	server  string     // whose ids they are
+	next    int64      // its next id, as of the last look; 0 if it is not known
+	raised  time.Time  // when marks were last raised to it
 	probed  time.Time  // when the last bucket was probed from its start
 	probe   int        // the bucket that is next
 	ended   time.Time  // when stuck sessions were last looked for
@@ -38,6 +46,9 @@ type position struct {
 	past    *cursor // beside a hot key; nil where there is none
 	turn    bool    // the next read of a bucket with a hot key goes past it
 }
+
+// start returns behind which id to read a bucket in which nothing waits.
+func (at *position) start(margin int64) int64 { return max(at.mark-margin, 0) }
 
 // A cursor lets a claim begin behind rows that wait. It holds while the versions
 // are those of the bucket and of the transport's blocked routes. It is not changed
@@ -58,7 +69,7 @@ func hashOf(key string) uint64 { return maphash.String(seed, key) }
 
 // New returns positions of which nothing is known.
 func New(transport int16, buckets int) *Positions {
-	return &Positions{Transport: transport, buckets: make([]position, buckets)}
+	return &Positions{Transport: transport, Margin: 512, buckets: make([]position, buckets)}
 }
 
 // Buckets returns how many there are.
@@ -68,7 +79,9 @@ func (p *Positions) Buckets() int { return len(p.buckets) }
 // if nothing was dropped since.
 type View struct {
 	Turn    int // the bucket to begin with
+	margin  int64
 	epoch   int
+	next    int64
 	buckets []position
 }
 
@@ -78,7 +91,8 @@ func (v *View) After() (cursors, marks, versions []int64) {
 	n := len(v.buckets)
 	cursors, marks, versions = make([]int64, n), make([]int64, n), make([]int64, n)
 	for b, at := range v.buckets {
-		cursors[b], marks[b], versions[b] = at.mark, at.mark, -1
+		start := at.start(v.margin)
+		cursors[b], marks[b], versions[b] = start, start, -1
 		if c := at.waiting; c != nil {
 			cursors[b], versions[b] = max(at.mark, c.after), c.version
 		}
@@ -107,6 +121,7 @@ func (p *Positions) Reset() {
 // drop is Reset with mu held.
 func (p *Positions) drop() {
 	p.epoch++
+	p.next = 0
 	clear(p.buckets)
 }
 
@@ -127,7 +142,7 @@ func (p *Positions) Snapshot() *View {
 	}
 	p.turn++
 	turn := p.turn * 17 % len(p.buckets) // 17: neighbours in time are not neighbours in place
-	return &View{Turn: turn, epoch: p.epoch, buckets: slices.Clone(p.buckets)}
+	return &View{Turn: turn, margin: p.Margin, epoch: p.epoch, next: p.next, buckets: slices.Clone(p.buckets)}
 }
 
 // ValidFor reports whether v still holds for the server and table that answer, which
@@ -143,6 +158,7 @@ func (p *Positions) ValidFor(v *View, server string, next int64) bool {
 		}
 		p.server = server
 	}
+	p.next = next
 	return v.epoch == p.epoch
 }
 

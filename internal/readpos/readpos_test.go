@@ -46,10 +46,10 @@ func TestCursorsOfAnOlderRouteVersionAreDropped(t *testing.T) {
 	p := New(1, 64)
 	v := p.Snapshot()
 	p.update(v, 1, func(at *position) { at.waiting = &cursor{after: 10, version: 1, routes: 4} })
-	p.update(v, 2, func(at *position) { at.waiting, at.mark = &cursor{after: 20, version: 2, routes: 5}, 3 })
+	p.update(v, 2, func(at *position) { at.waiting, at.mark = &cursor{after: 1020, version: 2, routes: 5}, 512+3 })
 	got := p.Snapshot()
 	after, marks, versions := got.After()
-	if got.RouteVersion() != 5 || after[1] != 0 || after[2] != 20 || marks[2] != 3 || versions[1] != -1 || versions[2] != 2 {
+	if got.RouteVersion() != 5 || after[1] != 0 || after[2] != 1020 || marks[2] != 3 || versions[1] != -1 || versions[2] != 2 {
 		t.Errorf("route version %d, after %v, marks %v, versions %v", got.RouteVersion(), after[:3], marks[:3], versions[:3])
 	}
 }
@@ -120,37 +120,53 @@ func TestCursorForgetsKeysThatWaitFurtherOn(t *testing.T) {
 // The mark stays below the lowest row that was not published.
 func TestMarkStopsBelowTheLowestRowLeft(t *testing.T) {
 	p := New(1, 1)
-	b, _ := claimOf(p, Bucket{}, Routes{}, 9, row(1, "a", false), row(2, "b", false), row(3, "c", false), row(4, "d", false))
+	b, _ := claimOf(p, Bucket{}, Routes{}, 9, row(1001, "a", false), row(1002, "b", false), row(1003, "c", false), row(1004, "d", false))
 	b.Settled([]outbox.ClaimedRow{b.Rows[0], b.Rows[2]})
-	if _, read := claimOf(p, Bucket{}, Routes{}, 9); read.After != 1 {
-		t.Errorf("read after %d, want 1: rows 2 and 4 are left", read.After)
+	if _, read := claimOf(p, Bucket{}, Routes{}, 9); read.After != 1001-512 {
+		t.Errorf("read after %d, want the margin below 1001: rows 1002 and 1004 are left", read.After)
 	}
 }
 
 // A key that fills a batch is left out of every other read, until there is nothing else.
 func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
 	p := New(1, 1)
-	b, _ := claimOf(p, Bucket{}, Routes{}, 2, row(1, "hot", false), row(2, "hot", false))
+	b, _ := claimOf(p, Bucket{}, Routes{}, 2, row(1001, "hot", false), row(1002, "hot", false))
 	b.Settled(b.Rows)
-	b, read := claimOf(p, Bucket{}, Routes{}, 2, row(9, "cold", false))
-	if read != (Read{After: 2, Skip: "hot"}) {
-		t.Errorf("the second read is %+v, want after 2 without the hot key", read)
+	b, read := claimOf(p, Bucket{}, Routes{}, 2, row(1009, "cold", false))
+	if read != (Read{After: 1002, Skip: "hot"}) {
+		t.Errorf("the second read is %+v, want after 1002 without the hot key", read)
 	}
 	b.Settled(b.Rows)
-	b, read = claimOf(p, Bucket{}, Routes{}, 2, row(3, "hot", false), row(4, "hot", false))
-	if read != (Read{After: 2}) {
-		t.Errorf("the third read is %+v, want after 2 with the hot key", read)
+	b, read = claimOf(p, Bucket{}, Routes{}, 2, row(1003, "hot", false), row(1004, "hot", false))
+	if read != (Read{After: 1002 - 512}) {
+		t.Errorf("the third read is %+v, want the margin below 1002 with the hot key", read)
 	}
 	b.Settled(b.Rows)
 	b = NewBatch(p)
-	if reads := b.Reads([]Bucket{{}}, Routes{}); reads[0] != (Read{After: 9, Skip: "hot"}) {
-		t.Errorf("the fourth read is %+v, want after 9 without the hot key", reads[0])
+	if reads := b.Reads([]Bucket{{}}, Routes{}); reads[0] != (Read{After: 1009, Skip: "hot"}) {
+		t.Errorf("the fourth read is %+v, want after 1009 without the hot key", reads[0])
 	}
 	if again := b.Take([]Row{{None: true}}, 2); !again {
 		t.Error("there was nothing else, and the hot key's rows are not read at once")
 	}
-	if _, read = claimOf(p, Bucket{}, Routes{}, 2); read != (Read{After: 4}) {
-		t.Errorf("the read after that is %+v, want after 4 with the hot key", read)
+	if _, read = claimOf(p, Bucket{}, Routes{}, 2); read != (Read{After: 1004 - 512}) {
+		t.Errorf("the read after that is %+v, want the margin below 1004 with the hot key", read)
+	}
+}
+
+// A sequence that was set back a little gives ids below the mark: those rows come, and
+// first, although new ids have caught up with the mark since the last look.
+func TestRowsOfASequenceThatWasSetBackAreRead(t *testing.T) {
+	p := New(1, 1)
+	p.ValidFor(p.Snapshot(), "s", 1001)
+	b, _ := claimOf(p, Bucket{}, Routes{}, 9, row(1000, "a", false))
+	b.Settled(b.Rows)
+	if !p.ValidFor(p.Snapshot(), "s", 1100) {
+		t.Fatal("the next id is above the mark, and the positions are dropped")
+	}
+	b, read := claimOf(p, Bucket{}, Routes{}, 9, row(900, "a", false), row(1001, "a", false))
+	if read.After >= 900 || !slices.Equal(ids(b), []int64{900, 1001}) {
+		t.Errorf("read after %d, taken %v: want 900 and 1001", read.After, ids(b))
 	}
 }
 

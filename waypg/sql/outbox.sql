@@ -88,11 +88,10 @@ VALUES ((SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallin
 -- name: settings
 -- The settings of a claim's transaction, the name of its transport, and the server's identity. The statistics of an outbox are always
 -- wrong, so the plan is pinned; and without jit = off the cost of a disabled plan would have each claim
--- compiled. A plan that holds for all values is made once. Another server, a truncated table or a sequence
--- that went back gives ids anew: marks are worth nothing then.
+-- compiled. A plan that holds for all values is made once. Another server or a truncated table gives ids anew:
+-- marks are worth nothing then.
 SELECT coalesce((SELECT t.name FROM public.waybill_transport AS t WHERE t.id = $2::smallint), ''),
        pg_postmaster_start_time(), pg_relation_filenode('public.waybill_outbox'::regclass),
-       (SELECT s.last_value + s.is_called::int FROM public.waybill_outbox_id_seq AS s),
        set_config('idle_in_transaction_session_timeout', $1::text, true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
@@ -121,8 +120,9 @@ FROM  (SELECT b.bucket
 -- name: claim_state
 -- The blocked keys and routes by which the rows of the locked buckets are read, the number of buckets, and
 -- whether delayed messages are due. It is read after the buckets are locked: no other transaction blocks a key
--- of theirs from then on, though one may be unblocked.
-SELECT public.waybill_buckets(), t.route_version,
+-- of theirs from then on, though one may be unblocked. A next id that went back shows that ids begin anew. The
+-- sequence is locked after the table, as by TRUNCATE.
+SELECT public.waybill_buckets(), (SELECT s.last_value + s.is_called::int FROM public.waybill_outbox_id_seq AS s), t.route_version,
        ARRAY(SELECT r.route FROM public.waybill_outbox_blocked AS r WHERE r.transport = t.id AND r.route <> ''),
        EXISTS (SELECT 1 FROM public.waybill_delayed AS d WHERE d.due_at <= now()),
        l.bucket, coalesce(v.version, 0),
