@@ -27,9 +27,9 @@ type Options struct {
 	Rounds int
 	// Cases are those of Cases to measure. None means all.
 	Cases []string
-	// Rows is how many messages a round of relay relays, wait while dispatch is
-	// measured beside a relay, or wait at the most for a claim; and the size of the
-	// load in all cases of starve, where 0 means each case's default.
+	// Rows is the number of messages: of a relay round, of the backlog in dispatch
+	// beside a relay, of the largest backlog in claim, and of the load in starve,
+	// where 0 means each case's default.
 	Rows int
 	// Keys is how many keys messages have. Relay measures its cases with 0.
 	Keys int
@@ -139,18 +139,19 @@ type Result struct {
 	Latency          *quantiles `json:"latency,omitempty"`
 	YardstickLatency *quantiles `json:"yardstick_latency,omitempty"`
 	BareLatency      *quantiles `json:"bare_latency,omitempty"`
-	MaxSlowest       float64    `json:"max_slowest_ms,omitempty"` // the slowest that is wanted at the most
+	MaxSlowest       float64    `json:"max_slowest_ms,omitempty"` // target: Slowest at the most
 }
 
 // A side does its work once and returns how much that was and how long it took,
 // without preparations.
 type side func(ctx context.Context) (done int, took time.Duration, err error)
 
-// sideNames are the names of the sides in profiles and progress. The third is
-// missing in cases without it.
+// sideNames are the names of the sides in profiles and progress. Some cases have
+// only the first two.
 var sideNames = []string{"waybill", "yardstick", "bare"}
 
-// race measures the sides in turns. Profiles tell them apart by the label side.
+// race measures the sides in rotating order. The label side tells them apart in
+// profiles.
 func race(ctx context.Context, opt Options, res Result, sides ...side) (Result, error) {
 	rates, ratios := make([][]float64, len(sides)), make([][]float64, len(sides))
 	for round := range opt.Rounds + 1 {

@@ -17,7 +17,8 @@ const writers = 8
 const pause = 5 * time.Millisecond
 
 // besideRelay measures transactions with one message while a relay drains a
-// backlog, against inserts into the table of a yardstick and its relay.
+// backlog, against inserts into a yardstick's table while the yardstick's relay
+// drains it.
 func besideRelay(ctx context.Context, p place, opt Options) (_ Result, err error) {
 	broker, err := newBroker(opt)
 	if err != nil {

@@ -46,10 +46,10 @@ func openBroker(url string) (_ *broker, err error) {
 	return b, nil
 }
 
-// lazy keeps the messages of the queue on disk, as all classic queues of RabbitMQ
-// do from 3.12 on. A turn of relay has no consumer, and an older server collects the
-// messages in its memory as garbage, over and over: more than half of its work, and
-// different in each round.
+// lazy keeps the messages of the queue on disk, as all classic queues do from
+// RabbitMQ 3.12 on. A round of relay has no consumer, and an older server
+// repeatedly garbage-collects the messages in its memory: more than half of its
+// work, and different in each round.
 var lazy = amqp.Table{"x-queue-mode": "lazy"}
 
 func second[T any](_ T, err error) error { return err }

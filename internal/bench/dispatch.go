@@ -20,9 +20,9 @@ var messages = []struct {
 	many int
 }{{"one", 1}, {"two", 2}, {"five", 5}}
 
-// Dispatch measures transactions with a business row and one message, or several,
-// against the same with an insert of the same columns without a lock, and with one
-// into bare's table; and while a relay drains, against both yardsticks.
+// Dispatch measures transactions with a business row and one or several messages,
+// against inserts of the same columns without a lock and against inserts into
+// bare's table; and while a relay drains, against both yardsticks.
 func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
@@ -70,7 +70,7 @@ type sold struct {
 func (sold) MessageName() string    { return "order.sold" }
 func (m sold) PartitionKey() string { return m.Customer }
 
-// large is a message of about 1 MB. The name is that of loaded rows.
+// large is a message of about 1 MB, with the name of loaded rows.
 type large struct {
 	Customer, Note string
 }

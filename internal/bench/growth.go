@@ -71,8 +71,8 @@ func (b *backlog) claim(ctx context.Context) (n int, took time.Duration, err err
 	return n, time.Since(start), err
 }
 
-// settle claims a batch and settles it: as published or, with a fail, with the
-// failures that it returns of the rows.
+// settle claims a batch and settles it: all rows as published or, with a fail, only
+// the failures that fail returns.
 func (b *backlog) settle(ctx context.Context, part outbox.Part, fail func(row outbox.ClaimedRow) (outbox.Failure, bool)) (n int, err error) {
 	claim, err := b.store().Claim(ctx, outbox.DefaultTransport, part, outbox.ClaimLimit{Rows: b.opt.batch(), Bytes: 2 << 20})
 	if err != nil || len(claim.Rows()) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A table is one that rows are loaded into.
+// A table is the name of a table that rows are loaded into.
 type table string
 
 const (
@@ -23,7 +23,7 @@ const (
 )
 
 // A yardstick is a relay written by hand: its table, the columns that it reads, and
-// how it publishes a row.
+// its publish function.
 type yardstick struct {
 	table
 	columns, order string
@@ -32,7 +32,8 @@ type yardstick struct {
 }
 
 var (
-	// ideal publishes all properties that waybill does, oldest first.
+	// ideal publishes the oldest rows first, with all properties that waybill
+	// sends.
 	ideal = yardstick{"ideal", "id, message_id, message_name, partition_key, headers, body, created_at", "ORDER BY id", row.publish,
 		func(r *row) []any { return []any{&r.id, &r.message, &r.name, &r.key, &r.headers, &r.body, &r.created} }}
 	// bare publishes a name and a body to a queue, through the default exchange.
@@ -108,8 +109,8 @@ func confirming(url string, n int) (chs []*amqp.Channel, closeAll func() error, 
 	return chs, closeAll, nil
 }
 
-// relays run a yardstick, once over each channel, until no row is left or, with a
-// pause, until ctx ends. Exchange and queue have the same name.
+// relays runs a yardstick's relay once per channel, until no row is left or, with a
+// pause, until ctx ends. to names both the exchange and the queue.
 func (y yardstick) relays(ctx context.Context, p place, chs []*amqp.Channel, to string, pause time.Duration) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(chs))

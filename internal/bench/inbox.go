@@ -22,9 +22,9 @@ import (
 type inboxPlace interface {
 	place
 	handle(bus *waybill.Bus, opts ...inbox.Option)
-	// handleByHand handles messages in one transaction. The dedup rows of ideal go to
-	// {}seen, with a savepoint for each of several messages; those of bare to
-	// {}seen_bare, without.
+	// handleByHand handles messages in one transaction. The dedup rows of ideal go
+	// to {}seen, with a savepoint for each of several messages; the dedup rows of
+	// bare go to {}seen_bare, without savepoints.
 	handleByHand(ctx context.Context, y yardstick, ids []string, ms []sold) error
 	// clearInbox empties the tables, effects counts the orders and those that
 	// differ.
@@ -91,7 +91,7 @@ type consumers struct {
 	inboxPlace
 	broker    *broker
 	opt       Options
-	yardstick yardstick // of each and grouped
+	yardstick yardstick // for each and grouped
 }
 
 // round fills the queue, runs consume and checks its effects.

@@ -19,10 +19,10 @@ import (
 // pace is the pause between the transactions of latency: 50 a second.
 const pace = 20 * time.Millisecond
 
-// Latency measures the time from a commit to the arrival at a consumer, of one
-// message at a time, against a client that publishes after its commit and would
-// lose the message if it died in between, and against bare, which polls. The ratio
-// is that of the 99th percentiles: less is better.
+// Latency measures the time from a commit to the arrival at a consumer, one message
+// at a time, against a client that publishes after its commit (a crash in between
+// loses the message), and against bare, which polls. The ratio compares 99th
+// percentiles: less is better.
 func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
@@ -74,7 +74,7 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 	return results, nil
 }
 
-// compare measures the sides in turns. Ratios are those of the 99th percentiles.
+// compare measures the sides in rotating order. Ratios compare 99th percentiles.
 func compare(ctx context.Context, opt Options, res Result, sides ...func(ctx context.Context) (quantiles, error)) (_ Result, err error) {
 	of := make([][]quantiles, len(sides))
 	for round := range opt.Rounds {
@@ -105,12 +105,12 @@ func compare(ctx context.Context, opt Options, res Result, sides ...func(ctx con
 type quantiles struct {
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
-	// Slowest is the longest of all.
+	// Slowest is the maximum.
 	Slowest float64 `json:"slowest_ms"`
-	// Drained is when the last message of a load beside was published, in seconds
-	// from the start.
+	// Drained is the arrival time of the load's last message, in seconds from the
+	// start.
 	Drained float64 `json:"load_published_s,omitempty"`
-	// The longest between two messages of a key, where that is measured.
+	// Pause is the longest gap between two messages of a key, where measured.
 	Pause float64 `json:"longest_pause_ms,omitempty"`
 }
 
@@ -134,16 +134,16 @@ type latency struct {
 	every  time.Duration // a transaction
 	burst  int           // messages in it
 	apart  int           // so many keys' messages are not measured
-	keys   []string      // nil means opt.Keys of them
+	keys   []string      // nil means opt.Keys keys
 	load   load
 }
 
-// A load is published beside the messages of latency.
+// A load is a number of messages that are published beside the measured ones.
 type load struct {
-	n       int                             // its messages
+	n       int                             // messages
 	prepare func(ctx context.Context) error // runs before the relay starts
 	start   func(ctx context.Context) error // runs beside the first message; may be nil
-	// commits measures the time of a commit in place of that to the arrival.
+	// commits measures the duration of a commit instead of the time to the arrival.
 	commits bool
 }
 
@@ -213,8 +213,8 @@ func (l latency) published(ctx context.Context) (_ quantiles, err error) {
 	})
 }
 
-// measure commits at its pace for opt.Slice, and waits for all that it committed.
-// A message that is there before its commit was answered counts as 0.
+// measure commits at its pace for opt.Slice, and waits for every committed message.
+// A message that arrives before its commit returns counts as 0.
 func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publish func(m sold) error) (quantiles, error) {
 	n := int(l.opt.Slice/l.every) * l.burst
 	committed, arrived := make([]time.Time, n), make([]time.Time, n)
@@ -348,7 +348,7 @@ func longestPause(arrived []time.Time, keys int) (longest float64) {
 	return longest
 }
 
-// quantilesOf sorts what took so many milliseconds.
+// quantilesOf returns the quantiles of durations in milliseconds, and sorts them.
 func quantilesOf(took []float64) quantiles {
 	slices.Sort(took)
 	n := len(took)

@@ -49,7 +49,8 @@ func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err er
 		return nil, err
 	}
 	return p, p.exec(ctx,
-		// The outboxes of the yardsticks: one with the same columns, and one without.
+		// The yardsticks' outboxes: ideal with the columns of a message, bare with
+		// its name and body alone.
 		`CREATE TABLE {}ideal (id bigint AUTO_INCREMENT PRIMARY KEY, message_id binary(16) NOT NULL, message_name varchar(190) NOT NULL,
 			partition_key varchar(255) NOT NULL, headers json NOT NULL, body longblob NOT NULL, created_at datetime(6) NOT NULL)`,
 		`CREATE TABLE {}bare (id bigint AUTO_INCREMENT PRIMARY KEY, message_name varchar(190) NOT NULL, body longblob NOT NULL)`,
@@ -90,8 +91,8 @@ func (p *mysql) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// clear truncates the tables of the yardsticks. From the outbox it deletes, because
-// ids must not begin anew, and leaves the sentinels.
+// clear truncates the yardsticks' tables. In the outbox it deletes all but the
+// sentinel rows, because ids must not restart.
 func (p *mysql) clear(ctx context.Context) error {
 	return p.exec(ctx, "DELETE FROM {}outbox WHERE id > 0", "DELETE FROM {}outbox_unkeyed WHERE id > 0", "TRUNCATE {}plain", "TRUNCATE {}ideal", "TRUNCATE {}bare", "TRUNCATE {}orders")
 }
@@ -102,8 +103,8 @@ func (p *mysql) close() error {
 	return errors.Join(droptables.WithPrefix(ctx, p.db.Pool(), p.prefix), p.db.Close())
 }
 
-// transactions sets InTx, and Dispatch in a transaction of the caller's own,
-// against an insert without a lock by the same client.
+// transactions compares InTx, and DispatchAll in a caller's transaction, with an
+// insert without a lock by the same client.
 func (p *mysql) transactions() []transaction {
 	return []transaction{
 		{name: "InTx", waybill: p.inTx, plain: p.plain},

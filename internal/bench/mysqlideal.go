@@ -19,7 +19,7 @@ import (
 func (p *mysql) load(ctx context.Context, r rows, into table) error {
 	columns, more, name := "", "", "order.placed"
 	add := func(names, values string) { columns, more = columns+", "+names, more+", "+values }
-	if into != bare.table { // the ids are UUIDs that count
+	if into != bare.table { // message ids are UUIDs that end in the row number
 		add("message_id, headers, created_at", "UNHEX(CONCAT('019000000000700080', LPAD(HEX(i), 14, '0'))), JSON_OBJECT(), UTC_TIMESTAMP(6)")
 	}
 	if into == outboxTable || into == ideal.table {
@@ -101,7 +101,7 @@ func scanners(columns []any) []any {
 	return columns
 }
 
-// utc is a time as the server sends it.
+// utc scans a DATETIME, which the server sends as text in UTC.
 type utc time.Time
 
 func (t *utc) Scan(src any) error {

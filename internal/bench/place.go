@@ -24,23 +24,25 @@ type place interface {
 	// waking opens the same outbox as processes that tell each other of commits;
 	// without a hears where the database cannot.
 	waking(ctx context.Context) (waking, error)
-	// load writes rows, and tidy has the server clean up and count a table.
+	// load inserts rows; tidy vacuums (PostgreSQL) and analyzes a table.
 	load(ctx context.Context, r rows, into table) error
 	tidy(ctx context.Context, t table) error
-	// byHand relays one batch of a yardstick: it claims free rows, publishes all of
-	// them at once and deletes them when all are confirmed. It keeps no order and has
-	// no remedy for failures. Zero means that no row was left. Without a channel
-	// nothing is published.
+	// byHand relays one batch of a yardstick: it claims unlocked rows, publishes
+	// all of them at once and deletes them when all are confirmed. It keeps no
+	// order and has no remedy for failures. n is 0 when no row is left. Without a
+	// channel it publishes nothing.
 	byHand(ctx context.Context, y yardstick, ch *amqp.Channel, to string) (n int, err error)
-	// transactions are the kinds that dispatch is measured with, and against.
+	// transactions are the kinds of transaction that dispatch measures, each with
+	// its yardstick.
 	transactions() []transaction
 	// insert writes a business row and messages for a yardstick.
 	insert(ctx context.Context, y yardstick, ms []sold) error
-	// delay dispatches messages for the next day, and makeDue makes all due now.
+	// delay dispatches messages that are due in a day; makeDue makes all delayed
+	// messages due.
 	delay(ctx context.Context, ms []large) error
 	makeDue(ctx context.Context) error
-	// snapshot keeps the server from removing what is deleted from now on. It is
-	// an error of release if it did not last.
+	// snapshot holds a read snapshot, which keeps the server from purging rows
+	// deleted later. release returns an error if the server has ended it.
 	snapshot(ctx context.Context) (release func() error, err error)
 	// target is the ratio that dispatch of so many messages at once should reach.
 	target(messages int) float64

@@ -65,7 +65,8 @@ func newPostgres(ctx context.Context, opt Options, schema string) (_ *postgres, 
 		return nil, err
 	}
 	return p, p.exec(ctx,
-		// The outboxes of the yardsticks: one with the same columns, and one without.
+		// The yardsticks' outboxes: ideal with the columns of a message, bare with
+		// its name and body alone.
 		`CREATE TABLE {}.ideal (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id uuid NOT NULL, message_name text NOT NULL,
 			partition_key text NOT NULL, headers jsonb NOT NULL, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`,
 		`CREATE TABLE {}.bare (id bigserial PRIMARY KEY, message_name text NOT NULL, body bytea NOT NULL)`,
@@ -116,9 +117,8 @@ func (p *postgres) close() error {
 
 func (p *postgres) target(int) float64 { return 0.85 }
 
-// transactions sets InTx against an insert with COMMIT in its round trip, and
-// Dispatch in a transaction of the caller's own against an insert and a separate
-// COMMIT.
+// transactions compares InTx with an insert and COMMIT in one round trip, and
+// DispatchAll in a caller's transaction with an insert and a separate COMMIT.
 func (p *postgres) transactions() []transaction {
 	return []transaction{
 		{name: "InTx", waybill: p.inTx, plain: p.plainOneTrip},
@@ -182,7 +182,7 @@ func (p *postgres) plainOneTrip(ctx context.Context, ms []sold) error {
 	return p.oneTrip(ctx, ms[0], b)
 }
 
-// oneTrip inserts an order, and sends a batch in one round trip with COMMIT.
+// oneTrip inserts an order, then sends a batch in one round trip with COMMIT.
 func (p *postgres) oneTrip(ctx context.Context, m sold, batch *pgx.Batch) error {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {

@@ -31,9 +31,9 @@ var relayCases = []relayCase{
 }
 
 // Relay measures a relay against ideal, or with a single key against a client that
-// waits for each confirmation, and against bare. Rows are loaded before each
-// round, and what arrived is counted and its order checked after it. With
-// opt.Keys it has one case, of so many keys.
+// waits for each confirmation, and against bare. Rows are loaded before each round;
+// after it the arrived messages are counted, and their order is checked for the
+// sides that keep one. With opt.Keys it has one case, with that many keys.
 func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
@@ -116,14 +116,14 @@ func (r relaying) measure(ctx context.Context) (_ Result, err error) {
 	}, best, r.yardstick(bare))
 }
 
-// prepare loads the rows of a turn.
+// prepare loads the rows of one side's round.
 func (r relaying) prepare(ctx context.Context, into table) error {
 	err := loadAll(ctx, r.place, rows{first: 1, n: r.opt.Rows, keys: r.keys, zipf: r.zipf}, into)
-	runtime.GC() // the garbage of loading is not the relay's
+	runtime.GC() // so that the relay does not collect the garbage of loading
 	return err
 }
 
-// timed runs one side and then checks what it has sent.
+// timed runs one side and then checks the messages that arrived.
 func (r relaying) timed(ctx context.Context, ordered bool, run func() error) (int, time.Duration, error) {
 	start := time.Now()
 	err := run()

@@ -31,13 +31,13 @@ const (
 	loadKeys    = 1_000_000        // the first key of a load; live keys are below
 	retryIn     = 30 * time.Minute // longer than a case
 	livePace    = 10 * time.Millisecond
-	starveRatio = 2 // at the most
+	starveRatio = 2 // target: at the most
 )
 
 var errRefused = errors.New("refused by the benchmark")
 
-// Starve measures live messages, idle looks and claims beside loads that other
-// messages must not wait for, against the same without the load.
+// Starve measures live messages, idle claims and keyed claims beside a load that
+// must not delay them, against the same without the load.
 func Starve(ctx context.Context, opt Options) (results []Result, err error) {
 	for _, c := range starveCases {
 		if !opt.Wants(c.name) {
@@ -52,7 +52,7 @@ func Starve(ctx context.Context, opt Options) (results []Result, err error) {
 	return results, nil
 }
 
-// releasedKeys releases parked keys while live messages pass.
+// releasedKeys releases parked keys while live messages are relayed.
 func releasedKeys(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return live(ctx, opt, Result{Case: "starve, " + name, MaxRatio: starveRatio}, size, func(b *backlog) (load, []string) {
 		prepare := func(ctx context.Context) error {
@@ -71,8 +71,8 @@ func releasedKeys(ctx context.Context, opt Options, name string, size int) ([]Re
 	})
 }
 
-// largeDelayed has delayed messages of 1 MB fall due at once, and measures the
-// commits of live messages.
+// largeDelayed makes delayed messages of 1 MB due at once, and measures the commits
+// of live messages.
 func largeDelayed(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return live(ctx, opt, Result{Case: "starve, " + name + ", commits", MaxSlowest: 1000}, size, func(b *backlog) (load, []string) {
 		prepare := func(ctx context.Context) error {
@@ -92,7 +92,8 @@ func largeDelayed(ctx context.Context, opt Options, name string, size int) ([]Re
 	})
 }
 
-// hotKey has a backlog of one key, and live messages of other keys in its bucket.
+// hotKey measures live messages of other keys in the bucket of a key with a
+// backlog.
 func hotKey(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return live(ctx, opt, Result{Case: "starve, " + name, MaxSlowest: 1000}, size, func(b *backlog) (load, []string) {
 		var keys []string
@@ -109,7 +110,7 @@ func hotKey(ctx context.Context, opt Options, name string, size int) ([]Result, 
 	})
 }
 
-// live measures live messages beside a load, against without.
+// live measures live messages with a load and without.
 func live(ctx context.Context, opt Options, res Result, size int, with func(b *backlog) (load, []string)) (_ []Result, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
@@ -154,7 +155,8 @@ func (b *broker) loadQueue() (end func() error, err error) {
 	return end, nil
 }
 
-// waitingUnkeyed has messages without a key wait for a blocked route.
+// waitingUnkeyed measures claims beside messages without a key that wait for a
+// blocked route.
 func waitingUnkeyed(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return looks(ctx, opt, name, size, func(ctx context.Context, b *backlog) error {
 		if err := loadAll(ctx, b.place, rows{first: 1, n: size, keys: 1}, unkeyedTable); err != nil {
@@ -166,7 +168,7 @@ func waitingUnkeyed(ctx context.Context, opt Options, name string, size int) ([]
 			return outbox.Failure{Row: row, Err: errRefused, RetryIn: retryIn, Route: true, Policy: outbox.Block}, first
 		}
 		for before := -1; ; {
-			for range 20 { // claims hold the rows that they meet
+			for range 20 { // each claim holds the rows that it reads
 				if _, err := b.settle(ctx, outbox.Unkeyed, block); err != nil {
 					return err
 				}
@@ -183,7 +185,7 @@ func waitingUnkeyed(ctx context.Context, opt Options, name string, size int) ([]
 	})
 }
 
-// blockedKeys has keys whose heads were refused and are not due.
+// blockedKeys measures claims beside blocked keys, none of them due.
 func blockedKeys(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return looks(ctx, opt, name, size, func(ctx context.Context, b *backlog) error {
 		return b.refuse(ctx, size, func(row outbox.ClaimedRow) outbox.Failure {
@@ -192,7 +194,7 @@ func blockedKeys(ctx context.Context, opt Options, name string, size int) ([]Res
 	})
 }
 
-// refuse loads a row for each of so many keys, and has all of them fail.
+// refuse loads one row for each of the keys, and settles all of them as failed.
 func (b *backlog) refuse(ctx context.Context, keys int, fail func(row outbox.ClaimedRow) outbox.Failure) error {
 	if err := loadAll(ctx, b.place, rows{first: 1, n: keys, keys: keys, firstKey: loadKeys}, outboxTable); err != nil {
 		return err
@@ -210,10 +212,9 @@ func (b *backlog) refuse(ctx context.Context, keys int, fail func(row outbox.Cla
 	return nil
 }
 
-// looks measures idle looks and keyed claims beside rows that wait, against
-// without.
+// looks measures idle and keyed claims with a backlog of waiting rows and without.
 func looks(ctx context.Context, opt Options, name string, size int, load func(ctx context.Context, b *backlog) error) (_ []Result, err error) {
-	var sides [2]*backlog // without and with
+	var sides [2]*backlog // without and with the backlog
 	for i := range sides {
 		p, err := newPlace(ctx, opt)
 		if err != nil {
@@ -255,8 +256,8 @@ func looks(ctx context.Context, opt Options, name string, size int, load func(ct
 	return []Result{result("idle look", idle, Growth{MaxTo: 3}), result("keyed claim", claim, Growth{MaxFactor: starveRatio})}, nil
 }
 
-// look returns the medians of looks at all parts, none of which has a row to
-// publish, and of the claims of a keyed batch, in milliseconds.
+// look returns two medians in milliseconds: of a claim of every part while no row
+// is due, and of the claims of a keyed batch.
 func (b *backlog) look(ctx context.Context) (idle, claim float64, err error) {
 	var looked, claimed []time.Duration
 	for range samples {
@@ -275,7 +276,7 @@ func (b *backlog) look(ctx context.Context) (idle, claim float64, err error) {
 			if n, took, err = b.claim(ctx); err != nil {
 				return 0, 0, err
 			}
-			if n > b.opt.batch()/4 { // not the remainder
+			if n > b.opt.batch()/4 { // not a remainder
 				claimed = append(claimed, took)
 			}
 		}
