@@ -221,8 +221,8 @@ func (c *campaign) run() *report {
 	return r
 }
 
-// calm has relays come and go under load: few, many, few, others. All have the
-// defaults of production.
+// calm starts and stops relays under load: few, many, few, then new ones. All run
+// with production defaults.
 func (c *campaign) calm() {
 	c.t.Helper()
 	c.fleet.add("relay", c.plan.few, false)
@@ -236,13 +236,13 @@ func (c *campaign) calm() {
 	time.Sleep(c.plan.calm / 3)
 	c.fleet.dismiss(c.fleet.of("relay")...)
 	c.fleet.add("relay", c.plan.few, false)
-	// A message that those before them left unsettled is sent again by these.
+	// The new relays republish messages that the stopped ones left unsettled.
 	committed := c.count("committed")
 	c.await("the effects of committed messages", 5*time.Minute, func() bool { return c.count("handled") >= committed })
 }
 
-// quicken replaces the relays by quick ones, which give up after a second. A busy
-// machine can take longer than that: it is a fault of its own.
+// quicken replaces the relays by quick ones, with a publish deadline of one second.
+// On a busy machine a missed deadline is itself a fault.
 func (c *campaign) quicken() {
 	c.t.Helper()
 	c.fleet.dismiss(c.fleet.of("relay")...)
@@ -311,10 +311,11 @@ func (c *campaign) drain() time.Duration {
 	}
 }
 
-// pending counts the messages in the outbox: the ids of other rows there are below 1.
+// pending counts the messages in the outbox: the ids of sentinel rows are below 1.
 func (c *campaign) pending() int { return c.count("waybill_outbox WHERE id > 0") }
 
-// count counts rows. Its own connections break with the server, too.
+// count counts rows. It retries, because a fault of the server breaks its
+// connection, too.
 func (c *campaign) count(from string) (n int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)

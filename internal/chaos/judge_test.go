@@ -130,7 +130,7 @@ func (r *report) judge(e *evidence) {
 	seen := map[string]message{}
 	for _, m := range e.arrived {
 		if m.at >= e.calmUntil {
-			continue // a relay that was killed may have left its copy in the broker's sockets
+			continue // the copy of a killed relay may arrive late from a socket buffer
 		}
 		if first, again := seen[m.id]; again {
 			r.find(&r.CalmDuplicates, "duplicate without a fault: %s %d (%s), sent by %s %v before the faults and by %s %v before them",
