@@ -77,11 +77,11 @@ func (b *rabbit) waiting(context.Context) (int, error) {
 	return q.Messages, err
 }
 
-// restWithin is how long the messages that are left may take to come.
+// restWithin bounds the wait for the messages left in the queue.
 const restWithin = 30 * time.Second
 
-// rest takes the messages that are left. The queue has a single active consumer,
-// so that basic.get is refused.
+// rest consumes the messages left in the queue. It subscribes, because a queue with
+// a single active consumer refuses basic.get.
 func (b *rabbit) rest(ctx context.Context) (ids []waybill.MessageID, err error) {
 	_ = b.Consumer.Close()
 	left, err := b.waiting(ctx)

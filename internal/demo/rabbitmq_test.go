@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/wayamqp"
 )
 
-// What the demo's consumer has not taken is counted as on its way, also on a
-// queue with a single active consumer, which refuses basic.get.
+// Messages that the demo's consumer has not received count as on their way, also on
+// a queue with a single active consumer, which refuses basic.get.
 func TestRestOfTheQueueIsTaken(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
