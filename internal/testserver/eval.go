@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Eval runs an Erlang expression inside a RabbitMQ and returns its value as
-// text: it can do to a queue what no client can, such as suspend its process.
+// Eval runs an Erlang expression inside a RabbitMQ and returns its value as text,
+// for actions that no client offers, such as suspending a queue's process.
 func (s *Server) Eval(expression string) (value string) {
 	s.tb.Helper()
 	s.do("eval", func(in *instance) (err error) { value, err = in.eval(expression); return err })
