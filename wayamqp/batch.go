@@ -9,18 +9,18 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A publishBatch is the state of one call of Publish: it answers every item
-// once, and the publisherConn expires it when its context ends before that.
+// A publishBatch is the state of one Publish call. Each item gets one result; if
+// the context ends first, publisherConn.expire settles the open ones.
 type publishBatch struct {
 	cfg      *Config
 	results  chan<- outbox.Result
-	open     atomic.Int64 // items without an answer
-	watching func() bool  // ends the watch over the context
+	open     atomic.Int64 // items without a result
+	watching func() bool  // stops watching the context
 
 	// Only touched by Publish:
 	conn     *publisherConn
-	channels map[string]*confirmChannel // by exchange; one that ends is not opened again in this batch
-	headers  amqp.Table                 // of the last message; the library does not keep it
+	channels map[string]*confirmChannel // by exchange; a channel that ends is not reopened in this batch
+	headers  amqp.Table                 // of the last message; the library does not retain it
 }
 
 func newPublishBatch(cfg *Config, results chan<- outbox.Result, items int) *publishBatch {
@@ -29,13 +29,15 @@ func newPublishBatch(cfg *Config, results chan<- outbox.Result, items int) *publ
 	return b
 }
 
-// on ties the batch to c until ctx ends. It is called before the first answer.
+// on binds the batch to c, which expires it when ctx ends. It is called before the
+// first result.
 func (b *publishBatch) on(ctx context.Context, c *publisherConn) {
 	b.conn = c
 	b.watching = context.AfterFunc(ctx, func() { c.expire(b, ctx.Err()) })
 }
 
-// done answers an item. With the last one the watch is no longer needed.
+// done sends the result of an item. After the last one the context is no longer
+// watched.
 func (b *publishBatch) done(seq int, err error) {
 	if b.open.Add(-1) == 0 {
 		b.watching()
@@ -43,15 +45,15 @@ func (b *publishBatch) done(seq int, err error) {
 	b.results <- outbox.Result{Seq: seq, Err: err}
 }
 
-// fail answers items that were not sent.
+// fail sends err as the result of items that were not published.
 func (b *publishBatch) fail(items []outbox.Item, err error) {
 	for _, item := range items {
 		b.done(item.Seq, err)
 	}
 }
 
-// write sends one item or answers it. An error means that nothing more can be
-// sent, this item included.
+// write publishes an item or sends its result. An error means that neither this
+// item nor a later one can be published.
 func (b *publishBatch) write(ctx context.Context, item outbox.Item) error {
 	exchange, key := b.cfg.route(item.Record.Name)
 	if b.headers == nil {
@@ -100,7 +102,7 @@ func (b *publishBatch) channel(ctx context.Context, exchange string) (*confirmCh
 	return ch, nil
 }
 
-// pause lets go of the socket while wait waits for the broker.
+// pause flushes and releases the socket while wait blocks on the broker.
 func (b *publishBatch) pause(wait func() error) error {
 	err := b.conn.conn.out.release()
 	defer b.conn.conn.out.hold()

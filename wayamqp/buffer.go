@@ -11,34 +11,32 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A deliveryBuffer holds the messages that the broker has lent to a consumer, by
-// key: a key with a message in flight gives no further one, and a key whose head
-// waits for a retry waits with it. It is pure: it neither waits nor sends, and its
-// owner guards it.
+// A deliveryBuffer holds the consumer's unsettled messages by key: a key with
+// messages in flight yields no more, and messages behind a head that waits for a
+// retry wait too. It does no I/O and no locking; its owner guards it.
 type deliveryBuffer struct {
-	queues map[string]*keyQueue             // each is ready, or timed, or has something in hand
-	ready  []*keyQueue                      // may be lent, oldest first
-	timed  timed                            // whose heads wait for a retry
-	memory map[waybill.MessageID]retryState // what was known of lost deliveries
+	queues map[string]*keyQueue             // each is in ready, in timed, or has messages in flight
+	ready  []*keyQueue                      // deliverable, oldest first
+	timed  timed                            // with heads that wait for a retry
+	memory map[waybill.MessageID]retryState // of deliveries lost with their connection
 }
 
-// A keyQueue has the messages of one key that have arrived, or one message without
-// a key.
+// A keyQueue holds the buffered messages of one key, or one message without a key.
 type keyQueue struct {
 	group string
-	queue []*delivery // not in hand, in order of arrival
-	lent  int         // how many are in hand, those of lost connections included
+	queue []*delivery // not in flight, in order of arrival
+	lent  int         // number in flight, including those of lost connections
 }
 
-// A delivery is one message as the broker lent it. It is the Tag of its
+// A delivery is one message as the broker delivered it. It is the Tag of its
 // waybill.Delivery.
 type delivery struct {
 	consumer *Consumer
 	session  *session
-	tag      uint64 // the broker's, per session
+	tag      uint64 // the delivery tag, per session
 	keys     *keyQueue
 	d        *waybill.Delivery
-	due      time.Time // not lent before
+	due      time.Time // earliest time of the next attempt
 	lent     bool
 }
 
@@ -51,15 +49,16 @@ type retryState struct {
 	until    time.Time
 }
 
-// memoryFor is how long a lost delivery is remembered: it may have gone to
-// another consumer.
+// memoryFor is the lifetime of a retryState: the broker may have delivered the
+// message to another consumer.
 const memoryFor = time.Hour
 
 func newDeliveryBuffer() *deliveryBuffer {
 	return &deliveryBuffer{queues: map[string]*keyQueue{}, memory: map[waybill.MessageID]retryState{}}
 }
 
-// group is what must not be handled twice at once: a key, or a message.
+// group returns the unit that is handled by one worker at a time: the key, or the
+// message itself.
 func group(p *delivery) string {
 	rec := p.d.Record
 	switch {
@@ -89,8 +88,8 @@ func (s *deliveryBuffer) add(p *delivery, now time.Time) {
 	}
 }
 
-// place puts a keyQueue that is neither ready nor timed, and of which nothing is in
-// hand, where it belongs.
+// place files a keyQueue without messages in flight, which is neither ready nor
+// timed: under ready or timed, or nowhere if it is empty.
 func (s *deliveryBuffer) place(l *keyQueue, now time.Time) {
 	switch {
 	case len(l.queue) == 0:
@@ -102,8 +101,8 @@ func (s *deliveryBuffer) place(l *keyQueue, now time.Time) {
 	}
 }
 
-// take lends up to max deliveries, oldest keys first. next is when more will
-// be due; zero when nothing waits.
+// take returns up to max deliveries, longest-ready keys first. next is the earliest
+// retry time, zero if no key waits.
 func (s *deliveryBuffer) take(max int, now time.Time) (ds []*waybill.Delivery, next time.Time) {
 	for len(s.timed) > 0 && !s.timed[0].queue[0].due.After(now) {
 		s.ready = append(s.ready, heap.Pop(&s.timed).(*keyQueue))
@@ -127,7 +126,7 @@ func (s *deliveryBuffer) take(max int, now time.Time) (ds []*waybill.Delivery, n
 	return ds, next
 }
 
-// end takes p out of a worker's hands for good.
+// end marks p as no longer in flight.
 func (s *deliveryBuffer) end(p *delivery, now time.Time) {
 	p.lent = false
 	if p.keys.lent--; p.keys.lent == 0 {
@@ -135,8 +134,8 @@ func (s *deliveryBuffer) end(p *delivery, now time.Time) {
 	}
 }
 
-// back takes p out of a worker's hands and puts it where it was, not to be lent
-// before due. What is lent then is another delivery: p is settled.
+// back returns p to its position in the queue, not to be delivered before due. The
+// queue gets a copy, because p itself is settled.
 func (s *deliveryBuffer) back(p *delivery, failures int, due, now time.Time) {
 	again := *p
 	again.d = &waybill.Delivery{Record: p.d.Record, Failures: failures, Tag: &again}
@@ -146,8 +145,8 @@ func (s *deliveryBuffer) back(p *delivery, failures int, due, now time.Time) {
 	s.end(p, now)
 }
 
-// lose takes p out of a worker's hands after its connection was lost. What is
-// known of it goes over to its copy, whether that has arrived or will.
+// lose ends p, whose connection was lost. Its retry state goes to its redelivered
+// copy in the queue, or to memory until the copy arrives.
 func (s *deliveryBuffer) lose(p *delivery, failures int, due, now time.Time) {
 	rec := p.d.Record
 	if failures > 0 && !rec.ID.IsZero() {
@@ -166,8 +165,8 @@ func (s *deliveryBuffer) remember(rec *waybill.Record, failures int, due, now ti
 	s.memory[rec.ID] = retryState{failures, rec.Headers, due, now.Add(memoryFor)}
 }
 
-// clear empties the buffer after the connection was lost: the broker delivers
-// all of it again. What is in a worker's hands stays.
+// clear empties the queues after the connection was lost: the broker redelivers
+// their messages. Messages in flight stay counted.
 func (s *deliveryBuffer) clear(now time.Time) {
 	maps.DeleteFunc(s.memory, func(_ waybill.MessageID, m retryState) bool { return now.After(m.until) })
 	for name, l := range s.queues {

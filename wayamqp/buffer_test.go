@@ -70,8 +70,9 @@ func TestOneAcknowledgementForAllInOnePiece(t *testing.T) {
 	}
 }
 
-// The law of the buffer: of one key never two calls of take have something in
-// hand, it comes in order, at its time, and in the end all has come.
+// Invariants of the buffer: deliveries of a key in flight come from one call of
+// take, in order and not before they are due, and in the end every message is
+// delivered.
 func TestShelfKeepsTheOrderOfKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -33,42 +33,42 @@ type Config struct {
 	// DialTimeout bounds connecting, login included; zero means 5 s.
 	DialTimeout time.Duration
 
-	// Exchange is the exchange that messages are published to. Empty means the default exchange, with
-	// the name of Queue as the routing key.
+	// Exchange is the exchange that messages are published to. Empty means the
+	// default exchange, with the name of Queue as the routing key.
 	Exchange string
 	// ExchangeType is topic, direct, fanout or headers; empty means topic.
 	ExchangeType string
-	// RoutingKey is what all messages are published with. Empty means the name
-	// of the message.
+	// RoutingKey is the routing key of all messages. Empty means the name of the
+	// message.
 	RoutingKey string
-	// Routes may send messages of a name elsewhere. What it returns empty is as
-	// without it. Nil means that nothing is sent elsewhere.
+	// Routes may route messages of a name elsewhere. An empty result means the
+	// default. Nil routes none elsewhere.
 	Routes func(name string) (exchange, routingKey string)
 	// KeyHeader sends the partition key along as the header x-partition-key, so
 	// that a consumer can keep its order. A consumer without the header and
 	// without KeyOf handles messages of one key side by side.
 	KeyHeader bool
-	// ConfirmWithin is how long the broker may stay silent about a message while
-	// it confirms others that were sent no earlier: then the message alone has
-	// failed, with an *outbox.UnconfirmedError, and the connection stays. It may
-	// take a quarter longer. At least 10 ms; zero means 1 s.
+	// ConfirmWithin bounds the wait for a message's confirmation while the broker
+	// confirms later ones: then this message alone fails, with an
+	// *outbox.UnconfirmedError, and the connection stays. The wait may be a quarter
+	// longer. At least 10 ms; zero means 1 s.
 	ConfirmWithin time.Duration
 
 	// Queue is the queue that messages are received from.
 	Queue string
 	// QueueType is classic or quorum; empty means quorum.
 	QueueType string
-	// SingleActiveConsumer says that the queue gives its messages to one
-	// consumer at a time, so that several workers keep the order of a key, and one
-	// that connects again keeps it, too. KeyHeader implies it for Declare.
+	// SingleActiveConsumer makes the queue deliver to one consumer at a time, which
+	// keeps the order of a key across several workers and across reconnects.
+	// KeyHeader implies it, unless CompetingConsumers is set.
 	SingleActiveConsumer bool
-	// CompetingConsumers says that the queue gives its messages to all consumers
-	// at once, whatever KeyHeader says. Of a key they are then handled in any order.
+	// CompetingConsumers lets the queue deliver to all consumers at once, even with
+	// KeyHeader. Messages of a key are then handled in any order.
 	CompetingConsumers bool
 	// Bindings are declared for Queue.
 	Bindings []Binding
-	// Prefetch is how many messages the broker may have lent to a Consumer,
-	// besides those of keys that wait for a retry; zero means 256.
+	// Prefetch bounds the unacknowledged messages of a Consumer, besides the
+	// messages of keys that wait for a retry; zero means 256.
 	Prefetch int
 	// KeyOf tells the partition key of a message that came without the header
 	// x-partition-key. Nil means that such a message has none.
@@ -142,7 +142,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
-// route says where messages of a name are published.
+// route returns the exchange and routing key for messages of a name.
 func (cfg *Config) route(name string) (exchange, routingKey string) {
 	if cfg.Routes != nil {
 		exchange, routingKey = cfg.Routes(name)

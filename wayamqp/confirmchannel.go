@@ -14,30 +14,29 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// maxUnresolved bounds the unconfirmed publishes of a channel, and so the returns
-// that may come: the library drops a return when there is no room for it, and then
-// takes the message for stored.
+// maxUnresolved bounds the unconfirmed publishes of a channel, and so its unread
+// returns: the library drops a return that finds its buffer full, and the message
+// would count as stored.
 const maxUnresolved = 4096
 
-// A confirmChannel is a channel in confirm mode over which one exchange is
-// published to, so that a channel that the broker closes takes no other exchange
-// along.
+// A confirmChannel is a channel in confirm mode for a single exchange, so that a
+// channel closed by the broker affects no other exchange.
 type confirmChannel struct {
 	conn    *publisherConn
 	ch      *amqp.Channel
 	returns chan amqp.Return
-	slots   chan struct{} // one for each that is unconfirmed
+	slots   chan struct{} // one per unconfirmed publish
 	closed  chan struct{} // closed when the channel has ended
 
-	mu      sync.Mutex  // guards what follows
+	mu      sync.Mutex  // guards the fields below
 	pending []*publish  // unconfirmed, in the order of sending; nil once the channel has ended
-	silent  int         // how many of them were answered as unconfirmed
-	err     *amqp.Error // how it ended
+	silent  int         // number of pending that were answered as unconfirmed
+	err     *amqp.Error // the reason of the end
 }
 
-// A publish is one record on its way to the broker.
+// A publish is one record in flight to the broker.
 type publish struct {
-	id            string // of the message
+	id            string // the message id
 	seq           int
 	batch         *publishBatch
 	exchange, key string
@@ -46,8 +45,8 @@ type publish struct {
 	confirm  *amqp.DeferredConfirmation // nil until it is written
 	mark     mark
 	returned *amqp.Return
-	resolved bool // it is pending no more
-	answered bool // as unconfirmed: whatever comes now is ignored
+	resolved bool // no longer pending
+	answered bool // as unconfirmed; a late confirmation is ignored
 }
 
 func (p *publish) answer(err error) { p.batch.done(p.seq, err) }
@@ -73,7 +72,7 @@ func (c *confirmChannel) isClosed() bool {
 	}
 }
 
-// slot waits until there is room for p.
+// slot waits for a free slot for p.
 func (c *confirmChannel) slot(ctx context.Context, p *publish) error {
 	select {
 	case c.slots <- struct{}{}:
@@ -91,8 +90,8 @@ func (c *confirmChannel) send(ctx context.Context, p *publish, msg amqp.Publishi
 		p.answer(c.unsent(p))
 		return
 	}
-	// From here on p is answered when ctx ends. If it has ended just before, the
-	// watch has not seen p, and p must not be sent.
+	// From here on expire answers p when ctx ends. If ctx ended just before, expire
+	// has not seen p, and p must not be sent.
 	if ctx.Err() != nil {
 		if c.remove(p) {
 			p.answer(unavailable("publish", ctx.Err()))
@@ -104,7 +103,8 @@ func (c *confirmChannel) send(ctx context.Context, p *publish, msg amqp.Publishi
 	case err == nil:
 		c.written(p, confirm)
 	case errors.Is(err, amqp.ErrClosed):
-		// Nothing was written, or not all of it. The end is being told.
+		// Written in part or not at all. The channel's end is being notified and
+		// answers p.
 		<-c.closed
 	default:
 		c.conn.broken(err)
@@ -123,7 +123,7 @@ func (c *confirmChannel) add(p *publish) bool {
 	return true
 }
 
-// written says which confirmation is p's. It may have come already.
+// written records p's confirmation, which may have arrived already.
 func (c *confirmChannel) written(p *publish, confirm *amqp.DeferredConfirmation) {
 	c.mu.Lock()
 	p.confirm = confirm
@@ -135,8 +135,8 @@ func (c *confirmChannel) written(p *publish, confirm *amqp.DeferredConfirmation)
 	}
 }
 
-// remove takes back p, which was not written. It reports false when p has been
-// answered with the end of the channel.
+// remove withdraws p, which was not written. It returns false if the channel's end
+// has answered p.
 func (c *confirmChannel) remove(p *publish) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +149,7 @@ func (c *confirmChannel) remove(p *publish) bool {
 	return true
 }
 
-// unsent says why p was not sent on a channel that has ended.
+// unsent returns the error of p, which was not sent because the channel has ended.
 func (c *confirmChannel) unsent(p *publish) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,9 +162,9 @@ func (c *confirmChannel) unsent(p *publish) error {
 	return unavailable("not sent", c.err)
 }
 
-// resolveConfirms answers all whose confirmation has come. The library hands
-// over a return before it resolves the confirmation of the same message: a
-// return that is taken in only now still counts.
+// resolveConfirms answers the publishes whose confirmation has arrived. The library
+// delivers a return before it resolves the confirmation of the same message, so a
+// return that is read only now still counts.
 func (c *confirmChannel) resolveConfirms() {
 	c.mu.Lock()
 	var decided []*publish
@@ -176,8 +176,7 @@ func (c *confirmChannel) resolveConfirms() {
 	if !mutant.Active(mutant.ReturnsNotDrained) && !mutant.Active(mutant.ConfirmBeforeReturn) {
 		c.drainReturns()
 	}
-	// A confirmation that was resolved because the channel has ended is no nack:
-	// the end answers it.
+	// A confirmation resolved by the channel's end is no nack: end answers it.
 	ended := c.ch.IsClosed()
 	decided = slices.DeleteFunc(decided, func(p *publish) bool {
 		p.resolved = p.returned != nil || p.confirm.Acked() || !ended
@@ -204,8 +203,8 @@ func (c *confirmChannel) resolveConfirms() {
 	}
 }
 
-// decided reports whether p's confirmation has come, or will not come any more.
-// The channel's mu is held.
+// decided reports whether p's confirmation was resolved, by the broker or by the
+// channel's end. The channel's mu is held.
 func (p *publish) decided() bool {
 	if p.confirm == nil {
 		return false
@@ -218,7 +217,7 @@ func (p *publish) decided() bool {
 	}
 }
 
-// outcome judges what the broker has confirmed or returned.
+// outcome is the result of a confirmed or returned publish.
 func (p *publish) outcome() error {
 	switch r := p.returned; {
 	case r != nil:
@@ -229,10 +228,10 @@ func (p *publish) outcome() error {
 	return nil
 }
 
-// drainReturns takes in the returns that have arrived, without waiting. A return
-// counts for every pending publish of its message to its routing key: of two
-// copies in flight, either may be the one that was returned, and the other one
-// may be published again without harm. mu is held.
+// drainReturns reads the buffered returns without waiting. A return counts for
+// every pending publish of its message to its routing key: of two copies in flight
+// either may be the returned one, and publishing the other again does no harm. mu
+// is held.
 func (c *confirmChannel) drainReturns() {
 	for {
 		select {
@@ -251,14 +250,14 @@ func (c *confirmChannel) drainReturns() {
 	}
 }
 
-// declareSilent answers the silent publishes, and keeps their places until their
-// confirmations come or the channel ends.
+// declareSilent answers the silent publishes as unconfirmed. Their slots stay taken
+// until their confirmations arrive or the channel ends.
 func (c *confirmChannel) declareSilent(l sighting) {
 	c.declareUnconfirmed(func(p *publish) bool { return l.silent(p.mark) })
 }
 
-// state reports whether the broker is silent about some publishes, and whether
-// others have come to a halt.
+// state reports whether some publishes were answered as unconfirmed, and whether
+// some unanswered ones have halted.
 func (c *confirmChannel) state(l sighting) (silent, halted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,8 +265,8 @@ func (c *confirmChannel) state(l sighting) (silent, halted bool) {
 	return c.silent > 0, halted
 }
 
-// expire answers those of b that were overtaken, unless the broker blocks
-// publishers, and counts the others that are unconfirmed.
+// expire answers the overtaken publishes of b as unconfirmed, unless the broker
+// blocks publishers, and counts the remaining unconfirmed ones of b.
 func (c *confirmChannel) expire(b *publishBatch, blocked bool) (left int) {
 	if !blocked {
 		c.declareUnconfirmed(func(p *publish) bool { return p.batch == b && c.conn.progress.overtaken(p.mark) })
@@ -282,7 +281,7 @@ func (c *confirmChannel) expire(b *publishBatch, blocked bool) (left int) {
 	return left
 }
 
-// declareUnconfirmed answers the written publishes that which selects.
+// declareUnconfirmed answers the written publishes selected by which.
 func (c *confirmChannel) declareUnconfirmed(which func(*publish) bool) {
 	c.mu.Lock()
 	var chosen []*publish
@@ -303,7 +302,7 @@ func (c *confirmChannel) declareUnconfirmed(which func(*publish) bool) {
 	}
 }
 
-// ended hears of the channel's end from the library.
+// ended handles the library's notification of the channel's end.
 func (c *confirmChannel) ended(e *amqp.Error) {
 	if !isSoft(e) {
 		c.conn.end(e, c.conn.conn.cutFor())
@@ -316,8 +315,8 @@ func (c *confirmChannel) ended(e *amqp.Error) {
 	}
 }
 
-// end closes the books: it answers what the broker has decided and returns what
-// it has not. A second call returns nothing.
+// end answers the publishes that the broker has acked or returned, and returns the
+// rest. A second call returns nothing.
 func (c *confirmChannel) end(e *amqp.Error) (lost []*publish) {
 	c.mu.Lock()
 	if c.pending == nil {

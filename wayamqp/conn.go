@@ -10,13 +10,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A conn is one connection to the broker together with the socket beneath it.
-// A blocked socket can only be ended there: the library's calls, Close
-// included, ignore their contexts.
+// A conn is one connection to the broker and its socket. Only closing the socket
+// ends a blocked call: the library's calls, Close included, ignore their contexts.
 type conn struct {
 	client *amqp.Connection
 	raw    net.Conn
-	out    *socket // what the library has for raw
+	out    *socket // wraps raw for the library
 
 	mu    sync.Mutex
 	cause error // why it was cut, guarded by mu
@@ -72,8 +71,7 @@ func dial(ctx context.Context, cfg Config) (*conn, error) {
 	return w, nil
 }
 
-// cut ends the connection at once. What was written and not yet sent is not
-// sent any more.
+// cut ends the connection at once. Written bytes that were not sent are lost.
 func (w *conn) cut(cause error) {
 	w.because(cause)
 	w.drop()
@@ -108,7 +106,7 @@ func (w *conn) close(cause error) {
 	w.because(cause)
 	grace := time.AfterFunc(closeGrace, func() { w.cut(cause) })
 	defer grace.Stop()
-	_ = w.client.Close() // it is over either way
+	_ = w.client.Close() // closed either way
 	_ = w.raw.Close()
 }
 

@@ -11,26 +11,24 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A Consumer receives from one queue over its own connection, which it makes when
-// it is first asked and makes anew after it was lost. Its methods
-// may be called concurrently. To keep the order of keys the queue needs a single
-// active consumer: several Consumers of another queue share its messages whatever
-// their keys, and even a single one that connects again may be lent later messages
-// before the broker has taken the earlier ones back. A Consumer that receives
-// messages with keys from such a queue logs a warning, unless its Config has
-// CompetingConsumers.
+// A Consumer receives from one queue over its own connection, which it opens on the
+// first Receive and reopens after a loss. Its methods may be called concurrently.
+// To keep the order of keys the queue needs a single active consumer: several
+// Consumers of another queue share its messages whatever their keys, and even a
+// single one that reconnects may get later messages before the broker has requeued
+// the earlier ones. A Consumer that receives messages with keys from such a queue
+// logs a warning, unless its Config has CompetingConsumers.
 //
-// What fails is retried in place: it stays lent to the Consumer, which lends it
-// again after the delay, and what has arrived of its key waits behind it. So
-// that such keys do not stop the others when they fill the prefetch, the
-// Consumer then takes messages beyond it, up to eight times as many in all. A
-// queue with a single active consumer does not give them: there a few failing
-// keys with many messages stop the queue, until they succeed or Prefetch is
-// raised.
+// A failed message is retried in place: it stays unacknowledged, the Consumer
+// delivers it again after the delay, and later messages of its key wait behind it.
+// So that such keys do not stop other keys when they fill the prefetch, the
+// Consumer then takes messages beyond it, up to eight times as many in all. A queue
+// with a single active consumer does not deliver them: there a few failing keys
+// with many messages stop the queue, until they succeed or Prefetch is raised.
 //
-// The broker takes everything back from a consumer that keeps one message for
-// longer than its consumer_timeout, 30 minutes by default, and delivers it
-// again; the Consumer still knows how often it has failed and when it is due.
+// The broker requeues all messages of a consumer that keeps one unacknowledged for
+// longer than its consumer_timeout, 30 minutes by default, and delivers them again;
+// the Consumer keeps their failure counts and retry times.
 type Consumer struct {
 	cfg Config
 
@@ -41,10 +39,10 @@ type Consumer struct {
 
 	checkedOrder bool // only touched by the session that reads
 
-	mu      sync.Mutex // guards what follows, and the fields of deliveries
+	mu      sync.Mutex // guards the fields below, and those of deliveries
 	session *session   // nil before the first connection and after a lost one was reported
 	buffer  *deliveryBuffer
-	changed chan struct{} // closed when there may be more to lend; nil while no Receive waits
+	changed chan struct{} // closed when a message may be deliverable; nil while no Receive waits
 	began   bool          // the queue was there once
 }
 
@@ -66,10 +64,10 @@ func NewConsumer(cfg Config) (*Consumer, error) {
 
 var errConsumerClosed = errors.New("wayamqp: the consumer is closed")
 
-// Receive implements waybill.Receiver. After the connection was lost it returns
-// an error that wraps waybill.ErrUnavailable once, and connects when it is
-// called again. A queue that is not there when it first connects is an error
-// that does not: it was never declared.
+// Receive implements waybill.Receiver. After a lost connection it returns an error
+// that wraps waybill.ErrUnavailable once, and connects again on the next call. A
+// queue missing at the first connection is an error that does not: it was never
+// declared.
 func (c *Consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, error) {
 	if max < 1 {
 		return nil, fmt.Errorf("wayamqp: receive at most %d messages", max)
@@ -99,7 +97,7 @@ func (c *Consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, e
 	}
 }
 
-// wait returns when there may be something to lend.
+// wait returns when a message may be deliverable.
 func wait(ctx context.Context, changed, closed <-chan struct{}, next time.Time) error {
 	var due <-chan time.Time
 	if !next.IsZero() {
@@ -117,7 +115,7 @@ func wait(ctx context.Context, changed, closed <-chan struct{}, next time.Time) 
 	return nil
 }
 
-// wake lets those who wait look again. mu is held.
+// wake lets waiting Receive calls look again. mu is held.
 func (c *Consumer) wake() {
 	if c.changed != nil {
 		close(c.changed)
@@ -125,8 +123,8 @@ func (c *Consumer) wake() {
 	}
 }
 
-// connected returns the present session, or begins one. One that was lost is
-// reported once.
+// connected returns the present session, or begins one. A lost session is reported
+// once.
 func (c *Consumer) connected(ctx context.Context) (*session, error) {
 	if s, err := c.present(); s != nil || err != nil {
 		return s, err
@@ -177,7 +175,7 @@ func (c *Consumer) present() (*session, error) {
 	return nil, unavailable("receive", err)
 }
 
-// lost ends the books of a session.
+// lost ends a session with err.
 func (c *Consumer) lost(s *session, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,8 +189,8 @@ func (c *Consumer) lost(s *session, err error) {
 }
 
 // Ack implements waybill.Receiver. It returns when the acknowledgements are
-// written; when ctx ends before that the connection is cut. A delivery of a lost connection is not acknowledged: the broker
-// delivers it again.
+// written; when ctx ends before that the connection is cut. A delivery of a lost
+// connection is not acknowledged: the broker delivers it again.
 func (c *Consumer) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
 	if err := ctx.Err(); err != nil {
 		return err // nothing is settled
@@ -237,8 +235,8 @@ func (c *Consumer) Retry(ctx context.Context, d *waybill.Delivery, delay time.Du
 	return c.settled("retry", ds, stale, err)
 }
 
-// Release implements waybill.Receiver. It sends nothing: a released delivery
-// is lent again by this Consumer, or by the broker when this one is closed.
+// Release implements waybill.Receiver. It sends nothing: this Consumer delivers the
+// message again, or the broker does after Close.
 func (c *Consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 	now := time.Now()
 	c.mu.Lock()
@@ -255,8 +253,8 @@ func (c *Consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 	return c.settled("release", ds, stale, err)
 }
 
-// each calls do for all of ds that are in a worker's hands; live are those of
-// the present connection. It counts the others. mu is held.
+// each calls do for the deliveries of ds in flight; live ones are of the present
+// connection. It counts the rest, and the settled ones. mu is held.
 func (c *Consumer) each(ds []*waybill.Delivery, do func(p *delivery, live bool)) (stale int, err error) {
 	for _, d := range ds {
 		p, ok := d.Tag.(*delivery)
@@ -275,7 +273,7 @@ func (c *Consumer) each(ds []*waybill.Delivery, do func(p *delivery, live bool))
 	return stale, err
 }
 
-// settled is what a call that settles returns.
+// settled returns the result of a call that settles.
 func (c *Consumer) settled(verb string, ds []*waybill.Delivery, stale int, err error) error {
 	if err == nil && stale > 0 {
 		err = fmt.Errorf("%d of %d messages: the connection they came over has ended: %w", stale, len(ds), waybill.ErrLeaseLost)

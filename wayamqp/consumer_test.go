@@ -55,7 +55,7 @@ func receive(tb testing.TB, c *Consumer, n int) (ds []*waybill.Delivery) {
 	return ds
 }
 
-// stock waits until n deliveries are in c's buffer or in hand.
+// stock waits until c holds n deliveries, buffered or in flight.
 func stock(tb testing.TB, c *Consumer, n int) {
 	tb.Helper()
 	held := 0
@@ -108,7 +108,7 @@ func TestRecordArrivesAsItWasDispatched(t *testing.T) {
 	sent := record("order.placed", 1)
 	sent.Key, sent.ContentType, sent.Body = "customer-7", "application/x-thing", []byte("\x00\xff raw \n")
 	sent.Headers = map[string]string{"tenant": "acmé", waybill.HeaderCorrelationID: "c", waybill.HeaderCausationID: "d", waybill.HeaderIdempotencyKey: "k"}
-	sent.DispatchedAt, _ = madeAt(sent.ID) // the message has no more of it
+	sent.DispatchedAt, _ = madeAt(sent.ID) // the message carries no more digits
 	b.must(p.Send(within(t, 10*time.Second), sent))
 	d := receive(t, b.consumer(Config{}), 1)[0]
 	if got, want := fmt.Sprintf("%+v", *d.Record), fmt.Sprintf("%+v", *sent); got != want || d.Failures != 0 {
@@ -320,7 +320,7 @@ func TestMissingQueueIsAnErrorAtFirstAndWaitedForLater(t *testing.T) {
 		if !errors.Is(err, waybill.ErrUnavailable) {
 			t.Fatalf("a queue deleted under the consumer: %v, want ErrUnavailable", err)
 		}
-		// RabbitMQ 4.3 ends a subscription for that as well (M13).
+		// RabbitMQ 4.3 cancels a consumer for its consumer_timeout as well (M13).
 		if n == 0 && !strings.Contains(err.Error(), "consumer_timeout") {
 			t.Errorf("the subscription was ended: %v, want consumer_timeout among the causes", err)
 		}
@@ -386,9 +386,9 @@ func TestSingleActiveConsumerStaysSubscribed(t *testing.T) {
 	nothing(t, active)
 }
 
-// M1: the broker has not taken back what it lent to a lost connection when the
-// next one is there, and lends what lies behind it, unless the queue has a single
-// active consumer.
+// M1: when a consumer reconnects, the broker may not have requeued the messages of
+// the lost connection yet and delivers later ones first, unless the queue has a
+// single active consumer.
 func TestReconnectedConsumerBeginsWithTheFirst(t *testing.T) {
 	b := newBroker(t)
 	_, err := Declare(within(t, 10*time.Second), Config{URL: b.url, Queue: "orders", KeyHeader: true})
@@ -437,7 +437,7 @@ func TestCloseGivesBackWhatIsNotAcknowledged(t *testing.T) {
 	}
 }
 
-// warnings is a log of what was said.
+// warnings collects a log and counts phrases in it.
 type warnings struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -491,7 +491,7 @@ func TestConsumerSaysThatItsQueueDoesNotKeepTheOrder(t *testing.T) {
 	}
 }
 
-// M3: RabbitMQ 4 drops what was given back twenty times.
+// M3: RabbitMQ 4 drops a message that was returned twenty times.
 func TestConsumerSaysThatAMessageIsNearItsDeliveryLimit(t *testing.T) {
 	b := newBroker(t)
 	_, err := Declare(within(t, 10*time.Second), Config{URL: b.url, Queue: "orders"})

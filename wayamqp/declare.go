@@ -49,9 +49,9 @@ func Declare(ctx context.Context, cfg Config) (Declared, error) {
 	return done, err
 }
 
-// declareQueue declares the queue of cfg, on its own channels: the broker
-// closes one for each refusal. A quorum queue that was made without the delivery
-// limit that a new one is given stays as it is, and words say what to do.
+// declareQueue declares the queue of cfg, on its own channels: the broker closes
+// one with each refusal. An existing quorum queue with another delivery limit than
+// a new one stays as it is, and words tell the operator what to do.
 func declareQueue(cfg Config, w *conn) (words []string, err error) {
 	what := fmt.Sprintf("queue %s (%s)", cfg.Queue, cfg.QueueType)
 	args := arguments(cfg, w.client.Properties)
@@ -74,7 +74,7 @@ func declareOnce(cfg Config, w *conn, args amqp.Table) error {
 		return err
 	}
 	if _, err = ch.QueueDeclare(cfg.Queue, true, false, false, false, args); err != nil {
-		return err // and the channel is closed
+		return err // and the broker has closed the channel
 	}
 	return ch.Close()
 }
@@ -84,15 +84,16 @@ const (
 	argSingleConsumer = "x-single-active-consumer"
 )
 
-// inequivalent reports whether the broker refused a declaration for the argument
-// arg, which the queue has with another value, or not at all. The code says only
-// that some property differs.
+// inequivalent reports whether the broker refused a declaration because the queue's
+// argument arg is missing or has another value. The code says only that some
+// property differs.
 func inequivalent(err error, arg string) bool {
 	var e *amqp.Error
 	return errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg '"+arg+"'")
 }
 
-// noDeliveryLimit says how a queue that exists loses its delivery limit.
+// noDeliveryLimit tells an operator how to remove the delivery limit of an existing
+// queue.
 func noDeliveryLimit(cfg Config) string {
 	host := ""
 	if u, err := amqp.ParseURI(cfg.URL); err == nil && u.Vhost != "/" {
@@ -117,10 +118,10 @@ func arguments(cfg Config, server amqp.Table) amqp.Table {
 	return args
 }
 
-// lacksSingleConsumer reports whether the queue of cfg, which exists, is known to
-// give its messages to several consumers. The broker says so when it refuses to
-// declare the queue with a single active consumer, unless the user may not declare
-// it or a property differs that the broker names first, as the queue's type.
+// lacksSingleConsumer reports whether the existing queue of cfg is known to have no
+// single active consumer. The broker says so when it refuses to declare the queue
+// with one, unless the user may not declare it or another property, such as the
+// type, differs and is named first.
 func lacksSingleConsumer(cfg Config, w *conn) bool {
 	cfg.SingleActiveConsumer = true
 	err := declareOnce(cfg, w, arguments(cfg, w.client.Properties))
@@ -131,7 +132,7 @@ const noSingleConsumer = "it has no single active consumer: one that connects ag
 	"Drain and delete it, and `waybill schema up --transports` declares it with one; or write single_active_consumer=false if the order does not matter"
 
 // Check connects and returns an error unless the exchange and the queue of cfg
-// are there, the queue with a single active consumer if cfg wants one. It changes
+// exist, the queue with a single active consumer if cfg asks for one. It changes
 // nothing.
 func Check(ctx context.Context, cfg Config) error {
 	return look(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
@@ -172,8 +173,7 @@ func look(ctx context.Context, cfg Config, do func(Config, *conn, *amqp.Channel)
 	})
 }
 
-// differs says what to do about something that cannot be declared or is not
-// there.
+// differs returns the error of a declaration, with a hint for the operator.
 func differs(what string, err error) error {
 	var e *amqp.Error
 	if !errors.As(err, &e) || !isSoft(e) {

@@ -63,7 +63,7 @@ func TestDeclareNamesWhatDiffers(t *testing.T) {
 	}
 }
 
-// M1: without a single active consumer one that connects again is lent later
+// M1: without a single active consumer, a consumer that reconnects may get later
 // messages of a key first.
 func TestQueueOfKeysHasASingleActiveConsumer(t *testing.T) {
 	b := newBroker(t)
@@ -93,8 +93,8 @@ func TestQueueOfKeysHasASingleActiveConsumer(t *testing.T) {
 	}
 }
 
-// M3: a queue that was made on RabbitMQ 3 has no delivery limit, and takes none
-// later. This broker is told to be RabbitMQ 4.
+// M3: a queue declared on RabbitMQ 3 has no delivery limit, and gets none later.
+// The test fakes the version of its broker.
 func TestQueueOfAnOlderBrokerKeepsItsDeliveryLimit(t *testing.T) {
 	b := newBroker(t)
 	ctx := within(t, 20*time.Second)

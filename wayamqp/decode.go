@@ -15,9 +15,9 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// decode reads a message, also one that another program published. What is not
-// waybill's gets a Problem, so that nothing decodes or drops it. failures is
-// how often handling it had failed before it came here.
+// decode reads a message, also one of another program. A message without a valid id
+// or name gets a Problem, so that it is neither decoded nor dropped. failures is
+// the number of earlier failed attempts.
 func (cfg *Config) decode(d *amqp.Delivery, now time.Time) (rec *waybill.Record, failures int) {
 	own, others := split(d.Headers)
 	rec = &waybill.Record{
@@ -52,9 +52,9 @@ func (cfg *Config) decode(d *amqp.Delivery, now time.Time) (rec *waybill.Record,
 	return rec, failures
 }
 
-// dispatched returns the best that is known of the time of dispatch: what the
-// header says, what the property and a UUIDv7 say together, either of them, or
-// the time at which the message was first seen.
+// dispatched returns the best estimate of the time of dispatch: the header; the
+// time in a UUIDv7, unless the timestamp property contradicts it; the property; or
+// the time of receipt.
 func dispatched(exact string, second time.Time, id waybill.MessageID, now time.Time) time.Time {
 	if at, err := time.Parse(time.RFC3339Nano, exact); err == nil {
 		return at.UTC()
@@ -69,9 +69,9 @@ func dispatched(exact string, second time.Time, id waybill.MessageID, now time.T
 	return now.UTC()
 }
 
-// sameDispatch is how far the time in an id may be from the property timestamp,
-// which is in whole seconds. One that is farther off is an id of the caller's own,
-// made at another time.
+// sameDispatch is the largest difference between the time in an id and the
+// timestamp property, which has whole seconds. With a larger one the id is the
+// caller's own, made at another time.
 const sameDispatch = 2 * time.Second
 
 // madeAt returns the time in a UUIDv7.
@@ -86,8 +86,8 @@ func madeAt(id waybill.MessageID) (at time.Time, ok bool) {
 	return time.UnixMilli(ms).UTC(), true
 }
 
-// split returns the headers that carry a record's fields, and the others. Those
-// that a broker adds or a publisher numbers its publishes with are dropped.
+// split returns the headers that carry a record's fields, and all other headers,
+// without the headers that a broker adds or a publisher numbers its publishes with.
 func split(table amqp.Table) (own, others map[string]string) {
 	own, others = map[string]string{}, make(map[string]string, len(table))
 	for name, value := range table {

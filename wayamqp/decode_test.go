@@ -38,7 +38,7 @@ func TestForeignHeadersBecomeText(t *testing.T) {
 	}
 }
 
-// Former versions, and other producers, send headers for what has a property.
+// Former versions and other producers send headers instead of properties.
 func TestHeadersWinOverProperties(t *testing.T) {
 	const other = "0199a5c3-1234-7abc-8def-0123456789ab"
 	rec, failures := new(Config).decode(&amqp.Delivery{

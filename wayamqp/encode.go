@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// The headers that stand for fields of a record. Only headerPartitionKey is sent
-// by a Publisher, the others are read. See docs/wire.md.
+// The headers that carry fields of a record. A Publisher sends only
+// headerPartitionKey, a Consumer reads all. See docs/wire.md.
 const (
 	headerType         = "type"
 	headerMessageID    = "x-message-id"
@@ -24,10 +24,10 @@ const (
 
 const maxTable = 64 << 10 // bytes of an encoded header table
 
-// encode returns rec as it goes over the wire. It refuses what the client library
-// or the broker would choke on: both would end the connection, for all messages.
-// It fills headers, which is empty. frame is the largest frame the broker takes,
-// zero for any.
+// encode returns rec as an AMQP message. It refuses a record for which the client
+// library or the broker would end the connection, for all messages. It fills
+// headers, which is empty. frame is the largest frame the broker takes, zero for
+// any.
 func (cfg *Config) encode(headers amqp.Table, rec *waybill.Record, exchange, routingKey string, frame int) (amqp.Publishing, error) {
 	if rec.Problem != nil {
 		return amqp.Publishing{}, rec.Problem
@@ -38,7 +38,7 @@ func (cfg *Config) encode(headers amqp.Table, rec *waybill.Record, exchange, rou
 			return amqp.Publishing{}, &waybill.InvalidError{What: "header", Value: name, Problem: "the broker would misroute the message or refuse it"}
 		case waybill.HeaderCorrelationID: // has a property
 		case headerType, headerMessageID, headerAttempt, headerPartitionKey, headerDispatchedAt, headerContentType, headerPublishNo:
-			// A reader would believe them more than the properties.
+			// A consumer would prefer them to the properties.
 		default:
 			headers[name] = value
 		}

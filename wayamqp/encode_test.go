@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Headers cost the broker more than the properties: none repeats one, and none
-// that a row of the outbox happens to have can stand in for one.
+// Headers cost the broker more than properties: no header repeats a property, and a
+// header of an outbox row with the name of such a field is dropped.
 func TestNoHeaderRepeatsAProperty(t *testing.T) {
 	id, err := waybill.ParseMessageID("0199a5c3-1234-7abc-8def-0123456789ab")
 	if err != nil {

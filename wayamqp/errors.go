@@ -24,7 +24,7 @@ func said(err error) error {
 	return errors.New(e.Reason)
 }
 
-// unavailable says that what was to be done did not begin.
+// unavailable returns the error of an operation that an outage prevented.
 func unavailable(doing string, err error) error {
 	return fmt.Errorf("%w: %s: %w", waybill.ErrUnavailable, doing, said(err))
 }
@@ -42,14 +42,14 @@ func isSoft(e *amqp.Error) bool {
 	return false
 }
 
-// errBlocked says that the broker is short of memory or disk, and reads nothing.
+// errBlocked means that a memory or disk alarm keeps the broker from reading.
 var errBlocked = errors.New("the broker blocks publishers")
 
-// verdict returns what became of the publishes that were unresolved when a
-// channel or connection ended with e, or was cut for cause.
+// verdict returns the result of the publishes that were unresolved when a channel
+// or connection ended with e, or was cut for cause.
 func verdict(lost []*publish, e *amqp.Error, cause error) func(*publish) error {
 	switch {
-	case errors.Is(cause, errBlocked): // no message can be the cause of an alarm
+	case errors.Is(cause, errBlocked): // an alarm is not caused by a message
 		return func(*publish) error { return unavailable("publish", cause) }
 	case cause != nil:
 		return func(*publish) error { return &outbox.CutError{Err: cause} }

@@ -5,31 +5,30 @@ import (
 	"time"
 )
 
-// looksWithin is how many looks at a connection are in Config.ConfirmWithin.
+// looksWithin is the number of looks at a connection within Config.ConfirmWithin.
 const looksWithin = 4
 
-// A progress is how far the broker has come with the publishes of one
-// connection. It tells a silent queue from a slow broker: a publish is overtaken
-// when one that was written after it has been confirmed, so that the broker must
-// have read both. It counts looks and not time: a process that was frozen, or a
-// broker that was, has not waited meanwhile. Its methods may be called
+// A progress tracks how far the broker has read the publishes of one connection. It
+// tells a silent queue from a slow broker: a publish is overtaken when a later one
+// has been confirmed, because the broker must have read both. It counts looks and
+// not time: a frozen process takes no looks. Its methods may be called
 // concurrently.
 type progress struct {
 	mu        sync.Mutex
-	begun     uint64 // publishes so far
+	begun     uint64 // number of publishes
 	confirmed uint64 // the highest number of a confirmed publish
-	looks     uint64 // so far
+	looks     uint64 // number of looks
 	seen      uint64 // confirmed as of the last look
 	resumed   uint64 // the last look at which the broker blocked publishers
 	moved     uint64 // the last look before a confirmation
 }
 
-// A mark is a publish's place among those of its connection.
+// A mark is the position of a publish in its connection.
 type mark struct {
-	number uint64    // given before it was written
-	last   uint64    // the highest number given when it had been written
-	look   uint64    // the last look before it had been written
-	sent   time.Time // for the error alone
+	number uint64    // assigned before the write
+	last   uint64    // the highest number assigned by the end of the write
+	look   uint64    // the last look before the end of the write
+	sent   time.Time // only for the error
 }
 
 // begin returns the number of a publish that is about to be written.
@@ -54,15 +53,15 @@ func (pr *progress) confirm(m mark) {
 	pr.confirmed, pr.moved = max(pr.confirmed, m.number), pr.looks
 }
 
-// overtaken reports whether one that was written after m has been confirmed.
+// overtaken reports whether a publish written after m has been confirmed.
 func (pr *progress) overtaken(m mark) bool {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
 	return m.last < pr.confirmed
 }
 
-// look counts a look and returns what it shows. While the broker blocks
-// publishers nothing is silent, and the wait begins again afterwards.
+// look counts a look and returns its sighting. While the broker blocks publishers
+// no publish is silent, and the wait starts again afterwards.
 func (pr *progress) look(blocked bool) sighting {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
@@ -81,14 +80,14 @@ type sighting struct {
 }
 
 // silent reports whether the broker is silent about m: it was written more than
-// looksWithin looks ago, and was overtaken at the last look already, since
+// looksWithin looks ago and was already overtaken at the previous look, since
 // confirmations that arrive together are handled one after another.
 func (l sighting) silent(m mark) bool {
 	return m.last < l.overtaken && l.number-max(m.look, l.resumed) > looksWithin
 }
 
-// halted reports whether nothing at all has been confirmed since m was written,
-// more than looksWithin looks ago.
+// halted reports whether no publish has been confirmed since m was written, more
+// than looksWithin looks ago.
 func (l sighting) halted(m mark) bool {
 	return l.number-max(m.look, l.resumed, l.moved) > looksWithin
 }

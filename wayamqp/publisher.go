@@ -11,21 +11,20 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A Publisher publishes to one broker over its own connection, which it
-// makes when there is something to publish and makes anew after it was lost.
-// Every message is persistent and mandatory and has been stored and routed when
-// its result is nil. Its methods may be called concurrently; calls that share a
-// connection share its end.
+// A Publisher publishes to one broker over its own connection, which it opens on
+// the first publish and reopens after a loss. Every message is persistent and
+// mandatory; a nil result means that it was stored and routed. Its methods may be
+// called concurrently; calls that share a connection share its end.
 type Publisher struct {
 	cfg Config
 
 	connecting chan struct{} // held while connecting: one connection at a time
 	life       context.Context
 	end        context.CancelFunc
-	running    sync.WaitGroup // added to by connections that have not ended
+	running    sync.WaitGroup // only live connections add to it
 
-	mu       sync.Mutex     // guards what follows
-	conn     *publisherConn // nil or the last one
+	mu       sync.Mutex     // guards the fields below
+	conn     *publisherConn // the last one, or nil
 	isolated *Publisher     // nil before Isolated
 }
 
@@ -55,8 +54,8 @@ func newPublisher(life context.Context, cfg Config) *Publisher {
 	return p
 }
 
-// Isolated implements outbox.IsolatingPublisher. Its connection is made when
-// there is something to publish, and ends with p.
+// Isolated implements outbox.IsolatingPublisher. Its connection is opened on the
+// first publish, and ends with p.
 func (p *Publisher) Isolated() outbox.Publisher {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,17 +82,17 @@ func (p *Publisher) Send(ctx context.Context, rec *waybill.Record) error {
 	return (<-results).Err
 }
 
-// Publish implements outbox.Publisher. When ctx ends nothing more of this call
-// is sent, and the connection is cut at once if the broker may not have read all
-// that was. A record that the broker would close the connection for is refused
+// Publish implements outbox.Publisher. When ctx ends, the call sends no more
+// records, and the connection is cut at once if the broker may not have read every
+// sent one. A record for which the broker would close the connection is refused
 // unsent.
 //
-// The error is an *outbox.UnroutableError where the broker had nowhere to put a
-// record, an *outbox.RejectedError where a queue did not take it, an
-// *outbox.UnconfirmedError where the broker stayed silent about it and confirmed
-// others, and an *outbox.CutError where the connection or the exchange's channel
-// ended while it was in flight. Any other error that wraps
-// waybill.ErrUnavailable says that it was not sent.
+// The error is an *outbox.UnroutableError if the broker could not route the record,
+// an *outbox.RejectedError if a queue refused it, an *outbox.UnconfirmedError if
+// the broker confirmed later records but not this one, and an *outbox.CutError if
+// the connection or the exchange's channel ended with the record in flight. Any
+// other error that wraps waybill.ErrUnavailable means that it was not sent, or not
+// confirmed because of an alarm.
 func (p *Publisher) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
 	if len(items) == 0 {
 		return
@@ -176,8 +175,8 @@ func (p *Publisher) alive() *publisherConn {
 	}
 }
 
-// Close ends the connection, and that of Isolated. What is unconfirmed is
-// answered with an error. It takes a little over a second for each at most.
+// Close ends the connection, and that of Isolated. Unconfirmed records get an
+// error. It takes a little over a second for each at most.
 func (p *Publisher) Close() error {
 	p.end()
 	p.mu.Lock()

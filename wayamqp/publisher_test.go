@@ -79,7 +79,7 @@ func TestReturnsAreMatchedByPublishNotByID(t *testing.T) {
 	}
 }
 
-// P3: what was returned and confirmed just before the channel ended was lost.
+// P3: a message returned and confirmed just before the channel's end was lost.
 func TestReturnJustBeforeTheEndCounts(t *testing.T) {
 	b := newBroker(t)
 	b.must(b.ch.ExchangeDeclare("events", "topic", true, false, false, false, nil))
@@ -89,7 +89,7 @@ func TestReturnJustBeforeTheEndCounts(t *testing.T) {
 	raw, err := conn.conn.client.Channel()
 	b.must(err)
 	b.must(raw.Confirm(false))
-	channel := newConfirmChannel(conn, raw) // unknown to conn, which resolves nothing of it
+	channel := newConfirmChannel(conn, raw) // not registered with conn, which resolves none of its confirmations
 	results := make(chan outbox.Result, 1)
 	batch := newPublishBatch(&p.cfg, results, 1)
 	rec := record("order.placed", 1)

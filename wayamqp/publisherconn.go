@@ -16,7 +16,7 @@ import (
 )
 
 // A publisherConn is one connection of a Publisher, with a channel for each
-// exchange. Nothing of it outlives the connection.
+// exchange, which does not outlive it.
 type publisherConn struct {
 	conn    *conn
 	log     *slog.Logger
@@ -26,16 +26,16 @@ type publisherConn struct {
 
 	progress progress
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	ended    bool
 	channels map[string]*confirmChannel // the current one of each exchange
 	alarm    *alarm                     // nil while the broker accepts publishes
 }
 
-// An alarm is the time in which the broker blocks publishers.
+// An alarm is a period in which the broker blocks publishers.
 type alarm struct {
 	reason string
-	off    chan struct{} // closed when it is over
+	off    chan struct{} // closed at its end
 }
 
 func newPublisherConn(w *conn, cfg *Config, running *sync.WaitGroup) *publisherConn {
@@ -61,9 +61,9 @@ func newPublisherConn(w *conn, cfg *Config, running *sync.WaitGroup) *publisherC
 	return c
 }
 
-// resolve answers the publishes that the broker has confirmed, each time something
-// has come in, and each interval the silent ones. No message waits in a goroutine,
-// and none behind another.
+// resolve answers the confirmed publishes after each read from the socket, and each
+// interval the silent ones. No publish has a goroutine of its own, and none waits
+// for another's confirmation.
 func (c *publisherConn) resolve(interval time.Duration) {
 	often, look := time.NewTicker(resolveAnyhow), time.NewTicker(interval)
 	defer often.Stop()
@@ -83,8 +83,8 @@ func (c *publisherConn) resolve(interval time.Duration) {
 	}
 }
 
-// resolveAnyhow is how often it is looked for confirmations without a sign of
-// them, should the library come to handle what it reads later than it does now.
+// resolveAnyhow is the poll interval for confirmations, in case the library comes
+// to handle a read later than it does now.
 const resolveAnyhow = 50 * time.Millisecond
 
 func (c *publisherConn) resolveConfirms() {
@@ -93,11 +93,10 @@ func (c *publisherConn) resolveConfirms() {
 	}
 }
 
-// declareSilent answers the publishes about which the broker stays silent while
-// it confirms others. It ends a connection on which nothing moves any more after
-// that: a broker stops reading when much has gone to a silent queue, a few dozen
-// messages to a quorum queue or a few hundred to a classic one, and a new
-// connection is free of that.
+// declareSilent answers the publishes about which the broker is silent while it
+// confirms later ones. It cuts the connection if the rest halts after that: a
+// broker stops reading after a few dozen messages to a silent quorum queue, or a
+// few hundred to a classic one, and a new connection is free of that.
 func (c *publisherConn) declareSilent() {
 	l := c.progress.look(c.raised() != nil)
 	anySilent, anyHalted := false, false
@@ -111,9 +110,8 @@ func (c *publisherConn) declareSilent() {
 	}
 }
 
-// expire answers the publishes of b that were overtaken, since b's context has
-// ended with err. If others are unconfirmed it cuts the connection: they might be
-// sent later.
+// expire answers the overtaken publishes of b, whose context has ended with err. If
+// more of b are unconfirmed it cuts the connection: they might be sent later.
 func (c *publisherConn) expire(b *publishBatch, err error) {
 	c.resolveConfirms()
 	blocked, left := c.raised() != nil, 0
@@ -125,15 +123,15 @@ func (c *publisherConn) expire(b *publishBatch, err error) {
 	}
 }
 
-// open returns the channels that there are.
+// open returns the current channels.
 func (c *publisherConn) open() []*confirmChannel {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.channels))
 }
 
-// broken ends a connection that could not be written to. If the broker has said
-// why, its words come first.
+// broken ends a connection after a failed write. The broker's own reason takes
+// precedence if it arrives in time.
 func (c *publisherConn) broken(err error) {
 	select {
 	case <-c.closed:
@@ -142,8 +140,7 @@ func (c *publisherConn) broken(err error) {
 	}
 }
 
-// lastWords is how long the broker's reason may take to arrive after a write
-// failed.
+// lastWords bounds the wait for the broker's reason after a failed write.
 const lastWords = 200 * time.Millisecond
 
 func (c *publisherConn) block(b amqp.Blocking) {
@@ -167,7 +164,7 @@ func (c *publisherConn) raised() *alarm {
 	return c.alarm
 }
 
-// clear waits until something may be published.
+// clear waits for the end of an alarm.
 func (c *publisherConn) clear(ctx context.Context) error {
 	for {
 		a := c.raised()
@@ -187,7 +184,7 @@ func (c *publisherConn) clear(ctx context.Context) error {
 	}
 }
 
-// blamingAlarm adds to err that the broker blocks publishers, if it does.
+// blamingAlarm adds an alarm to err, if there is one.
 func (c *publisherConn) blamingAlarm(err error) error {
 	if a := c.raised(); a != nil {
 		return fmt.Errorf("%w: %s: %w", errBlocked, a.reason, err)
@@ -238,7 +235,7 @@ func (c *publisherConn) find(exchange string) *confirmChannel {
 	return nil
 }
 
-// lost says why a connection that has ended has.
+// lost returns the reason for the connection's end.
 func (c *publisherConn) lost() error {
 	if cause := c.conn.cutFor(); cause != nil {
 		return cause
@@ -267,7 +264,7 @@ func (c *publisherConn) end(e *amqp.Error, cause error) {
 	for _, ch := range channels {
 		lost = append(lost, ch.end(e)...)
 	}
-	close(c.closed) // last: nothing is added to running after it
+	close(c.closed) // last: no goroutine is added to running after it
 	answer := verdict(lost, e, cause)
 	for _, p := range lost {
 		p.answer(answer(p))

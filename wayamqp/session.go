@@ -19,7 +19,7 @@ type session struct {
 	conn   *conn
 	ch     *amqp.Channel
 	closed chan struct{} // closed when it has ended
-	more   chan struct{} // asks read to take messages beyond the prefetch
+	more   chan struct{} // asks read for a subscription beyond the prefetch
 
 	subscriptions int                       // so far; only touched by begin and read
 	arrived       chan *amqp.Delivery       // from all subscriptions; nil says that one has ended
@@ -29,7 +29,7 @@ type session struct {
 	canceled      <-chan string
 	closes        <-chan *amqp.Error
 
-	forwarding sync.WaitGroup // of subscriptions, and the check of the order
+	forwarding sync.WaitGroup // goroutines of subscriptions and of the check of the order
 
 	settling sync.Mutex // held while acknowledgements are written, in the order of acks
 	acks     acks
@@ -88,8 +88,8 @@ func (s *session) subscribe(cfg Config) error {
 	return nil
 }
 
-// refused says what to do about a queue that cannot be received from. Only
-// what the broker says of the queue is not its being out of reach.
+// refused returns the error of a queue that cannot be consumed, with a hint. Only a
+// refusal of the queue itself is not ErrUnavailable.
 func refused(cfg Config, err error) error {
 	var e *amqp.Error
 	switch {
@@ -101,7 +101,7 @@ func refused(cfg Config, err error) error {
 	return said(e)
 }
 
-// read takes in what the broker delivers, until the connection ends.
+// read buffers the broker's deliveries until the connection ends.
 func (s *session) read(c *Consumer) {
 	for {
 		select {
@@ -132,7 +132,7 @@ func (s *session) read(c *Consumer) {
 	}
 }
 
-// finish ends the session, with err or what the broker said.
+// finish ends the session, with err or the broker's reason.
 func (s *session) finish(c *Consumer, err error) {
 	if cause := s.conn.cutFor(); cause != nil {
 		err = cause
@@ -171,12 +171,12 @@ func (c *Consumer) arrive(s *session, d *amqp.Delivery) {
 	c.wake()
 }
 
-// manyDeliveries is how often a message may have come before it is worth a
-// warning: RabbitMQ 4 drops it after twenty.
+// manyDeliveries is the number of deliveries of a message above which a warning is
+// due: RabbitMQ 4 drops it after twenty.
 const manyDeliveries = 10
 
-// warnOfLimit says once for each connection that messages may be near the
-// delivery limit of a quorum queue. It is only called by read.
+// warnOfLimit warns once per connection of messages near the delivery limit of a
+// quorum queue. Only read calls it.
 func (c *Consumer) warnOfLimit(s *session, d *amqp.Delivery, rec *waybill.Record) {
 	count, _ := d.Headers["x-delivery-count"].(int64)
 	if count <= manyDeliveries || s.warnedOfLimit {
@@ -187,8 +187,8 @@ func (c *Consumer) warnOfLimit(s *session, d *amqp.Delivery, rec *waybill.Record
 		slog.Int64("deliveries", count), slog.String("hint", noDeliveryLimit(c.cfg)))
 }
 
-// warnOfOrder says once, at the first message with a key, that the queue does not
-// keep the order of keys. It is only called by read.
+// warnOfOrder checks at the first message with a key whether the queue keeps the
+// order of keys, and warns if not. Only read calls it.
 func (c *Consumer) warnOfOrder(s *session, rec *waybill.Record) {
 	if rec.Key == "" || c.cfg.CompetingConsumers || c.checkedOrder {
 		return

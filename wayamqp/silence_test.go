@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A silentBroker has an exchange events with the queue healthy, for the messages
-// order.placed, and the queue silent, for those of the name silent.
+// A silentBroker has an exchange events with two queues: healthy, for the messages
+// order.*, and silent, for the messages silent.
 type silentBroker struct {
 	*broker
 	server *testserver.Server
@@ -33,8 +33,8 @@ func newSilentBroker(t *testing.T, kind string) silentBroker {
 	return b
 }
 
-// suspend stops the process of the queue silent, which takes messages and says
-// nothing until resume.
+// suspend stops the process of the queue silent: it accepts messages and confirms
+// none until resume.
 func (b silentBroker) suspend() { b.eval("suspend") }
 func (b silentBroker) resume()  { b.eval("resume") }
 
@@ -43,7 +43,7 @@ func (b silentBroker) eval(verb string) {
 	b.server.Eval(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"waybill">>, queue, <<"silent">>)), ok = sys:` + verb + `(amqqueue:get_pid(Q)).`)
 }
 
-// eventually fails the test unless ok comes true.
+// eventually fails the test unless ok becomes true within ten seconds.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	for range 2000 {
@@ -55,7 +55,8 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Fatalf("it never came true that %s", what)
 }
 
-// wantUnconfirmed fails the test unless err says that the broker is silent.
+// wantUnconfirmed fails the test unless err is an UnconfirmedError of the queue
+// silent.
 func wantUnconfirmed(tb testing.TB, err error) {
 	tb.Helper()
 	var silent *outbox.UnconfirmedError
@@ -64,8 +65,8 @@ func wantUnconfirmed(tb testing.TB, err error) {
 	}
 }
 
-// C4: a queue that never confirms fails alone. The others keep their connection
-// and their latency.
+// C4: of a silent queue only its own publishes fail. Publishes to the healthy queue
+// keep their connection and their latency.
 func TestSilentQueueIsItsOwnFailure(t *testing.T) {
 	for _, kind := range []string{"classic", "quorum"} {
 		t.Run(kind, func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestSilentQueueIsItsOwnFailure(t *testing.T) {
 				t.Error("the connection was cut for a silent queue")
 			}
 
-			// What comes late is nobody's answer, and makes room.
+			// Late confirmations give no second result, and free their slots.
 			channel := conn.find("events")
 			if got := len(channel.slots); got != n {
 				t.Errorf("%d slots are taken, want %d", got, n)
@@ -117,8 +118,9 @@ func TestSilentQueueIsItsOwnFailure(t *testing.T) {
 	}
 }
 
-// RabbitMQ stops reading a connection when too much has gone to a silent quorum
-// queue. The healthy wait for a new connection then, and not for their deadline.
+// RabbitMQ stops reading a connection with too many messages for a silent quorum
+// queue. Publishes to the healthy queue then wait for a new connection, and not for
+// their deadline.
 func TestHaltBehindASilentQueueIsShort(t *testing.T) {
 	b := newSilentBroker(t, "quorum")
 	p := b.publisher(Config{Exchange: "events"})
@@ -158,7 +160,7 @@ func TestHaltBehindASilentQueueIsShort(t *testing.T) {
 	b.resume()
 }
 
-// Places that silent queues keep are missing to the others.
+// A connection is cut when silent publishes keep too many slots of a channel.
 func TestChannelCrowdedByTheSilentIsGivenUp(t *testing.T) {
 	b := newBroker(t)
 	b.topic("events", "orders")
@@ -174,7 +176,7 @@ func TestChannelCrowdedByTheSilentIsGivenUp(t *testing.T) {
 		if !channel.add(publish) {
 			t.Fatal("the channel has ended")
 		}
-		publish.confirm = new(amqp.DeferredConfirmation) // it never comes
+		publish.confirm = new(amqp.DeferredConfirmation) // never resolved
 		publish.mark.sent = time.Now().Add(-time.Second)
 	}
 	channel.declareUnconfirmed(func(*publish) bool { return true })
@@ -213,7 +215,7 @@ func TestDeadlineOfASilentQueue(t *testing.T) {
 	b.resume()
 }
 
-// A memory alarm silences everybody.
+// During a memory alarm no publish is declared unconfirmed.
 func TestNothingIsUnconfirmedWhileTheBrokerBlocks(t *testing.T) {
 	b := newSilentBroker(t, "classic")
 	in, address := inject(t, b.url)
@@ -234,7 +236,7 @@ func TestNothingIsUnconfirmedWhileTheBrokerBlocks(t *testing.T) {
 	defer cancel()
 	conn.mu.Lock()
 	alarm := conn.alarm
-	conn.alarm = nil // a message that was sent just before
+	conn.alarm = nil // as for a message sent just before
 	conn.mu.Unlock()
 	p.Publish(ctx, records("silent", 1), silent)
 	p.Publish(ctx, records("order.placed", 1), healthy)
@@ -275,7 +277,7 @@ func TestSilenceIsCountedInLooks(t *testing.T) {
 	const wait = looksWithin + 1
 	for _, tt := range []struct {
 		name string
-		does func(pr *progress, m *mark) // after m was written, and before wait looks
+		does func(pr *progress, m *mark) // after m was written, and before the looks
 		want bool
 	}{
 		{"nothing else was sent", func(*progress, *mark) {}, false},
@@ -291,7 +293,7 @@ func TestSilenceIsCountedInLooks(t *testing.T) {
 			for range looksWithin {
 				pr.look(true)
 			}
-		}, true}, // and not earlier than without what was before
+		}, true}, // but not earlier: the looks before do not count
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			pr := progress{begun: 1}
@@ -340,7 +342,7 @@ func TestHaltIsTheSilenceOfAll(t *testing.T) {
 		return l
 	}
 	halts(looksWithin)
-	pr.confirm(mark{}) // an earlier one
+	pr.confirm(mark{}) // an earlier publish
 	halts(looksWithin)
 	pr.look(true)
 	halts(looksWithin)
@@ -349,15 +351,15 @@ func TestHaltIsTheSilenceOfAll(t *testing.T) {
 	}
 }
 
-// another sends and confirms another publish.
+// another begins and confirms a later publish.
 func another(pr *progress) {
 	m := mark{number: pr.begin()}
 	pr.written(&m)
 	pr.confirm(m)
 }
 
-// Publishes that were answered as unconfirmed are not answered with the end of
-// the connection once more.
+// Publishes answered as unconfirmed get no second result at the end of the
+// connection.
 func TestUnconfirmedIsAnsweredOnce(t *testing.T) {
 	b := newSilentBroker(t, "classic")
 	p := b.publisher(Config{Exchange: "events", ConfirmWithin: 100 * time.Millisecond})
@@ -377,7 +379,7 @@ func TestUnconfirmedIsAnsweredOnce(t *testing.T) {
 	eventually(t, "both were stored after all", func() bool { return b.ready("silent") == 2 })
 }
 
-// The isolated connection is one of its own: what ends it ends nothing else.
+// The isolated publisher has its own connection, whose end affects no other.
 func TestIsolatedPublisherHasItsOwnConnection(t *testing.T) {
 	b := newSilentBroker(t, "classic")
 	p := b.publisher(Config{Exchange: "events", Heartbeat: 7 * time.Second})

@@ -53,8 +53,8 @@ func (s *socket) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// hold makes writes wait for release. What may wait for the broker's answer must
-// not be done meanwhile.
+// hold makes writes wait for release. A call that may wait for the broker's answer
+// must not be made meanwhile.
 func (s *socket) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
