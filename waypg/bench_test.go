@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/waypg"
 )
 
-// BenchmarkEmptyPoll measures a relay's look at an outbox that has nothing for it.
+// BenchmarkEmptyPoll measures a relay's claim of an outbox without due rows.
 func BenchmarkEmptyPoll(b *testing.B) {
 	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries} {
 		b.Run(part.String(), func(b *testing.B) {

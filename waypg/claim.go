@@ -31,11 +31,11 @@ type claim struct {
 	refs  map[*waybill.Record]rowRef
 	stale []entry // of Retries: entries whose message is gone
 
-	due    bool          // delayed messages are
+	due    bool          // delayed messages are due
 	atOnce []readpos.Row // see lockAndRead
 }
 
-// A rowRef is where a claimed row is stored, and the entry it was retried for.
+// A rowRef is the location of a claimed row, and the entry of its retry.
 type rowRef struct {
 	bucket int16
 	at     uint64
@@ -85,18 +85,18 @@ func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, lim
 				return nil, err
 			}
 		case c.due:
-			db.due.Store(true) // for the next claim, whatever this one has
+			db.due.Store(true) // for the next claim, even if this one has rows
 			return c, nil
 		case len(c.Rows()) == 0 && part == outbox.Keyed:
-			return c, db.upkeep(ctx, p, pos) // now, because nothing waits for it
+			return c, db.upkeep(ctx, p, pos) // now, because an idle relay has the time
 		default:
 			return c, nil
 		}
 	}
 }
 
-// claim makes one attempt. Again says that nothing was found and something may be
-// there, or that the remembered state is out of date.
+// claim makes one attempt. again is true if it found no row although some may be
+// due, or if the cached state is out of date.
 func (db *DB) claim(ctx context.Context, p *place, pos *readpos.Positions, transport string, part outbox.Part, limit outbox.ClaimLimit) (_ *claim, again bool, err error) {
 	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
@@ -117,8 +117,8 @@ func (db *DB) claim(ctx context.Context, p *place, pos *readpos.Positions, trans
 	return c, again, err
 }
 
-// keyed locks buckets in one round trip and reads them in the next, in statements
-// of their own.
+// keyed locks buckets in one round trip and reads them in the next, in separate
+// statements.
 func (c *claim) keyed(ctx context.Context, transport string, limit outbox.ClaimLimit) (again bool, err error) {
 	server, state, err := c.lock(ctx, limit)
 	switch {
@@ -149,17 +149,17 @@ func (c *claim) keyed(ctx context.Context, transport string, limit outbox.ClaimL
 	return again, nil
 }
 
-// claimState is what a claim of keyed rows goes by.
+// claimState is the state of the outbox under which keyed rows are read.
 type claimState struct {
-	buckets int   // of the outbox
+	buckets int   // of the whole outbox
 	next    int64 // the id that its next row gets
 	locked  []readpos.Bucket
 	routes  readpos.Routes
-	names   []string // of the routes
+	names   []string // of blocked routes
 }
 
 // lock opens the transaction and locks buckets. The blocked keys and routes are
-// read last: by then no other transaction can change those of the locked buckets.
+// read last: by then no other transaction can block a key of the locked buckets.
 func (c *claim) lock(ctx context.Context, limit outbox.ClaimLimit) (server server, state claimState, err error) {
 	cursors, marks, versions := c.View.After()
 	args := []any{c.transport, cursors, marks, versions, c.View.RouteVersion(), c.View.Turn, min(max(limit.Rows, 1), readpos.MaxBuckets)}
@@ -201,14 +201,14 @@ func (c *claim) lock(ctx context.Context, limit outbox.ClaimLimit) (server serve
 	return server, state, err
 }
 
-// A server is the answer to the statement settings.
+// A server is the result of the statement settings.
 type server struct {
-	transport string // the name that the tables have for the claim's
+	transport string // the transport's name in the tables
 	started   time.Time
 	file      uint32
 }
 
-// identity differs where ids are other rows'.
+// identity changes when ids may be given out again.
 func (s server) identity() string { return fmt.Sprintf("%d/%d", s.started.UnixMicro(), s.file) }
 
 // queueBegin opens the transaction of a claim, with the settings that it needs.
@@ -231,8 +231,8 @@ func scanBegin(results pgx.BatchResults) (s server, err error) {
 	return s, err
 }
 
-// read reads the locked buckets from behind their positions. Current says that no key
-// was unblocked since state was read.
+// read reads the locked buckets above their positions. current is false if a key
+// was unblocked after state was read.
 func (c *claim) read(ctx context.Context, state claimState, perBucket, bytes int) (found []readpos.Row, current bool, err error) {
 	reads := c.Reads(state.locked, state.routes)
 	if mutant.Active(mutant.LockAndReadAtOnce) {
@@ -286,12 +286,13 @@ func unpackTID(at uint64) pgtype.TID {
 	return pgtype.TID{BlockNumber: uint32(at >> 16), OffsetNumber: uint16(at), Valid: true}
 }
 
-// maxRetries is how many entries a claim of Retries takes: they are published one
-// at a time.
+// maxRetries bounds the entries of a claim of Retries: they are published one at a
+// time.
 const maxRetries = 64
 
-// single claims messages without a key, or Retries, in one round trip. Where it has
-// set messages of a waiting route aside and found nothing else, there may be more.
+// single claims messages without a key, or Retries, in one round trip. again is
+// true if it only held messages of a blocked route or found stale entries: more may
+// be due.
 func (c *claim) single(ctx context.Context, transport string, limit outbox.ClaimLimit) (again bool, err error) {
 	batch := &pgx.Batch{}
 	c.queueBegin(batch)
@@ -363,7 +364,7 @@ func (c *claim) Rows() []outbox.ClaimedRow {
 	return c.rows
 }
 
-// ref returns where a row of the claim is stored.
+// ref returns the location of a row of the claim.
 func (c *claim) ref(row outbox.ClaimedRow) (rowRef, bool) {
 	if c.Batch == nil {
 		ref, ok := c.refs[row.Record]

@@ -94,15 +94,15 @@ type DB struct {
 	due       atomic.Bool // delayed messages are, as a claim has seen
 	pace      readpos.Moving
 	promoter  promoter
-	longest   atomic.Int64 // the longest delay of a retry, as far as it was seen
+	longest   atomic.Int64 // the longest delay of a retry so far
 	schema    string
 	self      string    // marks what this DB announces
 	notifier  *notifier // nil unless commits are announced
 	listener  *listener // nil unless relays listen
 
 	mu         sync.Mutex
-	found      *place // once the database has been looked at
-	usable     bool   // the tables were checked, and what follows was read from them
+	found      *place // nil until the database was reached
+	usable     bool   // buckets and transports are up to date
 	buckets    int    // of each transport
 	transports map[string]int16
 	wakes      map[string]chan struct{}
@@ -110,8 +110,7 @@ type DB struct {
 	sqlDB      *SQLDB
 }
 
-// place is what is known of the database once it was reached, with the
-// statements for it.
+// place holds the names of a database that was reached, with the statements for it.
 type place struct {
 	database string
 	schema   string
@@ -286,7 +285,7 @@ func (db *DB) place() *place {
 // A queryRow asks a pool, a connection or a transaction.
 type queryRow func(ctx context.Context, query string, args ...any) pgx.Row
 
-// locate finds out the database's names.
+// locate reads the database's names and prepares its statements.
 func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
 	p := &place{}
 	var schema *string
@@ -318,7 +317,7 @@ func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
 	return db.found, nil
 }
 
-// ready is where, for tables that this version can work with. It asks the pool, so
+// ready is where with a check of the schema. It takes a connection of the pool, so
 // it must not be called inside a caller's transaction: see inside.
 func (db *DB) ready(ctx context.Context) (*place, error) {
 	p, err := db.where(ctx)
@@ -331,8 +330,9 @@ func (db *DB) ready(ctx context.Context) (*place, error) {
 	return p, db.refresh(ctx, p, db.pool.QueryRow)
 }
 
-// inside is ready inside a transaction of the caller's: the pool may be used up by
-// such transactions, so the transaction itself is asked.
+// inside is ready for a caller's transaction, without the check of the schema. It
+// queries in the transaction, because such transactions may have exhausted the
+// pool.
 func (db *DB) inside(ctx context.Context, ask queryRow) (p *place, err error) {
 	if p = db.place(); p == nil {
 		if p, err = db.locate(ctx, ask); err != nil {
@@ -385,7 +385,7 @@ func (db *DB) setBuckets(n int) {
 	db.buckets = n
 }
 
-// lookAgain has the tables read before they are used again.
+// lookAgain has the tables read again before their next use.
 func (db *DB) lookAgain() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -420,7 +420,7 @@ func (db *DB) wake(name string) chan struct{} {
 	return c
 }
 
-// hint tells who waits on wake that there may be rows. It never blocks.
+// hint signals the wake channel that there may be rows. It never blocks.
 func (db *DB) hint(name string) {
 	select {
 	case db.wake(name) <- struct{}{}:

@@ -55,7 +55,7 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 	if err != nil {
 		return 0, err
 	}
-	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil { // an operator's process has dispatched to none
+	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil { // an operator's process may know no transport
 		return 0, err
 	}
 	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {

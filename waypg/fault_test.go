@@ -76,7 +76,7 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 			return count(t, other, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'") == 1
 		})
 		await(t, "the successor has the rows", 20*time.Second, func() bool {
-			for _, part := range []outbox.Part{outbox.Keyed, part} { // upkeep is part of the first
+			for _, part := range []outbox.Part{outbox.Keyed, part} { // the keyed claim includes upkeep
 				c, err := other.Claim(t.Context(), "default", part, outbox.ClaimLimit{Rows: 100, Bytes: 4 << 20})
 				if err != nil {
 					t.Fatal(err)

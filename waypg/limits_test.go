@@ -20,7 +20,7 @@ import (
 	"github.com/waybill-go/waybill/waypg"
 )
 
-// entriesRead is how many index entries of a table do has the server read.
+// entriesRead counts the index entries of a table that the server reads during do.
 func entriesRead(t testing.TB, db *waypg.DB, table string, do func()) int {
 	t.Helper()
 	read := func() int {
@@ -56,7 +56,7 @@ func TestPromotionIsBoundedByBytes(t *testing.T) {
 	}
 }
 
-// A pool whose only connection belongs to the caller's transaction.
+// The only connection of the pool belongs to the caller's transaction.
 func TestDispatchInATransactionNeedsNoOtherConnection(t *testing.T) {
 	t.Parallel()
 	dsn := testserver.Postgres(t)
@@ -101,8 +101,8 @@ func TestDispatchInATransactionNeedsNoOtherConnection(t *testing.T) {
 	}
 }
 
-// A transaction that began before a rebucket must not write by the old number,
-// whatever its snapshot shows.
+// A transaction that began before a rebucket must not write by the old number of
+// buckets, even if its snapshot shows it.
 func TestOldSnapshotDoesNotHideARebucket(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{})
@@ -124,7 +124,7 @@ func TestOldSnapshotDoesNotHideARebucket(t *testing.T) {
 	}
 }
 
-// openAtSame is the database as another process sees it.
+// openAtSame opens the database as another process would.
 func openAtSame(t testing.TB, db *waypg.DB) *waypg.DB {
 	return connect(t, db.Pool().Config().ConnString(), waypg.Config{})
 }
@@ -143,7 +143,7 @@ func TestWaitingUnkeyedMessagesAreNotRead(t *testing.T) {
 	claimPart(t, db, outbox.Unkeyed)
 	if n := entriesRead(t, db, "waybill_outbox_unkeyed", func() {
 		settle(t, claim(t, db, "default", manyRows), nil)
-	}); n > 20 { // the upkeep's look
+	}); n > 20 { // for upkeep
 		t.Errorf("a claim of keyed rows reads %d of the messages that wait", n)
 	}
 	if n := entriesRead(t, db, "waybill_outbox_unkeyed", func() { claimPart(t, db, outbox.Unkeyed) }); n > 20 {

@@ -16,26 +16,25 @@ const (
 	// promoteRows and promoteBytes bound the delayed messages that one transaction
 	// promotes, so that dispatchers wait for milliseconds.
 	promoteRows, promoteBytes = 1000, 4 << 20
-	// promoteTime bounds a batch. The claim that it is part of may have less time.
+	// promoteTime bounds a batch, which may outlive the context of its claim.
 	promoteTime = 30 * time.Second
-	// heldWait is how long a promoter waits in line for a dispatch lock.
+	// heldWait bounds a promoter's wait for a dispatch lock.
 	heldWait = 200 * time.Millisecond
-	// refusedBatch is how many messages are promoted one by one after a batch was refused.
+	// refusedBatch bounds the messages promoted one by one after a refused batch.
 	refusedBatch = 100
 
 	lockNotAvailable = "55P03"
 )
 
-// A promoter remembers how far the promotion of delayed messages has come that had to
-// leave some behind.
+// A promoter is the position of a promotion that left messages behind.
 type promoter struct {
 	mu   sync.Mutex
-	due  time.Time // of the last message that was looked at
+	due  time.Time // of the last message read
 	id   int64
-	held []int32 // dispatch locks of other sessions, met since the beginning
+	held []int32 // dispatch locks of other sessions, found since the beginning
 }
 
-// promoteDue promotes delayed messages where any is due.
+// promoteDue promotes delayed messages if any is due.
 func (db *DB) promoteDue(ctx context.Context, p *place) error {
 	var due bool
 	if err := db.pool.QueryRow(ctx, p.outbox.Query("any_due")).Scan(&due); err != nil || !due {
@@ -44,10 +43,9 @@ func (db *DB) promoteDue(ctx context.Context, p *place) error {
 	return db.promote(ctx, p)
 }
 
-// promote moves a batch of delayed messages that are due to their targets. Those of
-// a bucket whose dispatch lock an open transaction holds stay for a later round: a
-// promoter that waited for it would hold up a relay, and with the locks it has every
-// dispatcher.
+// promote moves a batch of due messages to their targets. It skips buckets whose
+// dispatch lock an open transaction holds, until a later round: waiting for the
+// lock would hold up a relay and, with the locks already taken, every dispatcher.
 func (db *DB) promote(ctx context.Context, p *place) error {
 	if !db.pace.Due(time.Now()) || !db.promoter.mu.TryLock() {
 		return nil
@@ -75,8 +73,8 @@ func (db *DB) promote(ctx context.Context, p *place) error {
 	return nil
 }
 
-// batch promotes up to limit messages, or the one of that id. More says that there
-// may be others behind them.
+// batch promotes up to limit messages, or only one id. more is true if later
+// messages may be due.
 func (at *promoter) batch(ctx context.Context, db *DB, p *place, limit int, only *int64) (seen int, more bool, err error) {
 	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
 		seen, _, more, err = at.move(ctx, tx, p, limit, only)
@@ -99,8 +97,8 @@ func (at *promoter) move(ctx context.Context, tx pgx.Tx, p *place, limit int, on
 	return seen, moved, more && seen > 0, err
 }
 
-// oneByOne promotes the messages of a batch that was refused, and puts those aside
-// that the target refuses.
+// oneByOne promotes the messages of a refused batch, and postpones for ever the
+// ones that the target refuses.
 func (at *promoter) oneByOne(ctx context.Context, db *DB, p *place) error {
 	at.due, at.id, at.held = time.Time{}, 0, nil
 	rows, err := db.pool.Query(ctx, p.outbox.Query("due_ids"), refusedBatch)
@@ -115,7 +113,7 @@ func (at *promoter) oneByOne(ctx context.Context, db *DB, p *place) error {
 			_, err = db.pool.Exec(ctx, p.outbox.Query("refuse_delayed"), id)
 		case refused != nil:
 			err = refused
-		case seen == 0: // another promoter is at work: messages behind this one could overtake it
+		case seen == 0: // another promoter has the lock: a later message could overtake this one
 			return nil
 		}
 		if err != nil {
@@ -125,8 +123,8 @@ func (at *promoter) oneByOne(ctx context.Context, db *DB, p *place) error {
 	return err
 }
 
-// promoteHeld waits in line for one lock, with no other held: where transactions
-// follow each other closely it is never free.
+// promoteHeld queues for one held lock, with no other held, and promotes: where
+// transactions follow each other closely a try never succeeds.
 func (db *DB) promoteHeld(ctx context.Context, p *place, lock int32) error {
 	err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, p.outbox.Query("wait_for_lock"), p.namespace, lock, fmt.Sprint(heldWait.Milliseconds())); err != nil {

@@ -41,7 +41,7 @@ func (db *DB) Lead(ctx context.Context) (func(), error) {
 	return db.listener.hold(ctx, p), nil
 }
 
-// A badSetting is a setting with which nothing can be relayed.
+// A badSetting is a server setting under which a relay cannot work.
 type badSetting struct{ Name, Value, Want string }
 
 // BlocksRoutes implements outbox.RouteStore.
@@ -51,9 +51,8 @@ func (db *DB) BlocksRoutes() {}
 func (db *DB) KeepsFailures() {}
 
 // Wake implements outbox.Store. With Config.Notify or Config.Listen it also hints
-// at commits in other processes, between Lead and its release. What a
-// transaction of the caller's own has dispatched is not hinted at: its commit is
-// not seen.
+// at commits in other processes, between Lead and its release. Messages of a
+// caller's transaction give no hint: its commit is not seen.
 func (db *DB) Wake(transport string) <-chan struct{} {
 	db.listener.add(transport)
 	return db.wake(transport)
@@ -91,13 +90,13 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 	return translate(err)
 }
 
-// degradedMark begins a problem that does not keep anything from going out.
+// degradedMark begins a problem that does not stop the relay.
 const degradedMark = "degraded: "
 
-// upkeep does the periodic work of a transport: it promotes delayed messages, looks
-// at one bucket from its start, ends sessions that are stuck, and mends entries and
-// messages that would wait for nothing. Claims do it when they have found nothing,
-// and no less often than twice stuckEvery.
+// upkeep does the periodic work of a transport: it promotes due messages, reads one
+// bucket from its start, ends stuck sessions, and corrects wrong retry times and
+// held messages. Claims of Keyed run it when they find no row, and at least every
+// 2*stuckEvery.
 func (db *DB) upkeep(ctx context.Context, p *place, pos *readpos.Positions) error {
 	pos.Maintained(time.Now())
 	if db.due.Swap(false) {
@@ -131,14 +130,14 @@ func (db *DB) upkeep(ctx context.Context, p *place, pos *readpos.Positions) erro
 }
 
 const (
-	// minLongest is at least half of the delay beyond which an entry is one of a clock
-	// that has gone back since.
+	// minLongest is the least assumed longest delay: a retry more than twice the
+	// longest delay ahead dates from before the clock went back.
 	minLongest = 30 * time.Minute
 	// unholdBatch is the LIMIT of the statement unhold.
 	unholdBatch = 1000
 )
 
-// unhold lets messages without a key go whose route waits no more.
+// unhold frees held messages without a key whose route is no longer blocked.
 func (db *DB) unhold(ctx context.Context, p *place, transport int16) error {
 	rows, err := db.pool.Query(ctx, p.outbox.Query("held_for_nothing"), transport)
 	if err != nil {

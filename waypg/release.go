@@ -14,10 +14,10 @@ import (
 	"github.com/waybill-go/waybill/internal/mutant"
 )
 
-// releaseBatch and releaseKeys are how many rows, of how many parked keys, one
-// transaction brings back. They go out before what came since in their bucket, so the
+// releaseBatch and releaseKeys bound the rows and the parked keys that one
+// transaction brings back. These rows precede newer ones of their bucket, so the
 // next batch of the bucket waits until a relay has published them, for at most
-// releasePause: other keys are held up for moments only.
+// releasePause: other keys are held up only briefly.
 const (
 	releaseBatch = 500
 	releaseKeys  = 50
@@ -54,7 +54,7 @@ type release struct {
 	query []any // selects entries
 	key   string
 	began time.Time // by the database's clock
-	n     int       // entries so far
+	n     int       // entries released so far
 }
 
 // An entryRow is an entry as the statements of a release return it.
@@ -65,8 +65,8 @@ type entryRow struct {
 	Transport  int16
 }
 
-// skipHeads moves the refused messages to the failure store. A key that is not
-// parked is blocked no longer.
+// skipHeads moves the refused messages to the failure store, and unblocks keys that
+// are not parked.
 func (r *release) skipHeads(ctx context.Context) error {
 	for _, state := range []string{admin.Retrying, admin.Parked} {
 		parked := state == admin.Parked
@@ -87,7 +87,7 @@ func (r *release) skipHeads(ctx context.Context) error {
 	return nil
 }
 
-// retrying removes the entries of which nothing is left, and makes the others due.
+// retrying removes entries without a message, and makes the rest due.
 func (r *release) retrying(ctx context.Context) error {
 	err := r.each(ctx, "stale", r.query, true, func(pgx.Tx, entryRow) error { r.n++; return nil })
 	if err != nil {
@@ -159,8 +159,8 @@ func (r *release) change(ctx context.Context, tx pgx.Tx, found []entryRow, remov
 	return nil
 }
 
-// parked brings the rows of parked keys back, bucket by bucket and in batches. What
-// came since waits until the last row of its key is back.
+// parked brings the rows of parked keys back, bucket by bucket and in batches.
+// Newer rows of a key wait until its last row is back.
 func (r *release) parked(ctx context.Context) error {
 	if err := r.db.pool.QueryRow(ctx, r.at.settle.Query("now")).Scan(&r.began); err != nil {
 		return err
@@ -211,8 +211,8 @@ func (r *release) published(ctx context.Context, transport, bucket int16, last i
 	return nil
 }
 
-// bringBack brings a batch of rows of a bucket back, and returns the last id of it: 0
-// when no key is left that was parked before the release began.
+// bringBack brings a batch of rows of a bucket back, and returns its last id, or 0
+// if no key is left that was parked before the release began.
 func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket int16) (last int64, err error) {
 	sql := r.at.settle
 	if _, err := tx.Exec(ctx, sql.Query("bump_buckets"), transport, []int16{bucket}); err != nil {
@@ -239,7 +239,7 @@ func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket in
 	return max(last, 1), err
 }
 
-// reinsert is a planted bug: rows come back behind those that have come since.
+// reinsert is a planted bug: rows come back behind newer ones.
 const reinsert = `
 	WITH gone AS (DELETE FROM {}outbox WHERE transport = $1::smallint AND bucket = $2::smallint + 1024 AND partition_key = ANY ($3::text[]) RETURNING *)
 	INSERT INTO {}outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)

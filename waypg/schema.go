@@ -51,8 +51,8 @@ func migrations(schema, prefix string) ([]migration, error) {
 }
 
 const (
-	// A statement that changes a table in use waits for its users, and every later
-	// user waits behind it: better to step back and try again.
+	// lockTimeout bounds the wait of DDL for a table in use, because later users
+	// queue behind it: it gives up and tries again.
 	lockTimeout = 200 * time.Millisecond
 	lockTries   = 50
 )
@@ -140,7 +140,7 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 			}
 			applied = append(applied, m.name)
 		}
-		if current > all[len(all)-1].version { // a newer version knows better
+		if current > all[len(all)-1].version { // the tables are a newer version's
 			return nil
 		}
 		return db.mend(ctx, tx, p)
@@ -148,8 +148,8 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 	return applied, err
 }
 
-// mend makes bucket rows that are missing and removes those that are too many, under
-// the table lock of add_transports, which keeps a rebucket out.
+// mend inserts missing bucket rows and deletes surplus ones, under the table lock
+// of add_transports, which keeps a rebucket out.
 func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *place) error {
 	var wrong bool
 	if err := tx.QueryRow(ctx, p.outbox.Query("buckets_wrong")).Scan(&wrong); err != nil || !wrong {
@@ -178,8 +178,8 @@ func setVersion(version int, schema, prefix string) string {
 	return fmt.Sprintf("INSERT INTO %smeta (name, value) VALUES ('schema_version', '%d') ON CONFLICT (name) DO UPDATE SET value = excluded.value", qualified(schema, prefix), version)
 }
 
-// SchemaStatus compares the tables with what this version of waybill wants. It fails
-// where they have the right version and cannot be worked with.
+// SchemaStatus compares the tables with the schema of this version of waybill. It
+// fails if their version fits and they are unusable.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	status, err := db.versions(ctx)
 	if err == nil && status.Err() == nil {
@@ -188,7 +188,7 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	return status, err
 }
 
-// versions is SchemaStatus by the recorded version alone.
+// versions is SchemaStatus by the recorded version only.
 func (db *DB) versions(ctx context.Context) (admin.SchemaStatus, error) {
 	p, err := db.where(ctx)
 	if err != nil {
@@ -270,8 +270,8 @@ func (db *DB) checkSchema(ctx context.Context) (admin.SchemaStatus, error) {
 	return status, err
 }
 
-// checkVersion refuses tables that are missing, older than this version knows, or
-// more than one version ahead of it.
+// checkVersion refuses tables that are missing, older than this version's, or more
+// than one version ahead of it.
 func (db *DB) checkVersion(ctx context.Context) error {
 	status, err := db.versions(ctx)
 	if err == nil {
@@ -280,8 +280,8 @@ func (db *DB) checkVersion(ctx context.Context) error {
 	return err
 }
 
-// checkTables refuses tables that are arranged in buckets that this version does not
-// know, and ids that would not be in the order in which they are given.
+// checkTables refuses unknown numbers of buckets, missing or surplus bucket rows,
+// and a sequence that caches ids.
 func (db *DB) checkTables(ctx context.Context, status admin.SchemaStatus) error {
 	var t struct {
 		recorded, hash string
@@ -317,7 +317,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // Rebucket implements admin.Database. It is one transaction: dispatchers and relays
-// wait for it, and then see other buckets.
+// wait for it, and then use the new buckets.
 func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admin.Rebucketed, err error) {
 	if !outbox.ValidBuckets(buckets) {
 		return done, fmt.Errorf("rebucket: %d buckets: want a power of two up to %d", buckets, outbox.MaxBuckets)
@@ -344,8 +344,8 @@ func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admi
 	return done, nil
 }
 
-// rebucket also mends rows that are in another bucket than their key's, and bucket
-// rows that are missing or too many.
+// rebucket also moves rows out of wrong buckets, and corrects missing or surplus
+// bucket rows.
 func (db *DB) rebucket(ctx context.Context, tx pgx.Tx, p *place, done *admin.Rebucketed) error {
 	if err := db.oneMigrator(ctx, tx, p); err != nil {
 		return err
@@ -369,7 +369,7 @@ func (db *DB) rebucket(ctx context.Context, tx pgx.Tx, p *place, done *admin.Reb
 		return err
 	}
 	if done.From == done.To {
-		done.Rows = int(moved.RowsAffected()) // that were in a wrong bucket
+		done.Rows = int(moved.RowsAffected()) // rows that were in a wrong bucket
 	}
 	steps := []struct {
 		text string

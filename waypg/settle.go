@@ -12,7 +12,7 @@ import (
 )
 
 // Settle implements outbox.Claim: one round trip deletes, records failures and
-// commits. Positions move after it, and not before.
+// commits. Read positions advance only after it.
 func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
 	if c.conn == nil {
 		return nil
@@ -37,7 +37,7 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		c.db.positions(c.transport).Reset()
 		return translate(err)
 	case c.Batch == nil:
-	case gone != len(published): // a row is not where it was read: nothing is known of its bucket
+	case gone != len(published): // a row was moved: the positions are not to be trusted
 		c.Positions.Reset()
 	default:
 		c.Settled(published)
@@ -48,15 +48,15 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 // A settlement collects what one Settle writes.
 type settlement struct {
 	*claim
-	buckets []int16 // whose blocked keys change
-	routes  bool    // blocked routes change
+	buckets []int16 // with changed blocked keys
+	routes  bool    // the blocked routes change
 	keyed   deletion
 	unkeyed deletion
 	refused pgx.Batch // statements of failures
 	freed   entries
 }
 
-// A deletion is rows of one table.
+// A deletion is a set of rows of one table.
 type deletion struct {
 	at  []pgtype.TID
 	ids []int64
@@ -66,7 +66,7 @@ func (d *deletion) add(ref rowRef, id int64) {
 	d.at, d.ids = append(d.at, unpackTID(ref.at)), append(d.ids, id)
 }
 
-// entries are those that go, as arrays.
+// entries are entries to delete, as arrays.
 type entries struct {
 	routes, keys []string
 	rows         []int64
@@ -92,7 +92,7 @@ func (s *settlement) unblock(e entry) {
 	s.changes(e)
 }
 
-// changes notes that an entry is made or removed.
+// changes notes that an entry is added or removed.
 func (s *settlement) changes(e entry) {
 	if s.routes = s.routes || e.route != ""; e.key != "" {
 		s.buckets = append(s.buckets, e.bucket)
@@ -111,7 +111,7 @@ func (s *settlement) fail(f outbox.Failure) {
 	}
 	s.db.noteDelay(f.RetryIn)
 	switch {
-	case f.Route && e.route == "": // the route waits, and with it the row
+	case f.Route && e.route == "": // the route is blocked, and with it the row
 		s.block(f, entry{f.Row.Record.Name, "", e.row, e.bucket}, 1, state)
 		if retried {
 			s.refuse(f, e, 0, state)
@@ -138,7 +138,7 @@ func (s *settlement) fail(f outbox.Failure) {
 // maxSetAside bounds the rows that one settle sets aside.
 const maxSetAside = 10_000
 
-// block makes an entry. A message without a key is held for it.
+// block adds an entry. A message without a key is held for it.
 func (s *settlement) block(f outbox.Failure, e entry, failures int, state string) {
 	rec := f.Row.Record
 	s.changes(e)
@@ -156,8 +156,7 @@ func (s *settlement) refuse(f outbox.Failure, e entry, count int, state string) 
 	s.refused.Queue(s.at.settle.Query("refused_again"), s.transport, e.route, e.key, e.row, count, f.RetryIn.Seconds(), reason(f), string(f.Policy), state)
 }
 
-// send writes all of it and commits. It returns how many rows of the outbox it has
-// deleted.
+// send writes the settlement and commits. gone is the number of deleted keyed rows.
 func (s *settlement) send(ctx context.Context) (gone int, err error) {
 	batch, sql := &pgx.Batch{}, s.at.settle
 	if len(s.buckets) > 0 {
@@ -201,11 +200,10 @@ func (s *settlement) send(ctx context.Context) (gone int, err error) {
 
 const maxError = 2000
 
-// reason is the text of a failure as a table takes it.
+// reason is the text of a failure, clipped for its column.
 func reason(f outbox.Failure) string { return clip(f.Err.Error(), maxError) }
 
-// clip bounds the text of an error, which a broker may have worded, to what a
-// table takes.
+// clip makes the text of an error, possibly the broker's, fit a column.
 func clip(s string, max int) string {
 	s = cleanText(s)
 	if len(s) > max {

@@ -341,7 +341,7 @@ func claim(t testing.TB, db *waypg.DB, transport string, max outbox.ClaimLimit) 
 	return c
 }
 
-// claimPart is claim of another part.
+// claimPart claims any part of the default transport.
 func claimPart(t testing.TB, db *waypg.DB, part outbox.Part) outbox.Claim {
 	t.Helper()
 	c, err := db.Claim(t.Context(), "default", part, manyRows)
@@ -358,7 +358,7 @@ func settle(t testing.TB, c outbox.Claim, published []outbox.ClaimedRow, failed 
 	}
 }
 
-// pending returns what waits in the outbox, ordered by id.
+// pending returns the messages in the outbox, ordered by id.
 func pending(t testing.TB, db *waypg.DB, transport string) []order {
 	t.Helper()
 	rows, err := db.Pool().Query(t.Context(), `SELECT o.body FROM (

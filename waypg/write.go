@@ -17,8 +17,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// AddTransports implements outbox.Writer. It also makes bucket rows that are missing:
-// a transport may have been inserted by SQL.
+// AddTransports implements outbox.Writer. It also adds missing bucket rows: a
+// transport may have been inserted by SQL.
 func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 	if err := db.addTransports(ctx, names); err != nil {
 		return fmt.Errorf("transports: %w", translate(err))
@@ -59,8 +59,8 @@ func (db *DB) addTransports(ctx context.Context, names []string) error {
 	return err
 }
 
-// mendBuckets gives each transport the bucket rows that it must have. No rebucket
-// may run meanwhile.
+// mendBuckets inserts missing bucket rows and deletes surplus ones. No rebucket may
+// run meanwhile.
 func mendBuckets(ctx context.Context, tx pgx.Tx, p *place) error {
 	if _, err := tx.Exec(ctx, p.outbox.Query("add_buckets")); err != nil {
 		return err
@@ -99,8 +99,8 @@ func (db *DB) Write(ctx context.Context, tx pgx.Tx, rows ...outbox.Row) error {
 	return db.translateInsert(err)
 }
 
-// translateInsert is translate for a statement that inserts messages: it leaves out
-// a bucket or transport that is not what this process remembers.
+// translateInsert is translate for a statement that inserts messages, where a
+// bucket or transport that differs from this process's cache is NULL.
 func (db *DB) translateInsert(err error) error {
 	var server *pgconn.PgError
 	if !errors.As(err, &server) || server.Code != "23502" && server.Code != "23514" || !strings.HasPrefix(server.TableName, db.prefix) {
@@ -117,8 +117,8 @@ func (db *DB) translateInsert(err error) error {
 	return translate(err)
 }
 
-// sameServer reports whether a connection was made to the server and database that
-// the pool's are made to.
+// sameServer reports whether a connection goes to the server and database of the
+// pool.
 func sameServer(conn *pgx.Conn, ours *pgx.ConnConfig) bool {
 	theirs := conn.Config()
 	return theirs.Host == ours.Host && theirs.Port == ours.Port && theirs.Database == ours.Database
@@ -144,7 +144,7 @@ type stored struct {
 	outbox.Row
 	transport int16
 	bucket    int16
-	buckets   int // by which bucket was computed
+	buckets   int // the number by which bucket was computed
 	headers   string
 	body      []byte
 	created   time.Time
@@ -183,7 +183,7 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []int32, err error
 	return all, locks, nil
 }
 
-// statement returns the one that inserts the row alone, under locks taken before.
+// statement returns the insert of the row alone, under locks taken before.
 func (s stored) statement(p *place) (query string, args []any) {
 	id, rec := s.Record.ID.String(), s.Record
 	switch {
@@ -197,10 +197,10 @@ func (s stored) statement(p *place) (query string, args []any) {
 	return p.outbox.Query("insert_row"), []any{s.transport, s.Transport, s.buckets, s.bucket, id, rec.Name, rec.Key, s.headers, s.body, s.created}
 }
 
-// A statement that inserts many has at most so many rows and bytes.
+// maxInsertRows and maxInsertBytes bound a statement that inserts many rows.
 const maxInsertRows, maxInsertBytes = 1000, 4 << 20
 
-// queueInserts adds to batch what writes rows: locks first, then the rows.
+// queueInserts adds the statements that write rows to batch: locks first.
 func (db *DB) queueInserts(p *place, batch *pgx.Batch, rows []outbox.Row) error {
 	all, locks, err := db.prepare(rows)
 	if err != nil {
@@ -240,7 +240,7 @@ func (db *DB) queueInserts(p *place, batch *pgx.Batch, rows []outbox.Row) error 
 
 // columns are keyed rows of one transport as arrays.
 type columns struct {
-	of                   stored // any of them
+	of                   stored // any row
 	buckets              []int16
 	ids                  [][]byte
 	names, keys, headers []string

@@ -1,4 +1,4 @@
--- The failure store: messages that were skipped.
+-- The failure store, of dead letters: skipped messages.
 
 -- name: list
 -- Without bodies.
@@ -19,6 +19,6 @@ DELETE FROM public.waybill_failed WHERE id = $1 AND state = 'skipped'
 RETURNING transport, message_id, message_name, partition_key, headers, body, created_at;
 
 -- name: remove
--- The rest stays, so that it is known which message is missing.
+-- The row stays, as a record of the missing message.
 UPDATE public.waybill_failed SET state = 'removed', body = '', headers = '{}', removed_at = clock_timestamp()
 WHERE  id = ANY ($1::bigint[]) AND state = 'skipped';

@@ -1,7 +1,7 @@
--- Writing, claiming and promoting. docs/schema.md says what each column means.
+-- Writing, claiming and promoting. docs/schema.md describes the columns.
 
 -- name: known
--- The number of buckets and of each transport. A process asks in a transaction that it is in, or outside any.
+-- The number of buckets and the ids of the transports. It runs in the caller's transaction, or outside any.
 SELECT public.waybill_buckets(), coalesce((SELECT jsonb_object_agg(name, id) FROM public.waybill_transport), '{}');
 
 -- name: add_transports
@@ -24,7 +24,7 @@ SELECT EXISTS (
     WHERE (SELECT count(*) FROM public.waybill_outbox_bucket AS b WHERE b.transport = t.id) <> public.waybill_buckets());
 
 -- name: add_buckets
--- After add_transports, whose lock keeps a rebucket out: the number is the one of now.
+-- After add_transports, whose lock keeps a rebucket out: the number of buckets is current.
 INSERT INTO public.waybill_outbox_bucket (transport, bucket)
 SELECT t.id, b FROM public.waybill_transport AS t, generate_series(0, public.waybill_buckets() - 1) AS b
 ON CONFLICT DO NOTHING;
@@ -34,7 +34,7 @@ DELETE FROM public.waybill_outbox_bucket WHERE bucket >= public.waybill_buckets(
 
 -- name: insert_one
 -- One message: the bucket's dispatch lock, which is held to commit, and then the row, whose id is given under
--- the lock. A bucket or transport that is not what the process remembers is NULL, which the table refuses.
+-- the lock. A bucket or transport that differs from the process's cache is NULL, which the table refuses.
 WITH lock AS MATERIALIZED (
     SELECT pg_advisory_xact_lock($1::int, $2::int),
            CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
@@ -47,7 +47,7 @@ FROM   lock;
 
 -- name: lock_many
 -- The dispatch locks of several buckets, in the order of the array, which ascends: units of work cannot
--- deadlock with each other. There may be none; the commit is durable all the same.
+-- deadlock with each other. The array may be empty; the commit is durable all the same.
 SELECT count(*), CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
                       THEN set_config('synchronous_commit', 'on', true) END
 FROM  (SELECT pg_advisory_xact_lock($1::int, k) FROM unnest($2::int[]) AS u (k) OFFSET 0) AS locks;
@@ -80,16 +80,16 @@ VALUES ((SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallin
         $3::uuid, $4::text, $5::jsonb, $6::bytea, $7::timestamptz);
 
 -- name: insert_delayed
--- A transport that is not what the process remembers is NULL, as is the queue then.
+-- A transport that differs from the process's cache is NULL, as is the queue then, which the table refuses.
 INSERT INTO public.waybill_delayed (transport, queue, due_at, message_id, message_name, partition_key, headers, body, created_at)
 VALUES ((SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallint AND t.name = $2::text), $3::text,
         $4::timestamptz, $5::uuid, $6::text, $7::text, $8::jsonb, $9::bytea, $10::timestamptz);
 
 -- name: settings
--- The settings of a claim's transaction, the name of its transport, and the server's identity. The statistics of an outbox are always
--- wrong, so the plan is pinned; and without jit = off the cost of a disabled plan would have each claim
--- compiled. A plan that holds for all values is made once. Another server or a truncated table gives ids anew:
--- marks are worth nothing then.
+-- The settings of a claim's transaction, the name of its transport, and the server's identity. The statistics
+-- of an outbox are always wrong, so the plan is pinned; and without jit = off the cost of a disabled plan
+-- would have each claim compiled. A generic plan is made once. Another server or a truncated table
+-- gives ids anew, which invalidates low-water marks.
 SELECT coalesce((SELECT t.name FROM public.waybill_transport AS t WHERE t.id = $2::smallint), ''),
        pg_postmaster_start_time(), pg_relation_filenode('public.waybill_outbox'::regclass),
        set_config('idle_in_transaction_session_timeout', $1::text, true),
@@ -98,9 +98,9 @@ SELECT coalesce((SELECT t.name FROM public.waybill_transport AS t WHERE t.id = $
        set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: lock_buckets
--- Nothing while relays are paused. Takes up to $7 buckets of transport $1 that have rows above the cursors $2
--- or, where the versions $4 and $5 do not hold, above the marks $3. No other claim has them until this
--- transaction ends. $6 is where the turn begins.
+-- Locks, until this transaction ends, up to $7 buckets of transport $1 that have rows above the cursors $2
+-- or, if the versions $4 and $5 are out of date, above the low-water marks $3. No bucket while relays are
+-- paused. $6 rotates the order of the buckets.
 SELECT set_config('waybill.locked', coalesce(array_agg(locked.bucket)::text, '{}'), true)
 FROM  (SELECT b.bucket
        FROM   public.waybill_transport AS t JOIN public.waybill_outbox_bucket AS b ON b.transport = t.id,
@@ -118,10 +118,10 @@ FROM  (SELECT b.bucket
        FOR    UPDATE OF b SKIP LOCKED) AS locked;
 
 -- name: claim_state
--- The blocked keys and routes by which the rows of the locked buckets are read, the number of buckets, and
--- whether delayed messages are due. It is read after the buckets are locked: no other transaction blocks a key
--- of theirs from then on, though one may be unblocked. A next id that went back shows that ids begin anew. The
--- sequence is locked after the table, as by TRUNCATE.
+-- The blocked routes, the versions of the locked buckets and whether they have blocked keys, the number of
+-- buckets, and whether delayed messages are due. It is read after the buckets are locked: no other
+-- transaction blocks a key of theirs from then on, though one may be unblocked. A next id that went back
+-- shows that ids are given anew. The sequence is locked after the table, as by TRUNCATE.
 SELECT public.waybill_buckets(), (SELECT s.last_value + s.is_called::int FROM public.waybill_outbox_id_seq AS s), t.route_version,
        ARRAY(SELECT r.route FROM public.waybill_outbox_blocked AS r WHERE r.transport = t.id AND r.route <> ''),
        EXISTS (SELECT 1 FROM public.waybill_delayed AS d WHERE d.due_at <= now()),
@@ -135,13 +135,13 @@ WHERE  t.id = $1::smallint
 ORDER  BY l.n;
 
 -- name: claim
--- The oldest rows of the locked buckets $2, each from behind a position of its own ($3), without the key $4
--- and without blocked keys, which are looked up where the bucket has any ($5). It must be a statement after
--- the one that locks, or it would see rows that the last owner has published. Rows of a waiting route ($6)
--- come without their bodies, because the rows behind them in their keys must wait with them. A bucket has a
--- row also when nothing of it may be published, so that its last id is known. Buckets come in the order of
--- the array, which changes from claim to claim: large rows of one must not starve another. Where a key of a
--- bucket was unblocked since its version $9 was read, its rows would be read from behind its head.
+-- The oldest rows of the locked buckets $2, each above its own position ($3), without the key $4 and without
+-- blocked keys, which are looked up where the bucket has any ($5). It must be a statement after the one that
+-- locks, or it would see rows that the last owner has published. Rows of a blocked route ($6) come without
+-- their bodies, because the rows behind them in their keys must wait with them. A bucket without a
+-- publishable row yields one row, with its last id. Buckets come in the order of the array, which changes
+-- from claim to claim: large rows of one must not starve another. The first column is false if a key of a
+-- bucket was unblocked since its version $9 was read: its rows would be read from behind its head.
 SELECT NOT EXISTS (SELECT 1 FROM unnest($2::smallint[], $5::boolean[], $9::bigint[]) AS k (bucket, blocked, version)
                    WHERE k.blocked AND k.version <> (SELECT v.version FROM public.waybill_outbox_version AS v
                                                      WHERE v.transport = $1::smallint AND v.bucket = k.bucket)),
@@ -165,7 +165,7 @@ WHERE  r.id IS NULL OR r.before < $8
 ORDER  BY r.n, r.id;
 
 -- name: claim_unkeyed
--- Rows without a key have no order: relays share them row by row. Those of a waiting route are held, so that
+-- Rows without a key have no order: relays share them row by row. Rows of a blocked route are held, so that
 -- they are not read again.
 WITH picked AS MATERIALIZED (
     SELECT o.id, octet_length(o.body) + pg_column_size(o.headers) AS size,
@@ -189,9 +189,9 @@ LEFT   JOIN (sized AS s CROSS JOIN LATERAL (
 ORDER  BY o.id;
 
 -- name: claim_retries
--- Due entries with the messages they are for. The lock on an entry gives the sole right to publish its
--- message, because no other claim touches a blocked key. Entries of messages whose route waits are put off
--- until the route was tried.
+-- Due entries with their messages. The lock on an entry gives the sole right to publish its message, because
+-- no other claim touches a blocked key. Entries of messages with a blocked route are put off until the route
+-- was tried.
 WITH picked AS MATERIALIZED (
     SELECT b.ctid, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.next_attempt_at,
            (SELECT greatest(r.next_attempt_at, now()) + interval '1 second' FROM public.waybill_outbox_blocked AS r
@@ -234,8 +234,8 @@ UPDATE public.waybill_outbox_blocked SET next_attempt_at = now()
 WHERE  transport = $1::smallint AND state = 'retrying' AND next_attempt_at > now() + make_interval(secs => $2::float8);
 
 -- name: held_for_nothing
--- The routes that messages without a key were held for and that wait no more. Names are found by jumping from
--- one to the next in the index.
+-- The routes of held messages without a key that are no longer blocked. A loose index scan jumps from one
+-- name to the next.
 WITH RECURSIVE names (name) AS (
     (SELECT u.message_name FROM public.waybill_outbox_unkeyed AS u WHERE u.transport = $1::smallint AND u.held = 1
      ORDER BY u.transport, u.message_name LIMIT 1)
@@ -255,8 +255,8 @@ WHERE  transport = $1::smallint AND held = 1 AND id = ANY (ARRAY(
 
 -- name: end_stuck
 -- Ends the sessions of relays that hold rows and have been silent for longer than any relay may: the idle
--- timeout does not cover a server that is blocked in sending to a frozen client. Rows of these tables are
--- locked by claims alone.
+-- timeout does not cover a server that is blocked in sending to a frozen client. Only claims and releases
+-- lock rows of these tables.
 SELECT count(pg_terminate_backend(a.pid))
 FROM  (SELECT DISTINCT l.pid FROM pg_locks AS l
        WHERE  l.locktype = 'relation' AND l.mode = 'RowShareLock' AND l.relation IN (
@@ -268,12 +268,12 @@ WHERE  a.datname = current_database() AND a.usename = current_user AND a.state_c
 SELECT EXISTS (SELECT 1 FROM public.waybill_delayed WHERE due_at <= now());
 
 -- name: promote
--- Moves up to $2 delayed messages and $3 bytes that are due to their targets, in order of the time they are
--- due, from a position ($5, $6) on; with $7 that one alone. One promoter at a time, or two would invert a
--- key; and under the dispatch locks, because the ids the messages get now must be commit-ordered. It waits
--- for none: messages whose lock another session holds, or held before ($4), stay. A message that another
--- promoter has moved since this statement began is not deleted again, and only a deleted one is inserted.
--- The bucket is the one that the key has now; queues have 64 for ever.
+-- Moves up to $2 due messages and $3 bytes to their targets, in order of the time they are due, from a
+-- position ($5, $6) on; with $7 that one alone. One promoter at a time, or two would invert a key; and under
+-- the dispatch locks, because the ids the messages get now must be commit-ordered. It only tries the locks:
+-- messages whose lock another session holds, or held before ($4), stay. A message that another promoter has
+-- moved since this statement began is not deleted again, and only a deleted one is inserted. The bucket is
+-- computed with the present number; queues always have 64.
 WITH promoter AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($1::int, -1) AS mine),
 oldest AS MATERIALIZED (
     SELECT d.id, d.due_at, d.transport, d.partition_key, octet_length(d.body) AS size
@@ -318,9 +318,9 @@ SELECT id FROM public.waybill_delayed WHERE due_at <= now() ORDER BY due_at, id 
 UPDATE public.waybill_delayed SET due_at = '9999-12-31 UTC' WHERE id = $1;
 
 -- name: left
--- Blocked are the rows that wait: of parked keys, of keys and routes that are not due, behind a row of such a
--- route in its key, and in a bucket that no relay reads. Those that are due count as pending alone, or a
--- drain would leave them.
+-- Pending, blocked and delayed rows. Blocked are rows of parked keys, of keys and routes that are not due,
+-- behind a row of such a route in its key, and in a bucket that no relay reads. Rows due for a retry count as
+-- pending alone, or a drain would leave them.
 WITH waiting AS MATERIALIZED (
     SELECT b.route, b.partition_key, b.bucket, b.row_id FROM public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
     WHERE  t.name = $1::text AND (b.state = 'parked' OR b.next_attempt_at > now())),
@@ -350,8 +350,8 @@ ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), problem = excluded.p
 DELETE FROM public.waybill_workers WHERE id = $1::uuid OR seen_at < now() - interval '1 hour';
 
 -- name: bad_settings
--- Settings of this session under which a relay cannot hold its rows for as long as it may be silent ($1,
--- milliseconds). transaction_timeout is there from PostgreSQL 17.
+-- Settings of this session that prevent a relay: a standby, read-only transactions, and timeouts below its
+-- idle timeout ($1, milliseconds). transaction_timeout exists from PostgreSQL 17.
 SELECT 'pg_is_in_recovery', 'true', '' WHERE pg_is_in_recovery()
 UNION ALL
 SELECT name, setting || coalesce(' ' || unit, ''), 'off or at least ' || $1::bigint || ' ms' FROM pg_settings

@@ -1,6 +1,6 @@
 -- name: pause
--- Relays claim nothing until then: they hold a table for as long as they publish. The pause ends by itself, in
--- case the process dies.
+-- Relays claim nothing until then: an open claim holds table locks while it publishes. The pause ends by
+-- itself, in case the process dies.
 INSERT INTO public.waybill_meta (name, value) VALUES ('relays_paused_until', (clock_timestamp() + make_interval(secs => $1::float8))::text)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
@@ -8,20 +8,20 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 DELETE FROM public.waybill_meta WHERE name = 'relays_paused_until';
 
 -- name: lock
--- Dispatchers, relays, promoters and makers of transports end first, and begin after.
+-- Open dispatches, claims, promotions and add_transports end first, and new ones wait.
 LOCK TABLE public.waybill_transport, public.waybill_outbox, public.waybill_outbox_bucket, public.waybill_delayed IN ACCESS EXCLUSIVE MODE;
 
 -- name: count
 SELECT count(*) FROM public.waybill_outbox;
 
 -- name: move
--- Rows that were set aside stay so, 1024 above their new bucket.
+-- Set-aside rows stay set aside, 1024 above their new bucket.
 UPDATE public.waybill_outbox
 SET    bucket = public.waybill_bucket_of(partition_key, $1::int) + CASE WHEN bucket >= 1024 THEN 1024 ELSE 0 END
 WHERE  bucket <> public.waybill_bucket_of(partition_key, $1::int) + CASE WHEN bucket >= 1024 THEN 1024 ELSE 0 END;
 
 -- name: move_blocked
--- A route's entry has the bucket of the row that stands for it.
+-- A route's entry has the bucket of its row.
 UPDATE public.waybill_outbox_blocked AS b
 SET    bucket = CASE WHEN b.partition_key <> '' THEN public.waybill_bucket_of(b.partition_key, $1::int)
                      ELSE coalesce((SELECT o.bucket FROM public.waybill_outbox AS o
@@ -29,7 +29,7 @@ SET    bucket = CASE WHEN b.partition_key <> '' THEN public.waybill_bucket_of(b.
 WHERE  b.bucket >= 0;
 
 -- name: bump
--- The positions of relays are worth nothing.
+-- Invalidates the read positions of relays.
 INSERT INTO public.waybill_outbox_version AS v (transport, bucket)
 SELECT b.transport, b.bucket FROM public.waybill_outbox_bucket AS b
 ON CONFLICT (transport, bucket) DO UPDATE SET version = v.version + 1;

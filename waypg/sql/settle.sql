@@ -1,8 +1,8 @@
--- The end of a claim, and releases. Locks are taken in one order, so settles cannot deadlock: entries, which the
--- claim of Retries has locked, then versions of buckets, ascending, then the transport's row.
+-- Settling and releasing. Locks are taken in one order, so settles cannot deadlock: entries, which the claim
+-- of Retries has locked, then versions of buckets, ascending, then the transport's row.
 
 -- name: bump_buckets
--- The blocked keys of these buckets change.
+-- New versions for buckets with changed blocked keys.
 INSERT INTO public.waybill_outbox_version AS v (transport, bucket)
 SELECT DISTINCT $1::smallint, b FROM unnest($2::smallint[]) AS b ORDER BY b
 ON CONFLICT (transport, bucket) DO UPDATE SET version = v.version + 1;
@@ -11,9 +11,9 @@ ON CONFLICT (transport, bucket) DO UPDATE SET version = v.version + 1;
 UPDATE public.waybill_transport SET route_version = route_version + 1 WHERE id = $1::smallint;
 
 -- name: delete_outbox
--- Exactly the confirmed rows, each where the claim has read it. One that was moved since (only an UPDATE by
--- hand does that) stays. Nothing here is the beginning of an index: with the transport among the conditions
--- deletions were seen to get slower with all that is dead.
+-- Exactly the confirmed rows, each at the ctid that the claim has read. A row moved since (only an UPDATE by
+-- hand does that) stays. No condition is a prefix of an index: with the transport among the conditions,
+-- deletions slowed down with the number of dead rows.
 DELETE FROM public.waybill_outbox AS o
 USING  unnest($1::tid[], $2::bigint[]) AS u (at, id)
 WHERE  o.ctid = u.at AND o.id = u.id;
@@ -24,15 +24,15 @@ USING  unnest($1::tid[], $2::bigint[]) AS u (at, id)
 WHERE  o.ctid = u.at AND o.id = u.id;
 
 -- name: block
--- The first refusal of a row. Another row may stand for the route already.
+-- The first refusal of a row. Another row may have blocked the route already.
 INSERT INTO public.waybill_outbox_blocked (transport, route, partition_key, row_id, bucket, message_id, message_name, failures, next_attempt_at, last_error, policy, state)
 VALUES ($1::smallint, $2::text, $3::text, $4::bigint, $5::smallint, $6::uuid, $7::text, $8::int,
         clock_timestamp() + make_interval(secs => $9::float8), $10::text, $11::text, $12::text)
 ON CONFLICT DO NOTHING;
 
 -- name: join_route
--- After block of a route, or of a message without key: refused messages without a key wait for their route, if it
--- is blocked, and have no entries of their own.
+-- After block of a route, or of a message without key: refused messages without a key are held for their
+-- route, if it is blocked, and have no entries of their own.
 WITH own AS (
     DELETE FROM public.waybill_outbox_blocked
     WHERE  ctid = ANY (ARRAY(
@@ -46,7 +46,7 @@ UPDATE public.waybill_outbox_unkeyed AS o SET held = 1
 FROM   own WHERE o.transport = $1::smallint AND o.held = 2 AND o.id = own.row_id;
 
 -- name: hold
--- After block: a message without a key that waits for its own next attempt, or for its route's.
+-- After block: holds a message without a key for its own entry (2) or for its route's (1).
 UPDATE public.waybill_outbox_unkeyed AS o
 SET    held = CASE WHEN EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
                                 WHERE b.transport = o.transport AND b.bucket = -1 AND b.partition_key = '' AND b.row_id = o.id
@@ -65,7 +65,7 @@ USING  unnest($2::text[], $3::text[], $4::bigint[]) AS u (route, partition_key, 
 WHERE  b.transport = $1::smallint AND b.route = u.route AND b.partition_key = u.partition_key AND b.row_id = u.row_id;
 
 -- name: due_with_route
--- The messages that were refused for their route's sake before the route was blocked are tried now.
+-- Messages that were refused before their route was blocked are due when the route is unblocked.
 UPDATE public.waybill_outbox_blocked SET next_attempt_at = now()
 WHERE  ctid = ANY (ARRAY(
        SELECT b.ctid FROM public.waybill_outbox_blocked AS b
@@ -73,7 +73,8 @@ WHERE  ctid = ANY (ARRAY(
        FOR    UPDATE SKIP LOCKED));
 
 -- name: set_aside
--- The rows of a parked key, so that claims do not read past them. The rows beyond $4 stay and wait all the same.
+-- Moves the rows of a parked key aside, so that claims do not read past them. Rows beyond $4 stay and wait
+-- all the same.
 UPDATE public.waybill_outbox SET bucket = bucket + 1024
 WHERE  transport = $1::smallint AND bucket = $2::smallint AND id = ANY (ARRAY(
        SELECT o.id FROM public.waybill_outbox AS o
@@ -98,8 +99,8 @@ LEFT   JOIN public.waybill_outbox_blocked AS b
        ON b.transport = g.transport AND b.route = '' AND b.partition_key = g.partition_key AND b.row_id = g.id;
 
 -- name: stale
--- The entries whose message is gone from the outbox: an operator may have deleted it. In batches of $9, from
--- behind an entry ($5 to $8) on. One that is being retried is left to its relay.
+-- Entries without a message in the outbox: an operator may have deleted it. In batches of $9, after an entry
+-- ($5 to $8). An entry locked by a retry is left to its relay.
 SELECT b.route, b.partition_key, b.row_id, b.bucket, b.transport
 FROM   public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
 WHERE  b.state = 'retrying' AND ($1 = '' OR t.name = $1) AND ($2 = '' OR b.partition_key = $2) AND ($3 = '' OR b.route = $3)
@@ -113,7 +114,7 @@ ORDER  BY b.transport, b.route, b.partition_key, b.row_id LIMIT $9
 FOR    UPDATE OF b SKIP LOCKED;
 
 -- name: due_now
--- An entry that is being retried at this moment counts, too.
+-- An entry locked by a retry counts, too.
 WITH picked AS MATERIALIZED (
     SELECT b.ctid FROM public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport
     WHERE  b.state = 'retrying' AND ($1 = '' OR t.name = $1) AND ($2 = '' OR b.partition_key = $2) AND ($3 = '' OR b.route = $3)
@@ -144,7 +145,7 @@ ORDER  BY b.transport, b.bucket;
 SELECT clock_timestamp();
 
 -- name: releasable
--- A few of the keys of a bucket that were parked before $4 (and $3 alone, if it is one).
+-- Up to $5 keys of a bucket that were parked before $4, or only the key $3.
 SELECT b.partition_key
 FROM   public.waybill_outbox_blocked AS b
 WHERE  b.transport = $1::smallint AND b.bucket = $2::smallint AND b.state = 'parked' AND b.partition_key <> ''
@@ -163,7 +164,7 @@ WITH moved AS (
 SELECT coalesce(max(id), 0) FROM moved;
 
 -- name: end_release
--- After bring_back: the keys of which nothing is set aside any more are blocked no longer.
+-- After bring_back: keys without set-aside rows are blocked no longer.
 DELETE FROM public.waybill_outbox_blocked AS b
 WHERE  b.transport = $1::smallint AND b.route = '' AND b.partition_key = ANY ($3::text[]) AND b.state = 'parked'
 AND    b.partition_key NOT IN (

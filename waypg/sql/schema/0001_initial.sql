@@ -1,6 +1,5 @@
--- The tables of waybill on PostgreSQL. docs/schema.md says what each column
--- means and what a producer in another language writes. Keys and names compare
--- bytewise in every database.
+-- The tables of waybill on PostgreSQL. docs/schema.md describes the columns, and the rows of a producer in
+-- another language. Keys and names compare bytewise in every database.
 
 CREATE TABLE public.waybill_meta (
     name  text PRIMARY KEY,
@@ -10,8 +9,8 @@ CREATE TABLE public.waybill_meta (
 -- Dispatchers and relays must agree on both, whatever language they are in.
 INSERT INTO public.waybill_meta (name, value) VALUES ('buckets', '64'), ('hash', 'sha256-2');
 
--- The number of buckets, where a statement reads it at no cost. A rebucket replaces the function, which
--- has every plan made again, whatever snapshot its transaction has.
+-- The number of buckets, which a statement reads at no cost. A rebucket replaces the function, which
+-- invalidates every plan, whatever the transaction's snapshot.
 CREATE FUNCTION public.waybill_buckets() RETURNS integer LANGUAGE sql STABLE PARALLEL SAFE AS $$ SELECT 64 $$;
 
 -- The target transports. route_version changes with every change of a transport's blocked routes.
@@ -21,16 +20,16 @@ CREATE TABLE public.waybill_transport (
     route_version bigint NOT NULL DEFAULT 0
 );
 
--- One row for each bucket of each transport. A relay locks it while it publishes the bucket's rows. It is never
--- written.
+-- One row for each bucket of each transport. A relay locks it while it publishes the bucket's rows. It is
+-- never updated.
 CREATE TABLE public.waybill_outbox_bucket (
     transport smallint NOT NULL,
     bucket    smallint NOT NULL,
     PRIMARY KEY (transport, bucket)
 );
 
--- version changes with every change of a bucket's blocked keys; it is 0 where there is no row. It is apart from
--- the bucket's row, so that a retry or a release does not wait for the relay that has the bucket.
+-- version changes with every change of a bucket's blocked keys; without a row it is 0. It is apart from the
+-- bucket's row, so that a retry or a release does not wait for the relay that has locked the bucket.
 CREATE TABLE public.waybill_outbox_version (
     transport smallint NOT NULL,
     bucket    smallint NOT NULL,
@@ -38,10 +37,10 @@ CREATE TABLE public.waybill_outbox_version (
     PRIMARY KEY (transport, bucket)
 );
 
--- Messages with a key. Ids are commit-ordered inside a bucket, because a dispatcher holds the bucket's
--- advisory lock from before its id is given to its commit. That is why the sequence must not cache. The rows
--- of a parked key are set aside in its bucket + 1024. The primary key is the only index. An outbox is mostly
--- empty and always changing, hence the settings of autovacuum.
+-- Messages with a key. Ids are commit-ordered inside a bucket, because a dispatcher takes the bucket's
+-- advisory lock before it draws an id, and holds it to its commit. That is why the sequence must not cache.
+-- The rows of a parked key are set aside in its bucket + 1024. The primary key is the only index. An outbox
+-- is mostly empty and always changing, hence the settings of autovacuum.
 CREATE TABLE public.waybill_outbox (
     transport     smallint NOT NULL,
     bucket        smallint NOT NULL,
@@ -57,8 +56,8 @@ CREATE TABLE public.waybill_outbox (
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
         toast.autovacuum_vacuum_cost_delay = 0);
 
--- Messages without a key, which have no order. held is 0 for those that may be claimed, 1 while the route of
--- the message waits, 2 while the message itself is blocked.
+-- Messages without a key, which have no order. held is 0 for claimable rows, 1 while the route of the message
+-- is blocked, 2 while the message itself is blocked.
 CREATE TABLE public.waybill_outbox_unkeyed (
     transport     smallint NOT NULL,
     held          smallint NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
@@ -74,9 +73,9 @@ CREATE TABLE public.waybill_outbox_unkeyed (
         toast.autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX waybill_outbox_unkeyed_of_route ON public.waybill_outbox_unkeyed (transport, message_name, id) WHERE held = 1;
 
--- Refused messages that are retried: the head of a blocked key, a message without key (bucket -1), or the
--- message that stands for a blocked route, which is every message of its name. row_id is the message's id
--- in its table.
+-- Refused messages, retrying or parked: the head of a blocked key, a message without key (bucket -1), or the
+-- message that stands for a blocked route, which is every message of its name. row_id is the message's id in
+-- its table.
 CREATE TABLE public.waybill_outbox_blocked (
     transport       smallint NOT NULL,
     route           text COLLATE "C" NOT NULL DEFAULT '',
@@ -98,8 +97,8 @@ CREATE UNIQUE INDEX waybill_outbox_blocked_keys ON public.waybill_outbox_blocked
 CREATE UNIQUE INDEX waybill_outbox_blocked_routes ON public.waybill_outbox_blocked (transport, route) WHERE route <> '';
 CREATE INDEX waybill_outbox_blocked_due ON public.waybill_outbox_blocked (transport, next_attempt_at) WHERE state = 'retrying';
 
--- Skipped messages. A removed one keeps its place without body and headers, so that it is known which
--- message is missing.
+-- Skipped messages (dead letters). A removed one keeps its row without body and headers, as a record of the
+-- missing message.
 CREATE TABLE public.waybill_failed (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     transport       text COLLATE "C" NOT NULL CHECK (transport <> ''),
@@ -143,8 +142,8 @@ CREATE TABLE public.waybill_inbox (
 CREATE INDEX waybill_inbox_by_processed_at ON public.waybill_inbox (processed_at);
 CREATE INDEX waybill_inbox_by_message_id ON public.waybill_inbox (message_id);
 
--- A row is held until held_until: by holder, or by nobody while it waits for a
--- retry. lease counts its holders, so that a late one cannot settle it.
+-- A row is held until held_until: by holder, or without a holder while it waits for a retry. lease counts its
+-- holders, so that a late one cannot settle it.
 CREATE TABLE public.waybill_queue (
     id            bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
     queue         text COLLATE "C" NOT NULL CHECK (queue <> ''),
@@ -175,7 +174,7 @@ CREATE TABLE public.waybill_workers (
     since      timestamptz
 );
 
--- The number of a transport, or of the only one there is.
+-- The number of a transport, or of the only one if the name is NULL.
 CREATE FUNCTION public.waybill_transport_id(transport text) RETURNS smallint LANGUAGE plpgsql STABLE AS $$
 DECLARE
     ids smallint[] := ARRAY(SELECT t.id FROM public.waybill_transport AS t
@@ -197,9 +196,8 @@ $$;
 
 -- Dispatches several messages in the caller's transaction, in the order of the arrays, and returns their ids.
 -- Call it last: the locks on the keys' buckets are held until the transaction ends. Where the outbox has
--- several transports, name one. It locks the buckets in
--- ascending order, so it cannot deadlock with another call. The lock on the table comes first: the number of
--- buckets does not change after it.
+-- several transports, name one. It locks the buckets in ascending order, so it cannot deadlock with another
+-- call. The lock on the table comes first: the number of buckets does not change after it.
 CREATE FUNCTION public.waybill_dispatch_all(names text[], keys text[], headers jsonb[], bodies bytea[], transport text DEFAULT NULL)
 RETURNS uuid[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
