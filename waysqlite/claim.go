@@ -13,9 +13,9 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// cursor is the read position of a transport's keyed rows. It only saves reading, and
-// holds for one version of the transport's blocked keys: an unblocked key has rows
-// below it.
+// cursor is the read position of a transport's keyed rows. It only saves reading,
+// and is valid for one version of the transport's blocked keys: an unblocked key
+// has rows below it.
 type cursor struct {
 	version int64
 	after   int64  // all rows up to here are of blocked keys
@@ -24,16 +24,16 @@ type cursor struct {
 	turn    bool   // the next claim leaves the hot key out
 }
 
-// part is one part of a transport, of which one claim is open at a time.
+// part is one part of a transport, with at most one open claim.
 type part struct {
 	transport string
 	part      outbox.Part
 }
 
 // Claim implements outbox.Store. No transaction is open while the relay publishes:
-// one process relays the file, and its parts have no row in common. A key has an
-// entry from the first refusal of its head until that is published, and while it has
-// one its rows are not Keyed.
+// one process relays the file, and its parts are disjoint. A key has an entry from
+// the first refusal of its head until the head leaves the outbox; meanwhile its
+// rows are not Keyed.
 func (db *DB) Claim(ctx context.Context, transport string, p outbox.Part, limit outbox.ClaimLimit) (_ outbox.Claim, err error) {
 	if p == outbox.Keyed {
 		if err := db.promote(ctx); err != nil {
@@ -75,14 +75,14 @@ func (db *DB) Claim(ctx context.Context, transport string, p outbox.Part, limit 
 	return c, err
 }
 
-// state is a transport at the time of a claim.
+// state is the state of a transport in a claim's snapshot.
 type state struct {
 	version int64 // of the blocked keys
-	blocked bool  // there are some
+	blocked bool  // some keys are blocked
 	now     int64
 }
 
-// hold takes a part for one claim.
+// hold reserves a part for one claim, and reports whether it was free.
 func (db *DB) hold(p part) bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -97,7 +97,7 @@ func (db *DB) letGo(p part) {
 	delete(db.claimed, p)
 }
 
-// readKeyed reads rows behind the cursor, and every other time past a hot key.
+// readKeyed reads rows above the cursor, every other time without a hot key.
 func (c *claim) readKeyed(ctx context.Context, tx *sql.Tx, at state, limit outbox.ClaimLimit) error {
 	c.db.mu.Lock()
 	from := c.db.cursors[c.transport]
@@ -149,7 +149,7 @@ func (c *claim) keep(at cursor) {
 	c.db.cursors[c.transport] = at
 }
 
-// onlyKey returns the key that all of several rows have, or empty.
+// onlyKey returns the common key of at least two rows, or empty.
 func (c *claim) onlyKey() string {
 	if len(c.rows) < 2 {
 		return ""
@@ -161,15 +161,15 @@ func (c *claim) onlyKey() string {
 	return key
 }
 
-// maxRetries bounds a claim of retries, which are published one at a time. longestDelay
-// bounds the delay of one.
+// maxRetries bounds a claim of retries, which are published one at a time.
+// longestDelay bounds a retry's delay.
 const (
 	maxRetries   = 64
 	longestDelay = time.Hour
 )
 
-// readRetries reads the heads of due entries. An entry whose row is gone is deleted, so
-// that its key goes on.
+// readRetries reads the heads of due entries. An entry whose row is gone is
+// deleted, which unblocks its key.
 func (c *claim) readRetries(ctx context.Context, tx *sql.Tx, at state, limit outbox.ClaimLimit) error {
 	if _, err := c.read(ctx, tx, limit, "claim_retries", c.transport, at.now, longestDelay.Microseconds(), min(limit.Rows, maxRetries)); err != nil {
 		return err
@@ -190,8 +190,8 @@ func (c *claim) readRetries(ctx context.Context, tx *sql.Tx, at state, limit out
 	})
 }
 
-// read fills c with the result of a query, up to the limit. It reports whether that
-// was reached.
+// read fills c with the result of a query, and reports whether it reached the
+// limit.
 func (c *claim) read(ctx context.Context, tx *sql.Tx, limit outbox.ClaimLimit, query string, args ...any) (full bool, err error) {
 	rows, err := tx.QueryContext(ctx, c.db.outboxSQL.Query(query), args...)
 	if err != nil {
@@ -217,7 +217,7 @@ func (c *claim) read(ctx context.Context, tx *sql.Tx, limit outbox.ClaimLimit, q
 	return len(c.rows) == limit.Rows, translate(rows.Err())
 }
 
-// A claim has its part to itself until Settle.
+// A claim holds its part until Settle.
 type claim struct {
 	db        *DB
 	part      part

@@ -9,7 +9,8 @@ import (
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
-// The three loops of a relay have no row in common, and none has a row twice.
+// The parts of a relay's three loops are disjoint, and no row is in two open
+// claims.
 func TestPartsAreDisjoint(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	out := newOutbox(t, db, outbox.Config{})
@@ -38,7 +39,7 @@ func TestPartsAreDisjoint(t *testing.T) {
 	}
 }
 
-// A suspect is tried among the retries, and has not failed.
+// A suspect is retried without a counted failure.
 func TestSuspectIsNotCounted(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	put(t, newOutbox(t, db, outbox.Config{}), order{"a", 0})
@@ -53,8 +54,8 @@ func TestSuspectIsNotCounted(t *testing.T) {
 	}
 }
 
-// A clock that goes back must not make a retry wait for as long (D7), and a delay of
-// more than the longest is no sign of that.
+// A clock that went back must not prolong a retry's wait (D7), and a delay longer
+// than longestDelay is not mistaken for it.
 func TestRetryIsDueAfterTheClockWentBack(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	put(t, newOutbox(t, db, outbox.Config{}), order{"a", 0})
@@ -67,7 +68,7 @@ func TestRetryIsDueAfterTheClockWentBack(t *testing.T) {
 	want(t, db, outbox.Retries, "a0")
 }
 
-// A key with a long backlog shares the claims with the others (D3).
+// A key with a long backlog shares the claims with other keys (D3).
 func TestHotKeyLeavesRoomForOthers(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	out := newOutbox(t, db, outbox.Config{})
@@ -101,14 +102,14 @@ func TestHotKeyLeavesRoomForOthers(t *testing.T) {
 	perKey(t, got)
 }
 
-// Entries that are not due and rows that wait cost an idle look nothing (C5, C7).
+// Idle claims read neither entries that are not due nor waiting rows (C5, C7).
 func TestIdleLookReadsNothingThatWaits(t *testing.T) {
 	db := open(t, waysqlite.Config{Normal: true})
 	newOutbox(t, db, outbox.Config{})
 	const n = 10_000
 	parts := []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries}
 	look := func(part outbox.Part) time.Duration {
-		want(t, db, part, "") // the first may read past rows that wait
+		want(t, db, part, "") // the first claim may read past waiting rows
 		start := time.Now()
 		for range 50 {
 			want(t, db, part, "")

@@ -76,7 +76,7 @@ type DB struct {
 	leaders    int // relays of this process
 	leaderLock *fileLock
 	cursors    map[int64]cursor // by transport
-	claimed    map[part]bool    // parts whose claim is not settled yet
+	claimed    map[part]bool    // parts with a claim that is not settled
 }
 
 // Open opens the file at path, creating it unless cfg says otherwise. It does

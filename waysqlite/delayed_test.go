@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
-// later dispatches orders that are due at once, but still delayed.
+// later dispatches delayed orders and makes them due.
 func later(t *testing.T, db *waysqlite.DB, orders ...order) {
 	t.Helper()
 	var msgs []any
@@ -23,7 +23,8 @@ func later(t *testing.T, db *waysqlite.DB, orders ...order) {
 	}
 }
 
-// A delayed message that the outbox refuses stays behind, and no other with it (C10).
+// A delayed message that the outbox refuses stays delayed, and stops no other
+// (C10).
 func TestRefusedDelayedMessageIsSetAside(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	later(t, db, order{"a", 0}, order{"bad", 0}, order{"a", 1}, order{"", 0})

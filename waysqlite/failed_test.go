@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
-// refuse has the first keyed row refused for the last time.
+// refuse settles the first keyed row as refused, with its attempts exhausted.
 func refuse(t *testing.T, db *waysqlite.DB, policy outbox.Policy) {
 	t.Helper()
 	c := claim(t, db, outbox.Keyed)
@@ -42,13 +42,14 @@ func blocked(t *testing.T, db *waysqlite.DB) admin.BlockedKey {
 	return found[0]
 }
 
-// ordered publishes what follows in a key before what is ahead is confirmed.
+// ordered lets a pipelined relay publish rows of a key before earlier ones are
+// confirmed.
 type ordered struct{ *recorder }
 
 func (ordered) Stream(*waybill.Record) string { return "" }
 
-// Where several messages of a key are on their way together, several are refused
-// together. Those behind the head count for nothing.
+// With several messages of a key in flight, several are refused together. Only the
+// refusal of the head counts.
 func TestSeveralRefusedMessagesOfAKeyAreOneEntry(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	put(t, newOutbox(t, db, outbox.Config{}), order{"k", 0}, order{"k", 1}, order{"k", 2})
@@ -66,8 +67,8 @@ func TestSeveralRefusedMessagesOfAKeyAreOneEntry(t *testing.T) {
 	}
 }
 
-// A message whose result did not come, and that is ahead of the refused one of its
-// key, is the head: tried first, set aside first, and not to blame.
+// A message without a result, ahead of a refused one of its key, becomes the head:
+// tried first, set aside first, without a counted failure.
 func TestKeyIsBlockedFromItsFirstMessage(t *testing.T) {
 	for _, policy := range []outbox.Policy{outbox.Block, outbox.Park} {
 		db := open(t, waysqlite.Config{})
@@ -93,8 +94,8 @@ func TestKeyIsBlockedFromItsFirstMessage(t *testing.T) {
 	}
 }
 
-// A failure counts once the claim that it is of is settled, and not for a row that an
-// operator has skipped meanwhile.
+// A failure counts once its claim is settled, and not for a row that an operator
+// has skipped meanwhile.
 func TestHeadSkippedWhileItIsPublishedBlocksNothing(t *testing.T) {
 	for _, policy := range []outbox.Policy{outbox.Block, outbox.Park, outbox.Skip} {
 		db := open(t, waysqlite.Config{})
@@ -114,7 +115,7 @@ func TestHeadSkippedWhileItIsPublishedBlocksNothing(t *testing.T) {
 	}
 }
 
-// An operator who deletes the head of a blocked key by SQL lets the key go on.
+// Deleting the head of a blocked key by SQL unblocks the key.
 func TestEntryWithoutARowIsDropped(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	put(t, newOutbox(t, db, outbox.Config{}), order{"k", 0}, order{"k", 1})
@@ -128,7 +129,7 @@ func TestEntryWithoutARowIsDropped(t *testing.T) {
 	want(t, db, outbox.Keyed, "k1")
 }
 
-// Thousands of parked keys come back in order while others are published, and no
+// Thousands of parked keys come back in order beside live messages, and no
 // transaction of the release is long.
 func TestReleaseOfManyKeysKeepsOrderAndLiveTraffic(t *testing.T) {
 	const keys, each = 3000, 2
@@ -196,12 +197,13 @@ func TestReleaseOfManyKeysKeepsOrderAndLiveTraffic(t *testing.T) {
 		t.Errorf("%d rows were published, %d live, want %d, %d", len(sink.got), n["live"], total, sent)
 	}
 	t.Logf("released in %v; the slowest of %d dispatches took %v", took, sent, slowest)
-	if slowest > took/2+time.Second { // not one transaction
+	if slowest > took/2+time.Second { // the release is not one transaction
 		t.Errorf("a dispatch took %v during the release", slowest)
 	}
 }
 
-// A key with more rows than one transaction brings back stays blocked until the last.
+// A key with more rows than one transaction brings back stays blocked until the
+// last row is back.
 func TestReleaseOfALongKeyIsBlockedUntilItsEnd(t *testing.T) {
 	db := open(t, waysqlite.Config{Normal: true})
 	out := newOutbox(t, db, outbox.Config{})
@@ -243,7 +245,7 @@ func TestReleaseOfALongKeyIsBlockedUntilItsEnd(t *testing.T) {
 	}
 }
 
-// SkipHead takes the first row away, once, however many transactions the rest takes.
+// SkipHead skips one row, however many transactions bring back the rest.
 func TestSkipHeadOfAParkedKey(t *testing.T) {
 	db := open(t, waysqlite.Config{Normal: true})
 	out := newOutbox(t, db, outbox.Config{})
@@ -282,7 +284,7 @@ func TestRetryFailedNeedsNoOutbox(t *testing.T) {
 	}
 }
 
-// A row that cannot be read can be skipped, and looked at.
+// A row that cannot be read can be skipped and shown.
 func TestUnreadableRowIsSkipped(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	dispatch(t, db, outbox.Config{}, order{"k", 0})

@@ -9,14 +9,14 @@ import (
 // for milliseconds.
 const promoteRows, promoteBytes = 1000, 4 << 20
 
-// promote moves one batch of delayed messages that are due to where they go. A claim
-// does not promote until nothing is due: what is in the outbox does not wait for that.
+// promote moves one batch of due messages to their targets. A claim promotes one
+// batch only, so that rows in the outbox do not wait for all due messages.
 func (db *DB) promote(ctx context.Context) error {
 	var due bool
 	if err := db.reader.QueryRowContext(ctx, db.outboxSQL.Query("any_due")).Scan(&due); err != nil || !due {
 		return translate(err)
 	}
-	ctx = context.WithoutCancel(ctx) // a batch that took too long would begin anew for ever
+	ctx = context.WithoutCancel(ctx) // a batch cut off by its context would be repeated for ever
 	err := db.promoteBatch(ctx, false)
 	if refusesRecord(err) {
 		err = db.promoteBatch(ctx, true)
@@ -27,8 +27,8 @@ func (db *DB) promote(ctx context.Context) error {
 	return nil
 }
 
-// promoteBatch promotes due messages in their order. Message by message it sets those
-// aside that are refused, which the whole batch would wait for.
+// promoteBatch promotes due messages in their order. With each, it promotes one at
+// a time and marks the refused ones, which fail the whole batch.
 func (db *DB) promoteBatch(ctx context.Context, each bool) error {
 	return db.write(ctx, func(tx *txn) error {
 		due, err := ids(tx.QueryContext(ctx, db.outboxSQL.Query("due"), promoteRows, promoteBytes))

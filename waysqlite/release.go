@@ -8,11 +8,11 @@ import (
 	"github.com/waybill-go/waybill/admin"
 )
 
-// releaseBatch is how many rows and entries one transaction of a release has, so that
-// writers wait for milliseconds.
+// releaseBatch bounds the rows and the entries of one transaction of a release, so
+// that writers wait for milliseconds.
 const releaseBatch = 250
 
-// An entry blocks a key, or a row without one.
+// An entry blocks a key, or a row without a key.
 type entry struct {
 	transport int64
 	name      string // of the transport
@@ -48,7 +48,7 @@ type releasing struct {
 	done, released int // entries
 }
 
-// release handles the first entries.
+// release handles up to releaseBatch entries, in order.
 func (b *releasing) release(ctx context.Context, tx *txn, entries []entry) error {
 	moved := 0
 	changed := map[int64]string{} // transports
@@ -75,8 +75,9 @@ func (b *releasing) release(ctx context.Context, tx *txn, entries []entry) error
 	return nil
 }
 
-// one has an entry tried at once, or ends it once up to max rows of its key that were
-// set aside are back. It returns how many rows it has moved.
+// one makes an entry due, or brings back up to max rows of its key that were set
+// aside and, after the last one, ends the entry. moved is the number of rows
+// brought back.
 func (b *releasing) one(ctx context.Context, tx *txn, e entry, max int) (ended bool, moved int, err error) {
 	if b.skipHead {
 		if err := b.skip(ctx, tx, e.row); err != nil {

@@ -22,22 +22,22 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	}
 	err := c.db.write(ctx, func(tx *txn) error { return s.write(ctx, tx, published) })
 	if err == nil && s.changed {
-		c.db.hint(c.part.transport) // keys may be free
+		c.db.hint(c.part.transport) // keys may be unblocked
 	}
 	return err
 }
 
-// A settlement is the part of Settle that is about blocked keys.
+// A settlement is the state of one Settle.
 type settlement struct {
 	*claim
 	failed  []outbox.Failure
 	parked  []int64 // rows to set aside
-	changed bool    // the set of blocked keys
+	changed bool    // the set of blocked keys changes
 }
 
-// blocking returns the failures that count: of each key the first, which blocks the
-// key from its first row that is not published. A relay that has several rows of a key
-// on their way need not know what became of the row in front of a refused one.
+// blocking returns the failures that count: of each key the first, moved to the
+// key's first row that is not published. With several rows of a key in flight, the
+// row in front of a refused one may have no result.
 func (c *claim) blocking(published []outbox.ClaimedRow, failed []outbox.Failure) (counted []outbox.Failure) {
 	gone := map[int64]bool{}
 	for _, row := range published {
@@ -59,7 +59,7 @@ func (c *claim) blocking(published []outbox.ClaimedRow, failed []outbox.Failure)
 			continue
 		}
 		if head, ok := heads[key]; ok && head.ID != row.ID && !f.Skips() {
-			f.Row, f.Suspect = head, true // an innocent head counts no failure
+			f.Row, f.Suspect = head, true // the head was not refused: no failure counts
 		}
 		done[key] = key != "" && !f.Skips()
 		counted = append(counted, f)
@@ -67,13 +67,13 @@ func (c *claim) blocking(published []outbox.ClaimedRow, failed []outbox.Failure)
 	return counted
 }
 
-// maxParked is how many rows one settlement sets aside; later ones of the keys wait
-// where they are.
+// maxParked bounds the rows that one settlement sets aside; later rows of the keys
+// stay and wait.
 const maxParked = 10_000
 
-// findParked looks for the rows of the keys to park. It does so before anything is
-// written: dispatchers need not wait for a scan, and rows that they commit meanwhile
-// wait behind the entry.
+// findParked reads the rows of the keys to park before the write transaction:
+// dispatchers need not wait for a scan, and rows that they commit meanwhile wait
+// behind the entry.
 func (s *settlement) findParked(ctx context.Context) (err error) {
 	var heads []int64
 	for _, f := range s.failed {
@@ -123,7 +123,7 @@ func (s *settlement) refuse(ctx context.Context, tx *txn, f outbox.Failure) erro
 	}
 	delay := min(f.RetryIn, longestDelay).Microseconds()
 	entered, err := tx.exec(ctx, s.db.outboxSQL.Query("block"), row.ID, count, delay, clip(f.Err.Error(), maxError), string(f.Policy))
-	if err != nil || entered == 0 { // an operator has taken the row away
+	if err != nil || entered == 0 { // an operator has removed the row
 		return err
 	}
 	s.changed = s.changed || s.part.part == outbox.Keyed
@@ -157,7 +157,7 @@ func (s *settlement) unblock(ctx context.Context, tx *txn, row outbox.ClaimedRow
 	return err
 }
 
-// bump drops the cursors of the transport's keyed rows.
+// bump invalidates the transport's cursor.
 func (c *claim) bump(ctx context.Context, tx *txn) error {
 	_, err := tx.exec(ctx, c.db.outboxSQL.Query("bump"), c.transport)
 	return err
@@ -171,9 +171,9 @@ func rowIDs(rows []outbox.ClaimedRow) []int64 {
 	return ids
 }
 
-// list is ids for json_each, and null for nil.
+// list encodes ids for json_each, nil as null.
 func list(ids []int64) string {
-	text, _ := json.Marshal(ids) // numbers always can be
+	text, _ := json.Marshal(ids) // numbers always encode
 	return string(text)
 }
 

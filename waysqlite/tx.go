@@ -34,16 +34,16 @@ func (tx *txn) exec(ctx context.Context, query string, args ...any) (int, error)
 	return int(n), err
 }
 
-// close is for transactions that go on.
+// close closes the statements of a transaction that continues.
 func (tx *txn) close() {
 	for _, stmt := range tx.prepared {
 		_ = stmt.Close()
 	}
 }
 
-// write runs fn in a transaction of the writer; ctx ends the wait for it, but
-// not its commit. Inside a unit of work, which has the writer's only
-// connection, it would wait for itself and is refused.
+// write runs fn in a transaction of the writer; ctx bounds the wait for it, but not
+// its commit. Inside a unit of work, which holds the writer's only connection, it
+// would deadlock and is refused.
 func (db *DB) write(ctx context.Context, fn func(tx *txn) error) error {
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction

@@ -43,7 +43,7 @@ func (u *unit) undo(mark int) {
 	u.rows = u.rows[:min(mark, len(u.rows))]
 }
 
-// finish ends the unit for dispatchers and returns its rows.
+// finish refuses further dispatches and returns the unit's rows.
 func (u *unit) finish() []outbox.Row {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -51,7 +51,7 @@ func (u *unit) finish() []outbox.Row {
 	return u.rows
 }
 
-// errOver says that a message would have been added to rows that are written already.
+// errOver is the error of a dispatch after the unit's rows were written.
 var errOver = errors.New("the unit of work is over")
 
 // units are those that are open in this process: *sql.Tx -> *unit.

@@ -33,20 +33,20 @@ WHERE  ?1 = '' OR t.name = ?1
 ORDER  BY b.first_failed_at, b.partition_key, b.row_id LIMIT ?2;
 
 -- name: release_list
--- The entries that an operator means.
+-- The entries that match an operator's query.
 SELECT b.transport, t.name, b.partition_key, b.row_id
 FROM   waybill_outbox_blocked AS b JOIN waybill_transport AS t ON t.id = b.transport
 WHERE  (?1 = '' OR t.name = ?1) AND (?2 = '' OR b.partition_key = ?2)
 AND    (?3 = 0 OR b.row_id = ?3 AND b.partition_key = '');
 
 -- name: hurry
--- Has an entry tried at once, unless it is parked or its row is gone.
+-- Makes an entry due, unless it is parked or its row is gone.
 UPDATE waybill_outbox_blocked SET next_attempt_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER)
 WHERE  transport = ?1 AND partition_key = ?2 AND row_id = ?3 AND state = 'retrying'
 AND    EXISTS (SELECT 1 FROM waybill_outbox WHERE id = ?3);
 
 -- name: bring_back
--- The oldest rows of a parked key, with the ids that they have.
+-- The oldest rows of a parked key, under their old ids.
 UPDATE waybill_outbox SET bucket = 0 WHERE id IN (
     SELECT id FROM waybill_outbox INDEXED BY waybill_outbox_parked
     WHERE  transport = ?1 AND partition_key = ?2 AND bucket = 1024

@@ -17,7 +17,7 @@ DELETE FROM waybill_failed WHERE id = ? AND state = 'skipped'
 RETURNING transport, message_id, message_name, partition_key, headers, body, created_at;
 
 -- name: remove
--- The rest stays, so that the gap stays on record.
+-- The row stays, as a record of the missing message.
 UPDATE waybill_failed SET state = 'removed', body = x'', headers = '{}',
        removed_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER)
 WHERE  id IN (SELECT value FROM json_each(?)) AND state = 'skipped';

@@ -6,15 +6,16 @@ SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER);
 INSERT INTO waybill_transport (name) VALUES (?) ON CONFLICT (name) DO NOTHING;
 
 -- name: transport
--- The state that a claim reads rows by: all of it is of one snapshot.
+-- The state of a transport, in the snapshot in which a claim reads its rows.
 SELECT id, blocked_version,
        EXISTS (SELECT 1 FROM waybill_outbox_blocked AS b WHERE b.transport = t.id AND b.partition_key > ''),
        CAST(unixepoch('subsec') * 1000000 AS INTEGER)
 FROM   waybill_transport AS t WHERE name = ?;
 
 -- name: insert
--- One message. SQLite has one writer, so ids are given in commit order. The name is
--- looked up in the database that is written to: a transaction may be one of another.
+-- One message. SQLite has one writer, so ids are given in commit order. The
+-- transport's name is looked up in the database of the transaction, which may be
+-- another one.
 INSERT INTO waybill_outbox (transport, message_id, message_name, partition_key, created_at, headers, body)
 SELECT id, ?2, ?3, ?4, ?5, ?6, ?7 FROM waybill_transport WHERE name = ?1;
 
@@ -63,7 +64,7 @@ ORDER  BY due_at, id;
 DELETE FROM waybill_delayed WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: refuse_due
--- Sets a message aside that the outbox or queue does not take.
+-- Marks a delayed message that the outbox or queue refuses.
 UPDATE waybill_delayed SET refused = 1 WHERE id = ?;
 
 -- name: claim_keyed
@@ -88,8 +89,8 @@ WHERE  transport = ?1 AND partition_key = '' AND held = 0
 ORDER  BY id LIMIT ?2;
 
 -- name: claim_retries
--- The heads of due entries, oldest due first. A time farther ahead than the longest
--- delay is one of a clock that went back since.
+-- The heads of due entries, oldest due first. A next attempt farther ahead than the
+-- longest delay dates from before the clock went back, and is due.
 SELECT o.id, o.message_id, o.message_name, o.partition_key, o.created_at, o.headers, o.body, b.failures
 FROM  (SELECT row_id, failures, next_attempt_at
        FROM   waybill_outbox_blocked INDEXED BY waybill_outbox_blocked_due
@@ -103,7 +104,7 @@ JOIN   waybill_outbox AS o ON o.id = b.row_id
 ORDER  BY b.next_attempt_at;
 
 -- name: any_orphan
--- Whether there is a due entry whose row is gone; only asked when no due entry has one.
+-- Whether there is a due entry without a row; only valid when no due entry has one.
 SELECT EXISTS (
     SELECT 1 FROM waybill_outbox_blocked INDEXED BY waybill_outbox_blocked_due
     WHERE  transport = ?1 AND state = 'retrying' AND next_attempt_at <= ?2);
@@ -118,7 +119,7 @@ DELETE FROM waybill_outbox WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: block
 -- Records a refusal of the head of a key, or of a row without key. No row is changed
--- if an operator has taken the head away.
+-- if an operator has removed the head.
 INSERT INTO waybill_outbox_blocked (transport, partition_key, row_id, message_id, message_name,
        failures, first_failed_at, next_attempt_at, last_error, policy)
 SELECT transport, partition_key, id, message_id, message_name, ?2,
@@ -171,8 +172,9 @@ FROM   waybill_outbox AS o JOIN waybill_transport AS t ON t.id = o.transport
 WHERE  o.id = ?;
 
 -- name: left
--- Each row of the outbox is in one of the four indexes. Refused delayed messages count
--- as waiting. A transport without messages so far has no id, and nothing.
+-- Pending, blocked and delayed rows. Each row of the outbox is in one of the four
+-- indexes. Refused delayed messages count as blocked. A transport without messages so
+-- far has no id, and counts zero.
 WITH t AS (SELECT id FROM waybill_transport WHERE name = ?1), counted AS (SELECT
        (SELECT count(*) FROM waybill_outbox, t
         WHERE  transport = t.id AND partition_key <> '' AND bucket = 0) +

@@ -1,6 +1,6 @@
--- The tables of waybill on SQLite. Times are microseconds since 1970 UTC,
--- message ids are 16 bytes. docs/schema.md says what each column means and how a
--- producer in another language writes.
+-- The tables of waybill on SQLite. Times are microseconds since 1970 UTC, message ids
+-- are 16 bytes. docs/schema.md describes the columns, and the rows of a producer in
+-- another language.
 
 CREATE TABLE waybill_meta (
     name  TEXT NOT NULL PRIMARY KEY,
@@ -14,10 +14,10 @@ CREATE TABLE waybill_transport (
     blocked_version INTEGER NOT NULL DEFAULT 0
 );
 
--- AUTOINCREMENT: an id is never given twice, so with SQLite's single writer the
--- order of ids is the order of commits. bucket is 1024 for rows of a parked key that
--- are set aside; held is 1 for a row without key that was refused. Each row is in
--- exactly one of the indexes, so that every kind of claim reads its own rows only.
+-- AUTOINCREMENT: an id is never reused, so with SQLite's single writer the order of
+-- ids is the order of commits. bucket is 1024 for set-aside rows of a parked key;
+-- held is 1 for a row without key that was refused. Each row is in exactly one of the
+-- indexes, so that every kind of claim reads its own rows only.
 CREATE TABLE waybill_outbox (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     transport     INTEGER NOT NULL REFERENCES waybill_transport (id),
@@ -55,8 +55,8 @@ CREATE TABLE waybill_outbox_blocked (
 CREATE INDEX waybill_outbox_blocked_due ON waybill_outbox_blocked (transport, next_attempt_at)
     WHERE state = 'retrying';
 
--- Messages that are not due yet. Exactly one of transport and queue is set: where
--- the message goes when it is due. refused is 1 for a row that could not go there.
+-- Messages that are not due yet. Exactly one of transport and queue is set: the
+-- target of the message. refused is 1 for a row that its target refused.
 CREATE TABLE waybill_delayed (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     due_at        INTEGER NOT NULL,
@@ -73,8 +73,8 @@ CREATE TABLE waybill_delayed (
 );
 CREATE INDEX waybill_delayed_due ON waybill_delayed (due_at) WHERE refused = 0;
 
--- Skipped messages. A removed one keeps its place without body and headers, so that
--- the gap stays on record.
+-- Skipped messages (dead letters). A removed one keeps its row without body and
+-- headers, as a record of the missing message.
 CREATE TABLE waybill_failed (
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     transport       TEXT NOT NULL CHECK (transport <> ''),
@@ -101,7 +101,7 @@ CREATE TABLE waybill_inbox (
 ) WITHOUT ROWID;
 CREATE INDEX waybill_inbox_by_processed_at ON waybill_inbox (processed_at);
 
--- A row is held until held_until: by holder, or without one while it waits for a
+-- A row is held until held_until: by holder, or without a holder while it waits for a
 -- retry. lease counts its holders, so that a late one cannot settle it.
 CREATE TABLE waybill_queue (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
