@@ -27,7 +27,7 @@ func failureCases[TX any]() []testCase[TX] {
 	}
 }
 
-// bodies says what a claim has, in its order.
+// bodies lists the messages of a claim in its order: "a1 b1".
 func bodies(rows []outbox.ClaimedRow) string {
 	words := make([]string, len(rows))
 	for i, row := range rows {
@@ -175,8 +175,8 @@ func retriedMessageComesUnderItsID[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// A pipelined relay may publish rows behind a refused head: they leave, and the head
-// is retried.
+// A pipelined relay may publish rows behind a refused head: they leave the outbox,
+// and the head is retried.
 func passedHeadKeepsItsCount[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1}, order{"k", 2})

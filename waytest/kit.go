@@ -152,7 +152,7 @@ func (s *site[TX]) wantTexts(want ...string) {
 // parts are all parts of a transport.
 var parts = []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries}
 
-// claim takes rows of the default transport, of each part at most limit.
+// claim claims rows of all parts of the default transport, at most limit of each.
 func (s *site[TX]) claim(limit outbox.ClaimLimit) outbox.Claim {
 	s.t.Helper()
 	c, err := claimParts(s.Store, outbox.DefaultTransport, limit)
@@ -162,7 +162,7 @@ func (s *site[TX]) claim(limit outbox.ClaimLimit) outbox.Claim {
 	return c
 }
 
-// claimPart takes rows of one part of the default transport.
+// claimPart claims rows of one part of the default transport.
 func (s *site[TX]) claimPart(part outbox.Part, limit outbox.ClaimLimit) outbox.Claim {
 	s.t.Helper()
 	c, err := s.Store.Claim(context.Background(), outbox.DefaultTransport, part, limit)
@@ -251,7 +251,7 @@ func (s *site[TX]) take(transport string) []outbox.ClaimedRow {
 func visit(store outbox.Store, transport string, publish bool) (all []outbox.ClaimedRow, err error) {
 	var claims []outbox.Claim
 	type id struct {
-		unkeyed bool // its ids are a table's own
+		unkeyed bool // ids are unique within a table
 		row     int64
 	}
 	seen := map[id]bool{}
@@ -493,7 +493,8 @@ func otherBuckets(n int) (keys []string) {
 	return keys
 }
 
-// buckets is how many a transport has, by the specification of the tables.
+// buckets is the number of buckets of a transport, by the specification of the
+// tables.
 const buckets = 64
 
 // often bounds how often rapid checks where a check takes long: n times, unless

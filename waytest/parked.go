@@ -29,8 +29,8 @@ func (s *site[TX]) park(head order) {
 	s.settle(c, nil, outbox.Failure{Row: s.row(c, head), Err: errRefused, Policy: outbox.Park, Exhausted: true})
 }
 
-// Whatever comes while a key is parked, and while it is released, comes after what
-// was parked: with two relays that remember how far they have read.
+// Messages dispatched while a key is parked or being released come after its parked
+// ones, also with two relays that keep read positions.
 func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *site[TX]) {
 	s.failureStore()
 	out := s.outbox(outbox.Config{})
@@ -84,7 +84,7 @@ func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// blocked returns the entry of a key, or a zero one.
+// blocked returns the entry of a key, or the zero value.
 func (s *site[TX]) blocked(key string) admin.BlockedKey {
 	s.t.Helper()
 	found, err := s.operator().Blocked(context.Background(), "", 0)
@@ -99,7 +99,7 @@ func (s *site[TX]) blocked(key string) admin.BlockedKey {
 	return admin.BlockedKey{}
 }
 
-// An operator who releases too early loses nothing, and no order.
+// A release that comes too early loses no message, and no order.
 func releasedKeyThatIsRefusedIsParkedAgain[TX any](t *testing.T, s *site[TX]) {
 	s.failureStore()
 	out := s.outbox(outbox.Config{})
@@ -124,7 +124,7 @@ func parkedRowsAreClaimedByNoRelay[TX any](t *testing.T, s *site[TX]) {
 	s.park(order{"k", 0})
 	s.put(out, order{"k", 2}, order{"l", 0})
 	for _, store := range s.relays(2) {
-		for range 3 { // also with positions that have passed them
+		for range 3 { // also with read positions above them
 			if rows, err := visit(store, outbox.DefaultTransport, false); err != nil || names(rows) != "l0" {
 				t.Errorf("a relay was given %q, %v, want l0", names(rows), err)
 			}
@@ -135,7 +135,7 @@ func parkedRowsAreClaimedByNoRelay[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("released", order{"k", 0}, order{"k", 1}, order{"k", 2}, order{"l", 0})
 }
 
-// A route that leads nowhere holds the rows of a released key as well.
+// A blocked route blocks the rows of a released key as well.
 func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *site[TX]) {
 	s.failureStore()
 	if _, ok := s.Store.(outbox.RouteStore); !ok {
@@ -166,7 +166,7 @@ func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// Keys come back in batches, beside a relay that works.
+// Parked keys come back in batches, beside a running relay.
 func releaseOfManyKeysKeepsTheirOrder[TX any](t *testing.T, s *site[TX]) {
 	s.failureStore()
 	out := s.outbox(outbox.Config{})

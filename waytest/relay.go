@@ -166,8 +166,8 @@ func settleIsExact[TX any](t *testing.T, s *site[TX]) {
 	s.wantLeft("behind blocked heads", outbox.Left{Pending: 10, Blocked: 5})
 	s.wantWaiting("behind blocked heads", order{"a", 2}, order{"a", 3}, order{"a", 4}, order{"", 1}, order{"", 4})
 
-	// Failures are counted by head, and one that got through counts no more. While
-	// a key is blocked, its head is claimed alone.
+	// Failures are counted by head, from zero after the head is published. While a
+	// key is blocked, its head is claimed alone.
 	s.take(outbox.DefaultTransport)
 	s.put(out, order{"f", 1}, order{"f", 2})
 	for n, end := range []struct {
@@ -396,8 +396,8 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
 	}
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
-	// x leads nowhere: k's y waits behind its x, and X is another route. The keys are of
-	// one bucket, so that one claim finds out about the route.
+	// x is unroutable: k's y waits behind its x, and X is another route. The keys
+	// are of one bucket, so that one claim meets the route.
 	keys := sameBucket(7)
 	k, l, m, n, o, p := keys[0], keys[1], keys[2], keys[3], keys[4], keys[5]
 	s.put(out, named("x", order{k, 0}), named("x", order{l, 0}), named("y", order{k, 1}), named("y", order{m, 0}), named("x", order{m, 1}), named("X", order{n, 0}), named("y", order{"", 1}))
@@ -528,8 +528,8 @@ func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// A relay that tries one message again, however long, has the lock of that one alone:
-// the others are released at once.
+// A retry under way locks its own message only, however long it takes: the rest is
+// released at once.
 func retryUnderWayHoldsUpNoRelease[TX any](t *testing.T, s *site[TX]) {
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
@@ -573,7 +573,7 @@ func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *site[TX]) {
 		msgs = append(msgs, waybill.RawMessage{Name: "big", Key: key, ContentType: "application/octet-stream", Body: make([]byte, size)})
 	}
 	s.put(out, msgs...)
-	// The bounds are those of each of two parts, and bytes may be exceeded by one row.
+	// The bounds apply to each of two parts, and bytes may be exceeded by one row.
 	for _, c := range []struct {
 		max  outbox.ClaimLimit
 		most int

@@ -16,28 +16,28 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A schedule is a model of the outbox and of all who use it: what is waiting,
-// who has what in hand, and what they may do next.
+// A schedule is a model of the outbox and its users: waiting messages, open claims
+// and the possible next actions.
 type schedule[TX any] struct {
 	*site[TX]
 	*line
 	relays   []relayProcess
-	operator admin.Database // nil when the place has none
+	operator admin.Database // nil when the store is no admin.Database
 	out      *outbox.Outbox[TX]
 
 	keys     []string
-	slow     string // a key for delayed messages, of which no transaction stays open: what is due waits for those
-	routes   bool   // some refusals are of a route
+	slow     string // the key of delayed messages, without open transactions: their lock would defer the promotion
+	routes   bool   // some refusals block a route
 	next     *int
 	failures map[order]int  // of a head
-	asleep   map[order]bool // heads that nobody may be given
+	asleep   map[order]bool // heads refused for an hour
 	held     []heldClaim
 	open     []*openTx
 	behind   *openTx // a unit of work that waits for one of those, or nil
 	done     chan error
 }
 
-// A relayProcess is a store that relays. What was cut off may not notice at once.
+// A relayProcess is a store that relays. It may notice a cut connection late.
 type relayProcess struct {
 	outbox.Store
 	crash func() // nil when it cannot
@@ -56,14 +56,14 @@ type openTx struct {
 	sent []order
 }
 
-// The law of order, under any schedule: transactions that are open at once and
-// end in any order, of dispatchers with the lock of a bucket and of such as wait
-// for it, messages that are delayed, claims that are open at once and are settled in any order, refusals for now and
-// for long, outages, crashes, an operator, several relays. Each claim has the next
-// of its keys in commit order, so that first deliveries are; what is with one
-// relay is with no other; what is blocked holds back what is behind it and
-// nothing else; of what was rolled back nothing comes; and in the end all have
-// come.
+// The guarantee of order, under any schedule: concurrent transactions that end in
+// any order, dispatchers that hold a bucket's lock and dispatchers that wait for
+// it, delayed messages, concurrent claims that are settled in any order, short and
+// long refusals, outages, crashes, an operator, several relays. Each claim has the
+// next messages of its keys in commit order, so that first deliveries are in that
+// order; no message is in two claims; a blocked head holds back the later messages
+// of its key and nothing else; a message that was rolled back never comes; and in
+// the end every message has come.
 func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	all := schedule[TX]{site: s, out: s.outbox(outbox.Config{}), next: new(int)}
 	all.operator, _ = s.Store.(admin.Database)
@@ -135,7 +135,7 @@ func (m *schedule[TX]) messages(rt *rapid.T, keys []string) (sent []order, msgs 
 	return sent, msgs
 }
 
-// send dispatches what messages has drawn.
+// send dispatches drawn messages.
 func (m *schedule[TX]) send(tx TX, msgs []any) error {
 	for _, msg := range msgs {
 		if _, err := m.out.Dispatch(context.Background(), tx, msg); err != nil {
@@ -145,7 +145,7 @@ func (m *schedule[TX]) send(tx TX, msgs []any) error {
 	return nil
 }
 
-// taken reports whether who dispatches to key has to wait.
+// taken reports whether a dispatch to key has to wait.
 func (m *schedule[TX]) taken(key string) bool {
 	holds := func(o *openTx) bool {
 		return o != nil && slices.ContainsFunc(o.sent, func(sent order) bool {
@@ -241,7 +241,8 @@ func (m *schedule[TX]) end(rt *rapid.T) {
 	m.letGo(rt)
 }
 
-// letGo waits for the unit of work that waits, if nobody is in its way any more.
+// letGo waits for the waiting unit of work, unless another transaction still has
+// its keys.
 func (m *schedule[TX]) letGo(rt *rapid.T) {
 	waiter := m.behind
 	m.behind = nil
@@ -314,8 +315,8 @@ func (m *schedule[TX]) claimBy(rt *rapid.T, by int, part outbox.Part, limit outb
 	}
 }
 
-// settle ends a claim of which some was published, some was refused, and some
-// nobody could be asked about.
+// settle ends a claim with some rows published, some refused, and some without a
+// result.
 func (m *schedule[TX]) settle(rt *rapid.T) {
 	if len(m.held) == 0 {
 		rt.SkipNow()
@@ -353,8 +354,8 @@ func (m *schedule[TX]) settle(rt *rapid.T) {
 	must(rt, h.Settle(context.Background(), published, failed))
 }
 
-// crash ends a relay between publishing and settling, or its connections: what
-// it had in hand is others' again, as if nothing had happened.
+// crash ends a relay between publishing and settling, or its connections: its
+// claims are released, as if nothing had happened.
 func (m *schedule[TX]) crash(rt *rapid.T) {
 	if len(m.held) == 0 {
 		rt.SkipNow()
@@ -396,8 +397,8 @@ func (m *schedule[TX]) release(rt *rapid.T) {
 	}
 }
 
-// look finds, while nobody has any of it, all that waits but what is refused for
-// long and what is behind that.
+// look finds, while no claim is open, all waiting messages except long-refused
+// heads and the messages behind them.
 func (m *schedule[TX]) look(rt *rapid.T) {
 	if len(m.held) > 0 || m.routes {
 		rt.SkipNow()
@@ -424,7 +425,7 @@ func (m *schedule[TX]) look(rt *rapid.T) {
 	}
 }
 
-// awake are those that somebody may be given.
+// awake are the messages that a claim may have.
 func (m *schedule[TX]) awake() (all []order) {
 	for key, seqs := range m.waiting {
 		for _, seq := range seqs {
@@ -433,14 +434,14 @@ func (m *schedule[TX]) awake() (all []order) {
 				all = append(all, o)
 			}
 			if key != "" && m.failures[o] > 0 {
-				break // it is retried alone
+				break // a failed head is retried alone
 			}
 		}
 	}
 	return all
 }
 
-// drain ends all that is open and publishes all that is left.
+// drain ends all open transactions and publishes all remaining messages.
 func (m *schedule[TX]) drain(rt *rapid.T) {
 	for len(m.open) > 0 {
 		o := m.open[0]
@@ -477,7 +478,7 @@ func (m *schedule[TX]) drain(rt *rapid.T) {
 	}
 }
 
-// listing has what the store itself shows of its rows.
+// listing returns the store's own view of its rows.
 func (m *schedule[TX]) listing() string {
 	if m.operator == nil {
 		return "no listing"
@@ -488,7 +489,7 @@ func (m *schedule[TX]) listing() string {
 	return fmt.Sprintf("blocked %+v (%v), outbox %+v (%v)", blocked, err, rows, err2)
 }
 
-// abandon lets go what a check that failed has in its hands, and clears the
+// abandon ends the claims and transactions of a failed check, and clears the
 // outbox.
 func (m *schedule[TX]) abandon() {
 	ctx := context.Background()
