@@ -45,16 +45,11 @@ const (
 // one message a transaction, and groups. The queue is filled before each round,
 // and each message's effect is counted after it.
 func Inbox(ctx context.Context, opt Options) (_ []Result, err error) {
-	at, err := newPlace(ctx, opt)
+	at, broker, closeBoth, err := openBoth(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, at.close()) }()
-	broker, err := openBroker(opt.Broker)
-	if err != nil {
-		return nil, fmt.Errorf("the broker %w: %w: %w", ErrOpen, waybill.ErrUnavailable, err)
-	}
-	defer func() { err = errors.Join(err, broker.close()) }()
+	defer func() { err = errors.Join(err, closeBoth()) }()
 	c := consumers{inboxPlace: at.(inboxPlace), broker: broker, opt: opt, yardstick: ideal}
 	plain := c
 	plain.yardstick = bare

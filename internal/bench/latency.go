@@ -3,10 +3,8 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -18,16 +16,11 @@ const pace = 20 * time.Millisecond
 // loses the message), and against bare, which polls. The ratio compares 99th
 // percentiles: less is better.
 func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
-	p, err := newPlace(ctx, opt)
+	p, broker, closeBoth, err := openBoth(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
-	broker, err := openBroker(opt.Broker)
-	if err != nil {
-		return nil, fmt.Errorf("the broker %w: %w: %w", ErrOpen, waybill.ErrUnavailable, err)
-	}
-	defer func() { err = errors.Join(err, broker.close()) }()
+	defer func() { err = errors.Join(err, closeBoth()) }()
 	kinds := p.transactions()
 	away, closeAway, err := p.elsewhere(ctx)
 	if err != nil {

@@ -75,6 +75,17 @@ func newPlace(ctx context.Context, opt Options) (place, error) {
 	return p, nil
 }
 
+// openBoth opens the database and the broker of opt.
+func openBoth(ctx context.Context, opt Options) (p place, b *broker, closeBoth func() error, err error) {
+	if p, err = newPlace(ctx, opt); err != nil {
+		return nil, nil, nil, err
+	}
+	if b, err = newBroker(opt); err != nil {
+		return nil, nil, nil, errors.Join(err, p.close())
+	}
+	return p, b, func() error { return errors.Join(b.close(), p.close()) }, nil
+}
+
 // rebucket gives an outbox so many buckets.
 func rebucket(ctx context.Context, db admin.Database, buckets int) error {
 	if buckets == outbox.DefaultBuckets {

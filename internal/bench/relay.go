@@ -35,16 +35,11 @@ var relayCases = []relayCase{
 // after it the arrived messages are counted, and their order is checked for the
 // sides that keep one. With opt.Keys it has one case, with that many keys.
 func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
-	p, err := newPlace(ctx, opt)
+	p, broker, closeBoth, err := openBoth(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
-	broker, err := newBroker(opt)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, broker.close()) }()
+	defer func() { err = errors.Join(err, closeBoth()) }()
 	cases := relayCases
 	if opt.Keys > 0 {
 		cases = []relayCase{{name: "keys", keys: opt.Keys}}

@@ -112,16 +112,11 @@ func hotKey(ctx context.Context, opt Options, name string, size int) ([]Result, 
 
 // live measures live messages with a load and without.
 func live(ctx context.Context, opt Options, res Result, size int, with func(b *backlog) (load, []string)) (_ []Result, err error) {
-	p, err := newPlace(ctx, opt)
+	p, broker, closeBoth, err := openBoth(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, p.close()) }()
-	broker, err := newBroker(opt)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, broker.close()) }()
+	defer func() { err = errors.Join(err, closeBoth()) }()
 	closeQueue, err := broker.loadQueue()
 	if err != nil {
 		return nil, err
