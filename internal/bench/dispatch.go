@@ -2,12 +2,15 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/waybill-go/waybill"
 )
 
 // connections are those that dispatch is measured with.
@@ -69,6 +72,15 @@ type sold struct {
 
 func (sold) MessageName() string    { return "order.sold" }
 func (m sold) PartitionKey() string { return m.Customer }
+
+// encode returns the body of the message, and a new id.
+func (m sold) encode() (id waybill.MessageID, body []byte, err error) {
+	if body, err = json.Marshal(m); err != nil {
+		return id, nil, err
+	}
+	id, err = waybill.NewMessageID()
+	return id, body, err
+}
 
 // large is a message of about 1 MB, with the name of loaded rows.
 type large struct {

@@ -261,11 +261,7 @@ func (b *broker) fill(ctx context.Context, rows, keys int) error {
 	var confirms []*amqp.DeferredConfirmation
 	for i := range rows {
 		m := sold{keyOf(i, keys), i, note}
-		body, err := json.Marshal(m)
-		if err != nil {
-			return err
-		}
-		id, err := waybill.NewMessageID()
+		id, body, err := m.encode()
 		if err != nil {
 			return err
 		}

@@ -3,13 +3,11 @@ package bench
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/droptables"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
@@ -152,11 +150,7 @@ func (p *mysql) plain(ctx context.Context, ms []sold) error {
 	var values []string
 	var args []any
 	for _, m := range ms {
-		body, err := json.Marshal(m)
-		if err != nil {
-			return err
-		}
-		id, err := waybill.NewMessageID()
+		id, body, err := m.encode()
 		if err != nil {
 			return err
 		}

@@ -117,11 +117,7 @@ func (p *mysql) insert(ctx context.Context, y yardstick, ms []sold) error {
 			return err
 		}
 		for _, m := range ms {
-			body, err := json.Marshal(m)
-			if err != nil {
-				return err
-			}
-			id, err := waybill.NewMessageID()
+			id, body, err := m.encode()
 			if err != nil {
 				return err
 			}

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
 )
@@ -157,11 +155,7 @@ func (p *postgres) own(ctx context.Context, ms []sold) error {
 func (p *postgres) plain(ms []sold) (statement string, args []any, err error) {
 	var values []string
 	for _, m := range ms {
-		body, err := json.Marshal(m)
-		if err != nil {
-			return "", nil, err
-		}
-		id, err := waybill.NewMessageID()
+		id, body, err := m.encode()
 		if err != nil {
 			return "", nil, err
 		}
