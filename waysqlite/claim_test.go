@@ -72,11 +72,7 @@ func TestRetryIsDueAfterTheClockWentBack(t *testing.T) {
 func TestHotKeyLeavesRoomForOthers(t *testing.T) {
 	db := open(t, waysqlite.Config{})
 	out := newOutbox(t, db, outbox.Config{})
-	var hot []order
-	for seq := range 500 {
-		hot = append(hot, order{"hot", seq})
-	}
-	put(t, out, hot...)
+	put(t, out, orders("hot", 500)...)
 	put(t, out, order{"b", 0}, order{"b", 1})
 	cold, got := 0, []order{}
 	for n := 0; len(got) < 503; n++ {

@@ -45,11 +45,7 @@ func TestRefusedDelayedMessageIsSetAside(t *testing.T) {
 // One claim promotes one batch, bounded by rows and by bytes (C2).
 func TestClaimPromotesOneBatch(t *testing.T) {
 	db := open(t, waysqlite.Config{Normal: true})
-	many := make([]order, 2100)
-	for i := range many {
-		many[i] = order{"k", i}
-	}
-	later(t, db, many...)
+	later(t, db, orders("k", 2100)...)
 	for _, left := range []int{1100, 100, 0} {
 		settle(t, claim(t, db, outbox.Keyed), nil)
 		if n := count(t, db, "SELECT count(*) FROM waybill_delayed"); n != left {

@@ -30,6 +30,14 @@ func put(t *testing.T, out *outbox.Outbox[*sql.Tx], orders ...order) {
 	}
 }
 
+// orders returns n orders of a key.
+func orders(key string, n int) (all []order) {
+	for seq := range n {
+		all = append(all, order{key, seq})
+	}
+	return all
+}
+
 // claim claims up to 100 rows of a part of the default transport.
 func claim(t *testing.T, db *waysqlite.DB, part outbox.Part) outbox.Claim {
 	t.Helper()

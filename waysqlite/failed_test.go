@@ -1,6 +1,7 @@
 package waysqlite_test
 
 import (
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -23,6 +24,16 @@ func refuse(t *testing.T, db *waysqlite.DB, policy outbox.Policy) {
 		t.Fatal("nothing to refuse")
 	}
 	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: policy, Exhausted: true})
+}
+
+// openParked opens a database with so many rows of the parked key k.
+func openParked(t *testing.T, rows int) (*waysqlite.DB, *outbox.Outbox[*sql.Tx]) {
+	t.Helper()
+	db := open(t, waysqlite.Config{Normal: true})
+	out := newOutbox(t, db, outbox.Config{})
+	put(t, out, orders("k", rows)...)
+	refuse(t, db, outbox.Park)
+	return db, out
 }
 
 func letGo(t *testing.T, db *waysqlite.DB, q admin.BlockedQuery, keys int) {
@@ -205,15 +216,8 @@ func TestReleaseOfManyKeysKeepsOrderAndLiveTraffic(t *testing.T) {
 // A key with more rows than one transaction brings back stays blocked until the
 // last row is back.
 func TestReleaseOfALongKeyIsBlockedUntilItsEnd(t *testing.T) {
-	db := open(t, waysqlite.Config{Normal: true})
-	out := newOutbox(t, db, outbox.Config{})
 	const rows = 2500
-	var all []order
-	for seq := range rows {
-		all = append(all, order{"k", seq})
-	}
-	put(t, out, all...)
-	refuse(t, db, outbox.Park)
+	db, out := openParked(t, rows)
 	put(t, out, order{"k", rows})
 	stop := make(chan struct{})
 	var got []order
@@ -247,15 +251,8 @@ func TestReleaseOfALongKeyIsBlockedUntilItsEnd(t *testing.T) {
 
 // SkipHead skips one row, however many transactions bring back the rest.
 func TestSkipHeadOfAParkedKey(t *testing.T) {
-	db := open(t, waysqlite.Config{Normal: true})
-	out := newOutbox(t, db, outbox.Config{})
 	const rows = 1500
-	var all []order
-	for seq := range rows {
-		all = append(all, order{"k", seq})
-	}
-	put(t, out, all...)
-	refuse(t, db, outbox.Park)
+	db, _ := openParked(t, rows)
 	letGo(t, db, admin.BlockedQuery{SkipHead: true}, 1)
 	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: rows - 1}) {
 		t.Errorf("Left = %+v, %v", left, err)
