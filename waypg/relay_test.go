@@ -389,24 +389,6 @@ func keysOf63(n int) (keys []string) {
 	return keys
 }
 
-// rowsRead is how many rows of the outbox do has the server read.
-func rowsRead(t testing.TB, db *waypg.DB, do func()) int {
-	t.Helper()
-	read := func() int {
-		for _, conn := range db.Pool().AcquireAllIdle(t.Context()) {
-			_, err := conn.Exec(t.Context(), "SELECT pg_stat_force_next_flush()")
-			conn.Release()
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		return count(t, db, "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'waybill_outbox'::regclass")
-	}
-	before := read()
-	do()
-	return read() - before
-}
-
 // An old snapshot keeps dead rows alive; marks step over them.
 func TestClaimStaysFlatWhileAnOldSnapshotIsHeld(t *testing.T) {
 	dsn := testserver.Postgres(t)

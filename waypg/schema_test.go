@@ -3,6 +3,7 @@ package waypg_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	osexec "os/exec"
 	"strings"
@@ -301,5 +302,37 @@ func TestEveryExecModeWorks(t *testing.T) {
 				t.Errorf("%v: %v came", mode, sink.got)
 			}
 		})
+	}
+}
+
+func TestTransportInsertedBySQLIsMended(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	for i, mend := range []func() error{
+		func() error { _, err := db.SchemaUp(t.Context()); return err },
+		func() error { return openAtSame(t, db).AddTransports(t.Context(), "events0", "events1") },
+	} {
+		exec(t, db, fmt.Sprintf("INSERT INTO waybill_transport (name) VALUES ('events%d')", i))
+		if _, err := db.SchemaStatus(t.Context()); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "schema up") {
+			t.Errorf("SchemaStatus = %v, want an error that says what to do", err)
+		}
+		if err := mend(); err != nil {
+			t.Error(err)
+		}
+		if _, err := db.SchemaStatus(t.Context()); err != nil {
+			t.Errorf("SchemaStatus afterwards = %v", err)
+		}
+	}
+}
+
+func TestSequenceThatCachesIsRefused(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	exec(t, db, "ALTER SEQUENCE waybill_outbox_id_seq CACHE 50")
+	if _, err := db.SchemaStatus(t.Context()); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "CACHE 50") {
+		t.Errorf("SchemaStatus = %v", err)
+	}
+	if _, err := db.Lead(t.Context()); !errors.Is(err, admin.ErrSchema) {
+		t.Errorf("Lead = %v", err)
 	}
 }

@@ -137,6 +137,11 @@ func connect(t testing.TB, dsn string, cfg waypg.Config) *waypg.DB {
 	return db
 }
 
+// openAtSame opens the database as another process would.
+func openAtSame(t testing.TB, db *waypg.DB) *waypg.DB {
+	return connect(t, db.Pool().Config().ConnString(), waypg.Config{})
+}
+
 func newOutbox(t testing.TB, db *waypg.DB, cfg outbox.Config) *outbox.Outbox[pgx.Tx] {
 	t.Helper()
 	out, err := outbox.New(db, cfg)
