@@ -6,11 +6,11 @@ import (
 	"github.com/waybill-go/waybill/internal/mutant"
 )
 
-// A batch is the rows of a claim, and what has become of them.
+// A batch is the rows of a claim with the outcome of each.
 type batch struct {
 	*chain.Chains
 	rows []ClaimedRow
-	took []int
+	took []int // buffer of take
 }
 
 // newBatch plans rows as chain.New does.
@@ -35,8 +35,8 @@ func (b *batch) take(max int, into []Item) []Item {
 }
 
 // finished returns the published rows, and the refused ones that are the heads of
-// their keys. A refused row behind one that was not published is tried again after
-// it.
+// their keys. A refused row behind an unpublished one of its key is no failure: it is
+// claimed again later.
 func (b *batch) finished() (done []ClaimedRow, failed []Failure) {
 	heads := b.heads()
 	for i, row := range b.rows {
@@ -50,8 +50,8 @@ func (b *batch) finished() (done []ClaimedRow, failed []Failure) {
 	return done, failed
 }
 
-// heads tells which rows are the first of their keys that were not published. A row
-// without a key is one.
+// heads marks the first unpublished row of each key, and each unpublished row without
+// a key.
 func (b *batch) heads() []bool {
 	heads := make([]bool, len(b.rows))
 	seen := map[string]bool{"": false}

@@ -7,8 +7,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A row behind an unpublished one of its key, that was on its way already, is not the
-// key's head: blocked as such, it would be retried ahead of the head.
+// A refused row behind an unpublished one of its key is not the key's head: blocked as
+// such, it would be retried ahead of the head.
 func TestOnlyHeadsOfKeysFail(t *testing.T) {
 	var rows []ClaimedRow
 	for i, key := range []string{"k", "", "k", "l", ""} {

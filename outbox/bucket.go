@@ -8,7 +8,7 @@ import (
 const (
 	// DefaultBuckets is how many buckets a new outbox has.
 	DefaultBuckets = 64
-	// MaxBuckets is how many an outbox may have.
+	// MaxBuckets is the largest number of buckets.
 	MaxBuckets = 1024
 )
 

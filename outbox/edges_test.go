@@ -52,7 +52,7 @@ func TestWhatIsNotSettledIsNotReported(t *testing.T) {
 	}
 }
 
-// counted answers each record later and remembers how many were open at once.
+// counted is a publisher that answers later and counts the unconfirmed records.
 type counted struct{ open, most atomic.Int64 }
 
 func (p *counted) Publish(_ context.Context, items []outbox.Item, results chan<- outbox.Result) {

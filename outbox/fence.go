@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// fenceMargin is for clocks and schedulers.
+// fenceMargin allows for clock drift and scheduling delays.
 const fenceMargin = 2 * time.Second
 
-// A SettingError says that a setting, of the configuration or of the server, keeps a
-// relay from running. Another attempt is of no use before it is changed.
+// A SettingError reports a setting, of the configuration or of the server, that keeps
+// a relay from running. Retrying does not help until the setting is changed.
 type SettingError struct{ Err error }
 
 func (e *SettingError) Error() string { return e.Err.Error() }

@@ -12,8 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/crash"
 )
 
-// DefaultTransport is where messages go when neither Config nor RelayConfig
-// name a transport.
+// DefaultTransport is the transport used when Config or RelayConfig names none.
 const DefaultTransport = "default"
 
 // A Row is a record on its way into one transport.
@@ -28,7 +27,7 @@ type Row struct {
 // A Writer writes to the outbox of one database in transactions of type TX. Its
 // methods may be called concurrently, but not for one transaction.
 type Writer[TX any] interface {
-	// AddTransports makes names known to the outbox. It is called once, before
+	// AddTransports registers names with the outbox. It is called once, before
 	// any Write, outside a transaction.
 	AddTransports(ctx context.Context, names ...string) error
 	// InTx runs fn in a transaction, a unit of work: rows written to tx are kept
@@ -62,7 +61,7 @@ type Config struct {
 	Serializer waybill.Serializer
 	// Middleware surrounds every dispatch, the first outermost.
 	Middleware []waybill.Middleware
-	// Observer hears of every message written. Nil means nobody.
+	// Observer receives an event for every message written. Nil means none.
 	Observer waybill.Observer
 }
 
@@ -79,8 +78,7 @@ type Outbox[TX any] struct {
 	observer   waybill.Observer
 }
 
-// New returns an outbox on w. It makes the transports of cfg known to the
-// database.
+// New returns an outbox on w. It registers the transports of cfg with the database.
 func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
 	if any(w) == nil {
 		return nil, errors.New("outbox: New needs a database")
@@ -140,8 +138,8 @@ func (t Tx[TX]) Dispatch(ctx context.Context, msg any, stamps ...waybill.Stamp) 
 }
 
 // Savepoint runs fn so that its error undoes just its own statements and
-// messages. Statements of the application's own that set savepoints do not
-// undo messages.
+// messages. Savepoints set by the application's own statements do not undo
+// messages.
 func (t Tx[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context) error) error {
 	return t.outbox.writer.Savepoint(ctx, t.tx, fn)
 }
@@ -163,8 +161,7 @@ func (o *Outbox[TX]) InTx(ctx context.Context, fn func(ctx context.Context, tx T
 	return err
 }
 
-// Savepoint is Tx.Savepoint for a transaction that is at hand as TX, such as an
-// inbox handler's.
+// Savepoint is Tx.Savepoint for a transaction of type TX, such as an inbox handler's.
 func (o *Outbox[TX]) Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context) error) error {
 	return o.writer.Savepoint(ctx, tx, fn)
 }
@@ -232,7 +229,7 @@ func (o *Outbox[TX]) transports(env *waybill.Envelope, name string) ([]string, e
 	return to, nil
 }
 
-// prepare runs the middleware; what reaches its inner end is dispatched.
+// prepare runs the middleware and returns the envelope that reaches its inner end.
 func (o *Outbox[TX]) prepare(ctx context.Context, env *waybill.Envelope) (*waybill.Envelope, error) {
 	env, err := waybill.Prepare(ctx, env)
 	if err != nil || o.chain == nil {
@@ -248,7 +245,7 @@ func (o *Outbox[TX]) prepare(ctx context.Context, env *waybill.Envelope) (*waybi
 	return kept, nil
 }
 
-// keptKey finds the variable that takes the envelope at the inner end.
+// keptKey is the context key of the variable for the envelope at the inner end.
 type keptKey struct{}
 
 func keepEnvelope(ctx context.Context, env *waybill.Envelope) error {

@@ -18,7 +18,7 @@ import (
 
 // RelayConfig tunes a Relay. The zero value is fit for production.
 type RelayConfig struct {
-	// Transport is the one whose rows are relayed. Empty means DefaultTransport.
+	// Transport names the transport to relay. Empty means DefaultTransport.
 	Transport string
 	// Batch is how many rows are claimed at once; zero means 500.
 	Batch int
@@ -33,37 +33,37 @@ type RelayConfig struct {
 	Window int
 	// Pipelined lets several records of a key be unconfirmed at once, which is as
 	// fast as without order. The publisher must be an OrderedPublisher, or an
-	// AtomicPublisher, to which it makes no difference. When the
-	// broker refuses one of them (a full queue that rejects, say), those of its key
-	// behind it may have been stored: it then comes after them.
+	// AtomicPublisher, to which it makes no difference. When the broker refuses a
+	// record (a full queue that rejects, say), later records of its key may be
+	// stored already: its retry then arrives after them.
 	Pipelined bool
 	// PublishDeadline bounds the publishing of one batch, confirmations
-	// included; zero means 10 s. Rows that were not begun in half of it stay for
-	// the next batch.
+	// included; zero means 10 s. Rows not sent in its first half stay for the next
+	// batch.
 	PublishDeadline time.Duration
-	// Retry says how long a key that the broker refuses waits. Zero means 1 s
-	// doubling to 5 min. A record that was rejected (RejectedError: a full queue) is
-	// tried again after 100 ms.
+	// Retry is the delay before a refused key is retried. Zero means 1 s doubling to
+	// 5 min. A rejected record (RejectedError: a full queue) is retried after 100 ms.
 	Retry waybill.Backoff
-	// MaxAttempts is how many refusals exhaust a key; zero means 10. It is an alert,
-	// and OnExhausted is followed. Rejected records are never exhausted.
+	// MaxAttempts is how many refusals exhaust a key; zero means 10. OnExhausted then
+	// applies, and refusals are logged at level Error. Rejected records never exhaust
+	// a key.
 	MaxAttempts int
-	// OnExhausted returns what becomes of a key whose head was refused MaxAttempts
-	// times, by the name of that message. Nil means Block for all. A route that leads
-	// nowhere is no fault of its messages: it is retried, at the longest delay. Park
-	// and Skip need a FailureStore.
+	// OnExhausted returns the policy for a key whose head was refused MaxAttempts
+	// times, by the name of that message. Nil, and any value but Park and Skip, mean
+	// Block. A blocked route is always retried, in the end at the longest delay.
+	// OnExhausted needs a FailureStore.
 	OnExhausted func(messageName string) Policy
-	// PollMin and PollMax bound the pause between looks at an idle outbox; zero
-	// means 5 ms and 250 ms. A commit in the same process ends the pause.
+	// PollMin and PollMax bound the pause between claims of an idle transport; zero
+	// means 5 ms and 250 ms. A commit that Store.Wake reports ends the pause.
 	PollMin, PollMax time.Duration
 	// Standby makes Run wait while another process relays the database, instead
 	// of returning waybill.ErrRelayRunning.
 	Standby bool
-	// Drain makes Run return once nothing that is due is left.
+	// Drain makes Run return once no due row is left.
 	Drain bool
-	// Log receives what the relay decides. Nil discards.
+	// Log receives failures, outages and take-overs. Nil discards.
 	Log *slog.Logger
-	// Observer hears of every record. Nil means nobody.
+	// Observer receives an event for every record. Nil means none.
 	Observer waybill.Observer
 }
 
@@ -107,11 +107,11 @@ type Relay struct {
 	cfg      RelayConfig
 	suspects *suspects
 	status   *status
-	wake     [Retries + 1]chan struct{} // by part: there may be rows
+	wake     [Retries + 1]chan struct{} // by part: wake-ups for its loops
 
 	busy    atomic.Int32              // loops that claim, publish or settle
-	batches atomic.Int64              // that were settled, and one
-	empty   [Retries + 1]atomic.Int64 // by part: batches when a look began that found nothing
+	batches atomic.Int64              // settled batches, plus 1
+	empty   [Retries + 1]atomic.Int64 // by part: batches at the start of its last empty claim
 }
 
 // NewRelay returns a relay from store to the broker behind to.
@@ -150,9 +150,10 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	return r, nil
 }
 
-// Run relays until ctx ends, and then returns nil after the batch in hand is
-// settled. It rides out a broker or database that cannot be reached. With
-// Drain it also returns when nothing due is left.
+// Run relays until ctx ends, and returns nil once the claimed batches are settled.
+// Errors of the broker and the database are logged and retried. With Drain it also
+// returns once no due row is left, and returns an error that does not wrap
+// waybill.ErrUnavailable.
 func (r *Relay) Run(ctx context.Context) error {
 	release, err := r.lead(ctx)
 	if err != nil || release == nil {
@@ -170,7 +171,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			if err := r.loop(ctx, part, to); err != nil {
 				errs <- err
 			}
-			stop() // without an error nothing due is left, of any part
+			stop() // without an error: no due row of any part is left
 		})
 	}
 	for range r.cfg.Workers {
@@ -192,7 +193,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// passOnHints tells the loops of commits.
+// passOnHints forwards the store's wake-ups to the loops of new rows.
 func (r *Relay) passOnHints(ctx context.Context) {
 	hints := r.store.Wake(r.cfg.Transport)
 	for {
@@ -214,7 +215,7 @@ func (r *Relay) hint(part Part) {
 	}
 }
 
-// hintAt tells the loop of retries of failures that are due at once.
+// hintAt wakes the loop of retries if a failure is due at once.
 func (r *Relay) hintAt(failed []Failure) {
 	if slices.ContainsFunc(failed, func(f Failure) bool { return f.RetryIn == 0 }) {
 		r.hint(Retries)
@@ -223,10 +224,10 @@ func (r *Relay) hintAt(failed []Failure) {
 
 // loop relays one part until ctx ends, or with Drain until nothing due is left.
 func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
-	// pause is the wait before the next look while there is nothing to do, outage
-	// the one while something is out of reach. Both double to their bounds.
+	// pause is the delay before the next claim of an idle part, outage the delay
+	// after an error. Both double up to their limits.
 	pause, outage := r.cfg.PollMin, outageMin
-	woken := false // by a hint, and nothing was found since
+	woken := false // the last pause ended by a hint, and no rows were claimed since
 	var err error
 	for ctx.Err() == nil {
 		n := 0
@@ -250,7 +251,7 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 				return err
 			}
 			if r.cfg.Drain && r.allWaits(ctx) {
-				return nil // another relay, which has a broker, has published the rest
+				return nil // another relay, with a connection, has published the rest
 			}
 			sleep(ctx, outage, nil) // hints do not shorten an outage
 			outage = min(2*outage, outageMax)
@@ -260,7 +261,7 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 			if r.cfg.Drain && r.drained(ctx) {
 				return nil
 			}
-			if woken { // another worker, which has just looked, may have kept it from us
+			if woken { // a concurrent claim that was too early may have held the lock
 				pause = min(recheck, r.cfg.PollMin)
 			}
 			if woken = sleep(ctx, pause, r.wake[part]); woken {
@@ -273,15 +274,15 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 	return nil
 }
 
-// recheck is the first pause after a hint that found no rows.
+// recheck is the poll delay after a hint that found no rows.
 const recheck = 500 * time.Microsecond
 
-// outageMin and outageMax bound the pause after a pass that found the database
-// or the broker out of reach.
+// outageMin and outageMax bound the delay after an error of the database or the
+// broker.
 const outageMin, outageMax = 50 * time.Millisecond, 2 * time.Second
 
-// reconnect connects to the broker after a batch that failed with err. A relay
-// without a broker claims nothing: the rows are for relays that have one.
+// reconnect connects to the broker again if err, the last batch's, is an outage. A
+// relay without a connection claims no rows, and leaves them to relays that have one.
 func (r *Relay) reconnect(ctx context.Context, publisher Publisher, err error) error {
 	to, ok := publisher.(ConnectingPublisher)
 	if !ok || !errors.Is(err, waybill.ErrUnavailable) {
@@ -294,7 +295,7 @@ func (r *Relay) reconnect(ctx context.Context, publisher Publisher, err error) e
 		return nil
 	}
 	if ctx.Err() == nil {
-		r.status.now(context.WithoutCancel(ctx), err) // or it could be stored after the last report
+		r.status.now(context.WithoutCancel(ctx), err) // a cancelled report could be stored after the final one
 	}
 	if !errors.Is(err, waybill.ErrUnavailable) {
 		err = fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
@@ -302,8 +303,9 @@ func (r *Relay) reconnect(ctx context.Context, publisher Publisher, err error) e
 	return fmt.Errorf("publish: %w", err)
 }
 
-// drained reports whether all that is left waits for a reason: each part was looked
-// at since the last batch, and no loop is at work. A retry may free the rows behind it.
+// drained reports whether no due row is left: since the last settled batch, which may
+// have unblocked rows, a claim of each part was empty; no loop is busy, and every
+// pending row is blocked.
 func (r *Relay) drained(ctx context.Context) bool {
 	batches := r.batches.Load()
 	for part := range r.empty {
@@ -317,13 +319,14 @@ func (r *Relay) drained(ctx context.Context) bool {
 	return r.allWaits(ctx) && r.busy.Load() == 0 && r.batches.Load() == batches
 }
 
-// allWaits reports whether all that is left waits for a reason.
+// allWaits reports whether every pending row is parked, or blocked and not due.
 func (r *Relay) allWaits(ctx context.Context) bool {
 	left, err := r.store.Left(ctx, r.cfg.Transport)
 	return err == nil && left.Pending <= left.Blocked
 }
 
-// lead returns nil, nil when ctx ended while it stood by.
+// lead acquires the right to relay, and waits for it with Standby or while the
+// database is unavailable. It returns nil, nil if ctx ended first.
 func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 	said := false
 	for ctx.Err() == nil {
@@ -353,8 +356,8 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 }
 
 // relayBatch claims, publishes and settles one batch and returns how many rows it
-// claimed. An outage of the broker is an error after what was confirmed has been
-// settled.
+// claimed. An outage of the broker is returned as an error once the confirmed rows
+// are settled; for retries only if the broker answered for none.
 func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher) (int, error) {
 	claiming, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline) // a network may swallow the answer
 	defer cancel()
@@ -368,8 +371,8 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher) (int, e
 		return 0, nil
 	}
 	crash.At(crash.RelayAfterClaim)
-	// The batch outlives the stop signal: what the broker confirms must be deleted,
-	// or it is published again.
+	// The batch outlives the stop signal: a confirmed row that is not deleted would be
+	// published again.
 	ctx = context.WithoutCancel(ctx)
 	if mutant.Active(mutant.DeleteBeforeConfirm) {
 		if err := claim.Settle(ctx, rows, nil); err != nil {
@@ -399,7 +402,7 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher) (int, e
 	r.batches.Add(1)
 	r.report(ctx, done, failed)
 	if part == Retries {
-		r.hint(Keyed) // keys may be free again
+		r.hint(Keyed) // keys may be unblocked
 	} else {
 		r.hintAt(failed)
 		r.status.now(ctx, b.Outage())
@@ -410,8 +413,8 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher) (int, e
 	return len(rows), nil
 }
 
-// judge returns the published rows of a batch, and what has failed with what is to
-// become of it.
+// judge returns the published rows of a batch, and its failures, each with its delay
+// and policy.
 func (r *Relay) judge(part Part, b *batch) (done []ClaimedRow, failed []Failure) {
 	var apart []Failure
 	if part == Retries {
@@ -435,8 +438,8 @@ func (r *Relay) judge(part Part, b *batch) (done []ClaimedRow, failed []Failure)
 	return done, failed
 }
 
-// policy returns what becomes of a failure in the end. What OnExhausted returns and
-// is no policy means Block.
+// policy returns the policy of OnExhausted for a failure. A route, and any value but
+// Park and Skip, mean Block.
 func (cfg RelayConfig) policy(f Failure) Policy {
 	if cfg.OnExhausted != nil && !f.Route {
 		if policy := cfg.OnExhausted(f.Row.Record.Name); policy == Park || policy == Skip {
@@ -446,11 +449,11 @@ func (cfg RelayConfig) policy(f Failure) Policy {
 	return Block
 }
 
-// rejectedPause is how long a record waits that the broker took and rejected: a full
-// queue may have room at any moment.
+// rejectedPause is the delay before a rejected record is retried: a full queue may
+// have room at any moment.
 const rejectedPause = 100 * time.Millisecond
 
-// decide says what is to become of what was refused.
+// decide sets the policy and the delay of a refused row, and whether it is exhausted.
 func (cfg RelayConfig) decide(f Failure) Failure {
 	f.Policy = cfg.policy(f)
 	var rejected *RejectedError
@@ -465,15 +468,15 @@ func (cfg RelayConfig) decide(f Failure) Failure {
 	return f
 }
 
-// failures is how often the key or route has failed, this time included.
+// failures returns how often the key or route was refused, this time included.
 func (f Failure) failures() int { return f.Row.Failures + 1 }
 
-// retriesShare is the part of the publish deadline that a batch of retries has: a
-// record for which the broker stays silent must not hold up the others for long.
+// retriesShare divides the publish deadline for a batch of retries: a record that is
+// never confirmed must not delay the retries behind it for long.
 const retriesShare = 5
 
-// publish sends rows until each is confirmed, refused or held back behind one
-// that was, or the broker is out of reach.
+// publish sends rows until each is confirmed, refused or behind a refused row of its
+// key, or the broker is unavailable, or half of the deadline has passed.
 func (r *Relay) publish(ctx context.Context, part Part, to Publisher, rows []ClaimedRow) *batch {
 	deadline := r.cfg.PublishDeadline
 	if part == Retries {
@@ -490,8 +493,8 @@ func (r *Relay) publish(ctx context.Context, part Part, to Publisher, rows []Cla
 		if b.refused() < 2 || b.Outage() != nil {
 			return b
 		}
-		// All were refused for the sake of one: find out which, by a call for each,
-		// because two in one call would share their fate again.
+		// One bad item has failed the whole call: publish each item in a separate
+		// call to find it.
 		window = 1
 	}
 	b := newBatch(rows, false)
@@ -503,8 +506,8 @@ func (r *Relay) publish(ctx context.Context, part Part, to Publisher, rows []Cla
 	return b
 }
 
-// retry sends rows one at a time. A row for which the connection ends does not keep the
-// others back, if there is another connection.
+// retry sends rows one at a time. After a lost connection it reconnects and continues
+// with the next row.
 func (r *Relay) retry(ctx context.Context, to Publisher, rows []ClaimedRow) *batch {
 	b := newBatch(rows, false)
 	for {
@@ -517,13 +520,13 @@ func (r *Relay) retry(ctx context.Context, to Publisher, rows []ClaimedRow) *bat
 	}
 }
 
-// exchange publishes what b has ready and feeds the results back, with at most
+// exchange publishes the ready records of b and records their results, with at most
 // window records unconfirmed.
 func (r *Relay) exchange(ctx context.Context, to Publisher, b *batch, window int) {
 	results := make(chan Result, window)
 	items := make([]Item, 0, window)
-	// What is published near the deadline could be taken for an outage: the
-	// second half of the time is for the confirmations.
+	// A record sent near the deadline could time out and be taken for an outage: the
+	// second half of the time is for confirmations.
 	end, _ := ctx.Deadline()
 	enough := end.Add(-time.Until(end) / 2)
 	late := time.NewTimer(time.Until(end) + grace)
@@ -546,7 +549,7 @@ func (r *Relay) exchange(ctx context.Context, to Publisher, b *batch, window int
 			b.Abandon(errNoAnswer)
 			return
 		}
-		for more := true; more; { // what else is in, so that the next call carries more
+		for more := true; more; { // drain further results, so that the next call carries more
 			select {
 			case result := <-results:
 				b.Done(result.Seq, result.Err)
@@ -562,7 +565,7 @@ const grace = 5 * time.Second
 
 var errNoAnswer = fmt.Errorf("%w: the publisher does not answer after its deadline", waybill.ErrUnavailable)
 
-// report tells what was settled.
+// report emits the events and log lines of a settled batch.
 func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure) {
 	for _, row := range done {
 		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: time.Since(row.Record.DispatchedAt)}
@@ -607,8 +610,8 @@ func (r *Relay) reportFailure(ctx context.Context, f Failure) {
 		slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", e.Failures), slog.Duration("retry_in", e.Delay), slog.Any("err", f.Err))
 }
 
-// logRejected is of how many rejections in a row one is logged: with their pause, one
-// in ten seconds.
+// logRejected is the sampling of repeated rejections in the log: with rejectedPause,
+// one in ten seconds.
 const logRejected = 100
 
 // sleep waits for d, ctx or wake, and reports whether wake ended it.

@@ -18,7 +18,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// events collects what an observer is told.
+// events is an observer that records every event.
 type events struct {
 	mu   sync.Mutex
 	seen []waybill.Event
@@ -40,14 +40,14 @@ func (es *events) of(kind waybill.EventKind) []waybill.Event {
 	return slices.DeleteFunc(es.all(), func(e waybill.Event) bool { return e.Kind != kind })
 }
 
-// broker is a publisher that answers as it is told, each record after delay.
+// broker is a publisher that answers for each record after delay, with refuse.
 type broker struct {
-	refuse func(name string) error // nil means nothing is refused
+	refuse func(name string) error // nil accepts every record
 	delay  time.Duration
 
 	mu    sync.Mutex
 	tries []string                   // all names, in the order of publishing
-	got   []string                   // of what was confirmed
+	got   []string                   // names of the confirmed records
 	times map[string][]time.Duration // of tries, since start
 	start time.Time
 	wg    sync.WaitGroup
@@ -96,7 +96,7 @@ func (b *broker) confirmed() string {
 	return strings.Join(b.got, " ")
 }
 
-// refusing returns a function that refuses name so many times.
+// refusing returns a function that refuses name the first times calls.
 func refusing(name string, times int) func(string) error {
 	return func(n string) error {
 		if n == name && times > 0 {
@@ -107,7 +107,7 @@ func refusing(name string, times int) func(string) error {
 	}
 }
 
-// A yard is a database with an outbox, a broker, and what a relay reports.
+// A yard is a database with an outbox, a broker, and the events of a relay.
 type yard struct {
 	t      testing.TB
 	db     *memory.DB
@@ -271,10 +271,10 @@ func TestOutageIsRiddenOutAndCountsForNothing(t *testing.T) {
 			t.Errorf("confirmed %q, want all, and a1 before a2", y.broker.confirmed())
 		}
 		if failed := y.events.of(waybill.PublishFailed); len(failed) > 0 {
-			t.Errorf("failures %+v, want none: nobody refused anything", failed)
+			t.Errorf("failures %+v, want none: the broker refused no record", failed)
 		}
 		if tries := len(y.broker.tries); tries > 2*(60*60/2)+20 {
-			t.Errorf("%d tries in an hour, want a pause of up to 2 s between looks", tries)
+			t.Errorf("%d tries in an hour, want a pause of up to 2 s between batches", tries)
 		}
 	})
 }
@@ -331,8 +331,8 @@ func TestCommitEndsThePause(t *testing.T) {
 	})
 }
 
-// A hint may reach a worker while another one, which looked a moment too early,
-// holds the lock of the bucket.
+// A hint may reach a worker while the claim of another one, begun a moment before the
+// commit, holds the lock of the bucket.
 func TestHintThatLedToNothingIsFollowedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)
@@ -494,16 +494,16 @@ func TestUnreachableDatabaseIsRiddenOut(t *testing.T) {
 		stop := y.start(store)
 		time.Sleep(time.Minute)
 		stop()
-		y.wantConfirmed("a1 a1") // once more than was marked: at least once
+		y.wantConfirmed("a1 a1") // the first batch was not settled: at least once
 		y.wantPending("")
 		if last := store.pauses()[18]; last != 2*time.Second {
-			t.Errorf("pause between looks in an outage is %v, want 2s", last)
+			t.Errorf("pause between claims in an outage is %v, want 2s", last)
 		}
 	})
 }
 
-// A connecting publisher loses its connection at the first publish and finds the
-// broker again a minute later.
+// A connecting publisher loses its connection at the first publish and can reconnect
+// from until on.
 type connecting struct {
 	outbox.Publisher
 	lost  bool
@@ -594,7 +594,7 @@ func TestDrainEndsWithAnErrorThatNoRetryMends(t *testing.T) {
 	})
 }
 
-// atomically is a publisher that takes all of a call or nothing.
+// atomically is a publisher that stores all items of a call or none.
 type atomically struct {
 	calls  []string
 	refuse string
@@ -653,7 +653,7 @@ type panicking struct{}
 
 func (panicking) Publish(context.Context, []outbox.Item, chan<- outbox.Result) { panic("a bug") }
 
-// claimed counts the claims that are open.
+// claimed is a store that counts its open claims.
 type claimed struct {
 	outbox.Store
 	open int
@@ -703,7 +703,7 @@ func TestWrongRelayConfigIsRefused(t *testing.T) {
 	}
 }
 
-// A retry for which the connection ends does not keep the retries behind it back.
+// A retry that loses the connection does not stop the retries behind it.
 func TestRetryThatEndsTheConnectionHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)

@@ -14,20 +14,19 @@ const (
 	reportTimeout = 2 * time.Second
 )
 
-// status reports how a relay is doing, where the database keeps reports.
+// status writes the reports of one relay to a database that keeps them.
 type status struct {
-	to      Reporter       // nil where it keeps none
-	listens ListeningStore // nil where it does not
+	to      Reporter       // nil if the store keeps no reports
+	listens ListeningStore // nil if the store does not listen
 	log     *slog.Logger
 
-	// again is within what time a worker that finds the broker out of reach comes
-	// to find it so again.
+	// again is the longest time between two failures of one loop in an outage.
 	again time.Duration
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	last   Report
 	at     time.Time // of last
-	failed time.Time // when there was a problem last
+	failed time.Time // of the last problem
 }
 
 func newStatus(store Store, cfg RelayConfig) *status {
@@ -36,7 +35,8 @@ func newStatus(store Store, cfg RelayConfig) *status {
 	return &status{to: to, listens: listens, log: cfg.Log, again: 2*cfg.PublishDeadline + outageMax, last: Report{Relay: uuid.Must(uuid.NewV4()), Transport: cfg.Transport}}
 }
 
-// now reports a problem, nil when there is none, if it is news or time.
+// now reports problem (nil for none) if the state has changed or reportEvery has
+// passed.
 func (s *status) now(ctx context.Context, problem error) {
 	if s.to == nil {
 		return
@@ -55,8 +55,8 @@ func (s *status) now(ctx context.Context, problem error) {
 	s.send(ctx)
 }
 
-// hears notes whether commits of other processes are heard of, and reports
-// whether that has changed. The caller holds mu.
+// hears updates and logs whether the store is notified of commits in other processes,
+// and reports whether that has changed. The caller holds mu.
 func (s *status) hears(ctx context.Context) (changed bool) {
 	if s.listens == nil {
 		return false
@@ -72,8 +72,8 @@ func (s *status) hears(ctx context.Context) (changed bool) {
 	return (before == "") != (why == "")
 }
 
-// idle reports that there was nothing to do. That is no sign that a problem is
-// over: another worker may have the rows in hand.
+// idle reports an empty claim. It does not clear a recent problem: another loop may
+// hold the claim on the affected rows.
 func (s *status) idle(ctx context.Context) {
 	s.mu.Lock()
 	recent := time.Since(s.failed) < s.again
@@ -83,7 +83,7 @@ func (s *status) idle(ctx context.Context) {
 	}
 }
 
-// end takes the report back.
+// end marks the report as ended.
 func (s *status) end(ctx context.Context) {
 	if s.to == nil || s.at.IsZero() {
 		return

@@ -10,19 +10,19 @@ import (
 	"github.com/waybill-go/waybill/internal/chain"
 )
 
-// suspects are the rows and routes that may be at fault. They are shared by the
-// loops of a relay, and lost with the process at no harm.
+// suspects counts the failures that may be the fault of one row or route. The loops
+// of a relay share it; losing it with the process does no harm.
 type suspects struct {
 	mu        sync.Mutex
 	cuts      map[waybill.MessageID]cuts
-	published int            // rows of the loops that share a connection
-	nowhere   map[string]int // by message name: records in a row without a destination
+	published int            // rows published over the shared connection
+	nowhere   map[string]int // by message name: consecutive failures of its route
 }
 
-// cuts are the lost connections with a row in flight.
+// cuts counts the connections that were lost with one row in flight.
 type cuts struct {
 	n  int
-	at int // rows that had been published at the first
+	at int // suspects.published at the first loss
 }
 
 func newSuspects() *suspects {
@@ -30,14 +30,15 @@ func newSuspects() *suspects {
 }
 
 const (
-	suspectAfter = 2      // lost connections, after which a row is tried apart
-	convictAfter = 4      // lost connections, after which it is to blame if other rows get through
-	routeAfter   = 3      // records of one name without a destination, after which the route is blocked
-	rememberCuts = 10_000 // rows; far more than a window
+	suspectAfter = 2      // lost connections that make a row a suspect, retried in isolation
+	convictAfter = 4      // lost connections that convict a row if other rows were published meanwhile
+	routeAfter   = 3      // consecutive failures of a route that block it
+	rememberCuts = 10_000 // limit of cuts, in rows; far more than a window
 )
 
-// observe notes a batch that shared its connection, and returns the heads of keys that
-// were in flight at lost connections too often: they are to be tried apart.
+// observe records the outcome of a batch on the shared connection. It returns the
+// heads of keys to retry in isolation: in flight when the broker blamed a record, or
+// at suspectAfter lost connections.
 func (s *suspects) observe(b *batch) (apart []Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +62,8 @@ func (s *suspects) observe(b *batch) (apart []Failure) {
 	return apart
 }
 
-// count notes a lost connection with a row in flight. The caller holds mu.
+// count records a connection lost with row in flight, and returns how many there were.
+// The caller holds mu.
 func (s *suspects) count(row ClaimedRow) (n int) {
 	c, known := s.cuts[row.Record.ID]
 	if !known {
@@ -72,10 +74,10 @@ func (s *suspects) count(row ClaimedRow) (n int) {
 	return c.n
 }
 
-// convict notes a batch of retries, in which a row is alone in flight. One for which the
-// connection ended is refused if the broker said so, or if that has happened often while
-// other rows were published. Otherwise the broker may be down, no row is to blame, and
-// the row is returned as a suspect still: other retries have their turn before it.
+// convict records the outcome of a batch of retries, each alone in flight. A row that
+// lost its connection is refused if the broker blamed it, or at convictAfter lost
+// connections if other rows were published since the first. Otherwise the broker may
+// be down: the row is returned as a suspect, to be retried after suspectPause.
 func (s *suspects) convict(b *batch) (still []Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,11 +101,11 @@ func (s *suspects) convict(b *batch) (still []Failure) {
 	return still
 }
 
-// suspectPause is how long a suspect waits that could not be judged.
+// suspectPause is the retry delay of a suspect that was not convicted.
 const suspectPause = 100 * time.Millisecond
 
-// routes decides which failures mean that a whole route leads nowhere: they become
-// one failure for each route. The other failures stay as they are.
+// routes merges the failures of each route that failed routeAfter times in a row into
+// one failure of the route. Other failures are returned unchanged.
 func (s *suspects) routes(done []ClaimedRow, failed []Failure) []Failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +115,7 @@ func (s *suspects) routes(done []ClaimedRow, failed []Failure) []Failure {
 		}
 	}
 	for _, row := range done {
-		delete(s.nowhere, row.Record.Name) // not the route, then
+		delete(s.nowhere, row.Record.Name) // the route works
 	}
 	kept := failed[:0:0]
 	told := map[string]bool{}
@@ -130,8 +132,8 @@ func (s *suspects) routes(done []ClaimedRow, failed []Failure) []Failure {
 	return kept
 }
 
-// ofRoute reports whether a failure may be that of the whole route: the broker has
-// nowhere to put the record, or does not answer for it.
+// ofRoute reports whether err may concern the whole route: the broker cannot route
+// the record, or does not answer for it.
 func ofRoute(err error) bool {
 	var nowhere *UnroutableError
 	var silent *UnconfirmedError

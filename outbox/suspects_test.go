@@ -14,7 +14,7 @@ import (
 
 var errReset, errRefused = errors.New("connection reset by peer"), errors.New("refused")
 
-// keyed returns n rows, each of its own key.
+// keyed returns n rows with different keys.
 func keyed(n int) []ClaimedRow {
 	rows := make([]ClaimedRow, n)
 	for i := range rows {
@@ -23,8 +23,8 @@ func keyed(n int) []ClaimedRow {
 	return rows
 }
 
-// send publishes rows with a window, through a broker that ends the connection for
-// everything in flight when a culprit is.
+// send publishes rows with a window, through a broker that ends the connection
+// whenever a culprit is in flight.
 func send(rows []ClaimedRow, window int, cut *CutError, culprit func(ClaimedRow) bool) *batch {
 	b := newBatch(rows, false)
 	for items := b.take(window, nil); len(items) > 0; items = b.take(window, nil) {
@@ -43,8 +43,8 @@ func without(rows []ClaimedRow, gone func(ClaimedRow) bool) []ClaimedRow {
 	return slices.DeleteFunc(slices.Clone(rows), gone)
 }
 
-// Wherever the culprits stand, only they are convicted, and after at most two lost
-// connections each their batch is rid of them.
+// Only culprits are convicted, at any position, and each leaves its batch after at
+// most two lost connections.
 func TestRowsThatEndTheConnectionAreFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 60).Draw(t, "rows")
@@ -63,7 +63,7 @@ func TestRowsThatEndTheConnectionAreFound(t *testing.T) {
 			apart := s.observe(b)
 			done, _ := b.finished()
 			for _, f := range apart {
-				other := []ClaimedRow{{Record: &waybill.Record{ID: waybill.MessageID{9}, Key: "other"}}} // gets through
+				other := []ClaimedRow{{Record: &waybill.Record{ID: waybill.MessageID{9}, Key: "other"}}} // is published
 				s.observe(send(other, 1, nil, func(ClaimedRow) bool { return false }))
 				for tries := 0; ; tries++ {
 					alone := send([]ClaimedRow{f.Row}, 1, cut, culprit)
@@ -92,14 +92,14 @@ func TestRowsThatEndTheConnectionAreFound(t *testing.T) {
 	})
 }
 
-// A row is convicted only while other rows get through, unless the broker blames it.
+// A row is convicted only while other rows are published, unless the broker blames it.
 func TestOutageConvictsNobody(t *testing.T) {
 	s, rows := newSuspects(), keyed(1)
 	always := func(ClaimedRow) bool { return true }
 	for range 200 {
 		b := send(rows, 1, &CutError{Err: errReset}, always)
 		if s.convict(b); b.refused() > 0 {
-			t.Fatal("a row is convicted, although nothing gets through")
+			t.Fatal("a row is convicted, although no row is published")
 		}
 	}
 	b := send(rows, 1, &CutError{Err: errReset, Blamed: true}, always)
@@ -108,7 +108,7 @@ func TestOutageConvictsNobody(t *testing.T) {
 	}
 }
 
-// A row that shared its connection with others is never convicted for its end.
+// A row that shared its lost connection with other rows is a suspect, never convicted.
 func TestRowIsSuspectedAfterTwoLostConnections(t *testing.T) {
 	s, rows := newSuspects(), keyed(3)
 	cut := &CutError{Err: errReset}
