@@ -10,41 +10,41 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A Bucket is one that a claim has locked, and its state under that lock.
+// A Bucket is a bucket locked by a claim, with its state under that lock.
 type Bucket struct {
 	Number  int16
 	Version int64 // of its blocked keys
 	Blocked bool  // whether it has any
 }
 
-// Routes is the state of a transport's blocked routes that a claim goes by.
+// Routes is the snapshot of a transport's blocked routes that a claim is taken under.
 type Routes struct {
 	Version int64
 	Any     bool
 }
 
-// A Read tells how to read one locked bucket: rows above After, without those of
-// blocked keys and of the key Skip.
+// A Read selects the rows to read of one locked bucket: ids above After, without rows
+// of blocked keys and of the key Skip.
 type Read struct {
 	Bucket int16
 	After  int64
 	Skip   string // a hot key; empty for none
 }
 
-// A Row is one that a claim has read, or the end of a bucket without any that may
-// be published.
+// A Row is a row read by a claim, or with None the result for a bucket in which the
+// read found no row.
 type Row struct {
 	Bucket  int16
-	Last    *int64 // with None: the bucket's last id, waiting or not; nil when it has none
-	None    bool   // only the two above are set
+	Last    *int64 // with None: the bucket's last id, of any row; nil if none is above After
+	None    bool   // only Bucket and Last are set
 	Claimed outbox.ClaimedRow
 	Headers string
-	At      uint64 // where it is stored, if the database has a name for that
-	Held    bool   // its route waits
+	At      uint64 // physical location (ctid), if the database has one
+	Held    bool   // its route is blocked
 }
 
-// A Batch is the rows that one claim of keyed rows has taken, and what it has
-// learned of its buckets.
+// A Batch is the rows taken by one claim of keyed rows, with the positions reached in
+// its buckets.
 type Batch struct {
 	Positions *Positions
 	View      *View
@@ -55,32 +55,32 @@ type Batch struct {
 	buckets map[int16]*bucketRead
 }
 
-// An Origin is where a row is stored.
+// An Origin is the storage location of a row.
 type Origin struct {
 	Bucket int16
 	At     uint64
 }
 
-// bucketRead is one bucket in a batch.
+// bucketRead is the read of one bucket in a batch.
 type bucketRead struct {
 	Bucket
 	read  Read
-	from  cursor  // where reading began
-	taken *cursor // where the position may move once all rows taken are gone; nil without any
+	from  cursor  // start of the read
+	taken *cursor // position once all rows taken are published; nil if none was taken
 }
 
-// NewBatch begins a claim with what is known of p now.
+// NewBatch returns an empty batch on a snapshot of p.
 func NewBatch(p *Positions) *Batch {
 	return &Batch{Positions: p, View: p.Snapshot(), origins: map[*waybill.Record]Origin{}, buckets: map[int16]*bucketRead{}}
 }
 
-// Origin returns that of a row.
+// Origin returns the origin of a row of the batch.
 func (b *Batch) Origin(row outbox.ClaimedRow) (Origin, bool) {
 	at, ok := b.origins[row.Record]
 	return at, ok
 }
 
-// Add keeps a row whose turn it is.
+// Add decodes the headers of a row and adds it to the batch.
 func (b *Batch) Add(r Row) {
 	rec := r.Claimed.Record
 	Decode(rec, r.Headers)
@@ -88,15 +88,15 @@ func (b *Batch) Add(r Row) {
 	b.origins[rec] = Origin{r.Bucket, r.At}
 }
 
-// Decode completes a record that was read with its headers as they are stored. Headers
-// that cannot be read are the record's Problem.
+// Decode completes a record with its stored headers, and sets its time to UTC. An
+// error of the headers becomes the record's Problem.
 func Decode(rec *waybill.Record, stored string) {
 	rec.DispatchedAt = rec.DispatchedAt.UTC()
 	rec.Problem = headers.Decode(rec, stored)
 }
 
-// Reads returns how to read the locked buckets: from behind their cursors where
-// those still hold, and by turns past a hot key.
+// Reads returns the read of each locked bucket: behind its cursor if that is valid,
+// else behind its mark, and every other time without its hot key.
 func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 	b.Routes = routes
 	reads := make([]Read, len(locked))
@@ -128,9 +128,9 @@ func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 	return reads
 }
 
-// Take keeps what may be published of the rows found, which come bucket by bucket
-// and by id, at most perBucket of each. Again says that there was nothing, and may
-// be something behind rows that wait.
+// Take adds the publishable rows of found to the batch. found is ordered by bucket and
+// id, with at most perBucket rows of each bucket. again is true if no row was taken
+// and another read may find some behind the blocked rows.
 func (b *Batch) Take(found []Row, perBucket int) (again bool) {
 	for len(found) > 0 {
 		n := 1
@@ -143,8 +143,8 @@ func (b *Batch) Take(found []Row, perBucket int) (again bool) {
 	return again && len(b.Rows) == 0
 }
 
-// take keeps what may be published of a bucket, and moves its cursor behind rows
-// that may not. It reports whether a cursor has moved and nothing was taken.
+// take adds the publishable rows of a bucket, and moves its cursor behind blocked ones.
+// It reports whether it took no row and another read may find some.
 func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 	next := in.from
 	next.behind = maps.Clone(next.behind)
@@ -165,7 +165,7 @@ func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 			next.behind[hashOf(key)] = true
 			moved = moved || taken == 0
 		} else {
-			if taken == 0 && moved { // held rows end here: up to this point the cursor is sure
+			if taken == 0 && moved { // end of the leading held rows: up to here the cursor depends on no row taken
 				sure := next
 				sure.behind = maps.Clone(next.behind)
 				b.keep(in, &sure)
@@ -185,14 +185,15 @@ func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 	switch {
 	case moved:
 		b.keep(in, &next)
-	case in.read.Skip != "": // the hot key has rows
+	case in.read.Skip != "": // only the hot key may have rows
 		b.Positions.update(b.View, in.Number, func(p *position) { p.past = nil })
 		return true
 	}
 	return moved
 }
 
-// noteHotKey begins to read past a key whose rows fill what is read of its bucket.
+// noteHotKey begins to skip a key whose rows alone fill the read of its bucket, and
+// stops skipping otherwise.
 func (b *Batch) noteHotKey(in *bucketRead, next cursor, keys map[string]bool, full bool) {
 	if !full || len(keys) != 1 {
 		b.Positions.update(b.View, in.Number, func(p *position) { p.past = nil })
@@ -208,8 +209,8 @@ func (b *Batch) noteHotKey(in *bucketRead, next cursor, keys map[string]bool, fu
 	})
 }
 
-// keep moves the position that was read from behind c. Where nothing can wait in
-// the bucket, it is the mark.
+// keep stores c as the position that the read began at: the cursor of the hot key, the
+// cursor behind blocked rows, or the mark if no row of the bucket can be blocked.
 func (b *Batch) keep(in *bucketRead, c *cursor) {
 	waits := in.Blocked || b.Routes.Any
 	b.Positions.update(b.View, in.Number, func(p *position) {
@@ -224,24 +225,24 @@ func (b *Batch) keep(in *bucketRead, c *cursor) {
 	})
 }
 
-// Halfway returns a function that reports whether half of the time has passed
-// that ctx has left now. A claim that has only read past rows that wait ends then,
-// empty-handed, and the next goes on behind them; one that ctx cuts off would be
-// an error, which drops all positions.
+// Halfway returns a function that reports whether half of the time that ctx has left
+// now has passed. A claim that has read only blocked rows by then returns none, and
+// the next one continues behind them: cut off by ctx it would end with an error, which
+// drops all positions.
 func Halfway(ctx context.Context) (passed func() bool) {
 	end, bounded := ctx.Deadline()
 	half := time.Now().Add(time.Until(end) / 2)
 	return func() bool { return bounded && time.Now().After(half) }
 }
 
-// Settled moves the positions of the buckets that were read behind the published
-// rows, which are deleted. It must be called after the commit.
+// Settled moves the positions of the batch's buckets behind the published rows. It
+// must be called after the commit that deletes them.
 func (b *Batch) Settled(published []outbox.ClaimedRow) {
 	gone := make(map[*waybill.Record]bool, len(published))
 	for _, row := range published {
 		gone[row.Record] = true
 	}
-	left := map[int16]int64{} // the lowest id that stays, by bucket
+	left := map[int16]int64{} // lowest id that was not published, by bucket
 	for _, row := range b.Rows {
 		bucket := b.origins[row.Record].Bucket
 		if at, ok := left[bucket]; !gone[row.Record] && (!ok || row.ID < at) {

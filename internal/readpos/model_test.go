@@ -20,20 +20,19 @@ type stored struct {
 	parked bool
 }
 
-// model is an outbox with buckets and what may happen to it: all that the positions
-// have to bear.
+// model is an outbox with buckets, and the events that the positions must survive.
 type model struct {
 	t         *rapid.T
 	positions *Positions
 	rows      []stored // by id
 	last      int64
-	blocked   map[string]bool // keys with an entry
-	parked    map[string]bool // of those, keys whose rows are set aside
+	blocked   map[string]bool // keys with a blocked entry
+	parked    map[string]bool // subset of blocked: keys with parked rows
 	versions  []int64         // by bucket
-	waiting   map[string]bool // routes
-	routes    int64           // their version
+	waiting   map[string]bool // blocked routes
+	routes    int64           // version of waiting
 	open      []*openClaim    // not committed
-	late      []func()        // calls of Settled after their commit
+	late      []func()        // postponed calls of Settled
 }
 
 type openClaim struct {
@@ -47,7 +46,7 @@ const modelBuckets = 2
 
 func bucketOf(key string) int16 { return int16(key[0]-'a') % modelBuckets }
 
-// commit adds rows; one key often gets many.
+// commit adds up to six rows of one key.
 func (m *model) commit() {
 	key := rapid.SampledFrom(modelKeys).Draw(m.t, "key")
 	for range rapid.IntRange(1, 6).Draw(m.t, "rows") {
@@ -57,7 +56,7 @@ func (m *model) commit() {
 	}
 }
 
-// claim locks buckets and reads them, and checks what it is given.
+// claim locks buckets, reads them, and checks the rows taken.
 func (m *model) claim() {
 	var locked []Bucket
 	for b := range int16(modelBuckets) {
@@ -112,7 +111,7 @@ func (m *model) read(read Read, limit int) (found []Row) {
 	return found
 }
 
-// publishable returns the first rows of a key, up to one that waits.
+// publishable returns the rows of a key in front of its first blocked row.
 func (m *model) publishable(key string) (rows []int64) {
 	for _, r := range m.rows {
 		if r.key != key {
@@ -126,8 +125,8 @@ func (m *model) publishable(key string) (rows []int64) {
 	return rows
 }
 
-// check holds a claim to the contract: of each key its first rows, without a gap and
-// none that waits; and no rows at all only where there are none, or with again.
+// check verifies the contract of a claim: it has the first publishable rows of each
+// key, without a gap; it is empty only if its buckets have none, or with again.
 func (m *model) check(c *openClaim, again bool) {
 	taken := map[string][]int64{}
 	for _, r := range c.Rows {
@@ -148,7 +147,8 @@ func (m *model) check(c *openClaim, again bool) {
 	}
 }
 
-// settle ends a claim: of each key so many are published, and the next may be refused.
+// settle ends a claim: of each key some first rows are published, and the next one may
+// be refused.
 func (m *model) settle() {
 	if len(m.open) == 0 {
 		return
@@ -202,8 +202,8 @@ func (m *model) setAside(key string, aside bool) {
 	}
 }
 
-// unblock publishes the head of a key, or releases it. A bucket that is claimed is
-// locked against a release, and against the settle of a retry.
+// unblock publishes the head of a blocked key, or releases a parked one, for buckets
+// without an open claim: both need the bucket's lock.
 func (m *model) unblock() {
 	for _, key := range slices.Sorted(maps.Keys(m.blocked)) {
 		locked := slices.ContainsFunc(m.open, func(c *openClaim) bool { return slices.Contains(c.locked, bucketOf(key)) })
@@ -221,7 +221,7 @@ func (m *model) unblock() {
 	}
 }
 
-// route blocks a route, or lets it go. Claims that are open have read it as it was.
+// route blocks or unblocks a route. Open claims have read its state before.
 func (m *model) route() {
 	name := rapid.SampledFrom([]string{"y", "z"}).Draw(m.t, "route")
 	if m.waiting[name] {
@@ -240,7 +240,7 @@ func (m *model) catchUp() {
 	m.late = nil
 }
 
-// drain publishes everything, once nothing waits any more.
+// drain unblocks all keys and routes, and publishes all rows.
 func (m *model) drain() {
 	for len(m.open) > 0 {
 		m.settle()
@@ -269,8 +269,8 @@ func (m *model) drain() {
 	}
 }
 
-// Whatever happens, claims give the rows of a key in order, without a gap, and all of
-// them in the end.
+// In every sequence of events claims return the rows of a key in order, without a gap,
+// and in the end all of them.
 func TestPositionsPassNothingOver(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{

@@ -5,28 +5,27 @@ import (
 	"time"
 )
 
-// Moving paces a process that moves delayed messages, where others hold the
-// dispatch locks of some. The zero value is one that met none. It is safe for
-// concurrent use.
+// Moving paces the promotion of delayed messages while other sessions hold dispatch
+// locks of some. The zero value has met no such lock. It is safe for concurrent use.
 type Moving struct {
 	mu     sync.Mutex
-	after  time.Time // the next look
-	waiter time.Time // the next wait for a lock
+	after  time.Time // earliest next promotion
+	waiter time.Time // earliest next wait for a lock
 }
 
-// heldPause is how long messages whose lock was held are left alone.
+// heldPause is the delay of the next promotion after one that met held locks.
 const heldPause = 20 * time.Millisecond
 
-// Due reports whether it is time to move.
+// Due reports whether a promotion is due.
 func (m *Moving) Due(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !now.Before(m.after)
 }
 
-// Held takes note that messages were left behind, and reports whether to wait for
-// one of their locks, which takes so long at the most: a fifth of the time at the
-// most is spent so.
+// Held records that messages were left because their locks were held, and reports
+// whether to wait up to wait for one of the locks. At most a fifth of the time is
+// spent waiting.
 func (m *Moving) Held(now time.Time, wait time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

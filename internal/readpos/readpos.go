@@ -1,8 +1,7 @@
-// Package readpos keeps read positions: behind which ids the relays of one process
-// have nothing left to read in the buckets of one transport. It decides which rows
-// of a claim may be published and keeps what the claim has learned, whatever
-// database the rows are in. A position only saves reading: dropped, it comes back
-// from the tables.
+// Package readpos keeps the read positions of one process: the ids in the buckets of
+// one transport up to which a relay has no rows to read. It decides which rows of a
+// claim may be published, and advances the positions, for every kind of database. A
+// position only saves reading: after a reset it is found again from the tables.
 package readpos
 
 import (
@@ -12,11 +11,11 @@ import (
 	"time"
 )
 
-// MaxBuckets is how many buckets a claim takes: enough keys to publish in
+// MaxBuckets is how many buckets a claim locks at most: enough keys to publish in
 // parallel, and enough buckets left for other relays.
 const MaxBuckets = 32
 
-// Positions are those of one transport. They are safe for concurrent use.
+// Positions are the read positions of one transport. They are safe for concurrent use.
 type Positions struct {
 	Transport int16
 	// Margin is how many ids below a mark are read again each time; New sets 512. A
@@ -27,56 +26,56 @@ type Positions struct {
 	Margin int64
 
 	mu      sync.Mutex
-	epoch   int        // counts how often everything was dropped
-	turn    int        // where the next claim begins to look
+	epoch   int        // counts resets
+	turn    int        // counts snapshots, and selects the first bucket of a claim
 	buckets []position // by bucket
-	server  string     // whose ids they are
-	next    int64      // its next id, as of the last look; 0 if it is not known
-	raised  time.Time  // when marks were last raised to it
-	probed  time.Time  // when the last bucket was probed from its start
-	probe   int        // the bucket that is next
-	ended   time.Time  // when stuck sessions were last looked for
-	kept    time.Time  // when upkeep was last done
+	server  string     // the server that assigned the ids
+	next    int64      // its next id, as of the last look; 0 if unknown
+	raised  time.Time  // time of the last Behind with a result
+	probed  time.Time  // time of the last probe
+	probe   int        // the bucket probed last
+	ended   time.Time  // time of the last check for stuck sessions
+	kept    time.Time  // time of the last maintenance
 }
 
-// A position is how far one bucket was read.
+// A position is the read position of one bucket.
 type position struct {
-	mark    int64   // low watermark: at or below it there are no rows
-	waiting *cursor // rows between mark and it wait; nil where none does
-	past    *cursor // beside a hot key; nil where there is none
-	turn    bool    // the next read of a bucket with a hot key goes past it
+	mark    int64   // low watermark: no rows at or below it
+	waiting *cursor // behind blocked rows above mark; nil if there are none
+	past    *cursor // of reads without the hot key; nil if there is none
+	turn    bool    // the next read is one without the hot key
 }
 
-// start returns behind which id to read a bucket in which nothing waits.
+// start returns the id behind which a bucket without blocked rows is read.
 func (at *position) start(margin int64) int64 { return max(at.mark-margin, 0) }
 
-// A cursor lets a claim begin behind rows that wait. It holds while the versions
-// are those of the bucket and of the transport's blocked routes. It is not changed
-// once it is kept.
+// A cursor lets a claim begin behind blocked rows. It is valid while version is that
+// of the bucket and routes is that of the transport's blocked routes. A stored cursor
+// is immutable.
 type cursor struct {
 	after   int64
 	version int64
 	routes  int64
-	behind  map[uint64]bool // keys, hashed, with a row of a waiting route at or below after
-	skip    string          // the hot key that is passed over; empty in waiting
+	behind  map[uint64]bool // hashes of keys with a row of a blocked route at or below after
+	skip    string          // the hot key that reads leave out; empty in waiting
 }
 
 var seed = maphash.MakeSeed()
 
-// hashOf stands for a key in a cursor: a collision makes a key wait for a route
-// that is not its own, and nothing worse.
+// hashOf returns the hash of a key for a cursor. At worst a collision delays a key
+// until the route that blocks the other key is unblocked.
 func hashOf(key string) uint64 { return maphash.String(seed, key) }
 
-// New returns positions of which nothing is known.
+// New returns empty positions: each bucket is read from its start.
 func New(transport int16, buckets int) *Positions {
 	return &Positions{Transport: transport, Margin: 512, buckets: make([]position, buckets)}
 }
 
-// Buckets returns how many there are.
+// Buckets returns the number of buckets.
 func (p *Positions) Buckets() int { return len(p.buckets) }
 
-// A View is the state of positions at one moment. What a claim learns is kept only
-// if nothing was dropped since.
+// A View is a snapshot of positions. Updates of a claim are dropped if the positions
+// were reset after its snapshot.
 type View struct {
 	Turn    int // the bucket to begin with
 	margin  int64
@@ -85,8 +84,8 @@ type View struct {
 	buckets []position
 }
 
-// After returns, by bucket, behind which id to look for rows: at the cursors, which
-// hold for the versions, and at the marks.
+// After returns, by bucket, the id behind which to look for rows: the cursor if the
+// bucket has that version, the mark otherwise. Version -1 stands for no cursor.
 func (v *View) After() (cursors, marks, versions []int64) {
 	n := len(v.buckets)
 	cursors, marks, versions = make([]int64, n), make([]int64, n), make([]int64, n)
@@ -100,7 +99,7 @@ func (v *View) After() (cursors, marks, versions []int64) {
 	return cursors, marks, versions
 }
 
-// RouteVersion is that of the cursors.
+// RouteVersion returns the route version of the cursors, or 0 without cursors.
 func (v *View) RouteVersion() int64 {
 	for _, at := range v.buckets {
 		if at.waiting != nil {
@@ -110,8 +109,8 @@ func (v *View) RouteVersion() int64 {
 	return 0
 }
 
-// Reset drops all positions. Every error does: after it nothing is known of what
-// was committed.
+// Reset drops all positions. It is called after every error, which leaves the outcome
+// of a transaction unknown.
 func (p *Positions) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +124,8 @@ func (p *Positions) drop() {
 	clear(p.buckets)
 }
 
-// Snapshot returns the positions of now, and the next turn.
+// Snapshot returns the current positions, with the bucket at which to begin. It drops
+// cursors of older route versions.
 func (p *Positions) Snapshot() *View {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,18 +137,18 @@ func (p *Positions) Snapshot() *View {
 	}
 	for b, at := range p.buckets {
 		if at.waiting != nil && at.waiting.routes < newest {
-			p.buckets[b].waiting = nil // it cannot hold any more
+			p.buckets[b].waiting = nil // never valid again
 		}
 	}
 	p.turn++
-	turn := p.turn * 17 % len(p.buckets) // 17: neighbours in time are not neighbours in place
+	turn := p.turn * 17 % len(p.buckets) // 17 spreads successive claims over the buckets
 	return &View{Turn: turn, margin: p.Margin, epoch: p.epoch, next: p.next, buckets: slices.Clone(p.buckets)}
 }
 
-// ValidFor reports whether v still holds for the server and table that answer, which
-// server identifies and whose next id is next (0 if it is not known). Others than
-// before give the same ids to other rows, and so do ids that went back: then all
-// positions are dropped.
+// ValidFor reports whether v is valid for the database that answers: server identifies
+// it and its table, next is the table's next id (0 if unknown). Another server, or a
+// next id at or below one already read, reuses ids for other rows: then all positions
+// are dropped.
 func (p *Positions) ValidFor(v *View, server string, next int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +175,7 @@ func (v *View) highest() (id int64) {
 	return id
 }
 
-// update changes a bucket's position, unless all was dropped since v.
+// update changes a bucket's position, unless the positions were reset since v.
 func (p *Positions) update(v *View, bucket int16, change func(*position)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,9 +184,9 @@ func (p *Positions) update(v *View, bucket int16, change func(*position)) {
 	}
 }
 
-// NextProbe returns the bucket to read from its start, one each second, in case
-// something was written below its positions by a program that takes no locks.
-// marked is false where nothing can be below.
+// NextProbe returns, once per second, the next bucket to read from its start, in case
+// a program that takes no dispatch locks has written rows below its mark. It drops the
+// bucket's cursors. marked is false if no probe is due or the bucket has no mark.
 func (p *Positions) NextProbe(now time.Time) (bucket int16, marked bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,8 +200,9 @@ func (p *Positions) NextProbe(now time.Time) (bucket int16, marked bool) {
 	return int16(p.probe), at.mark > 0
 }
 
-// LowerWatermark moves a mark back at or below which a row was found. Claims that
-// are under way have not seen that row, and must not move the mark over it again.
+// LowerWatermark moves a bucket's mark below first, the id of a row that was found at
+// or below it, and drops the updates of running claims: they have not seen that row,
+// and must not move the mark over it again.
 func (p *Positions) LowerWatermark(bucket int16, first int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,22 +212,22 @@ func (p *Positions) LowerWatermark(bucket int16, first int64) {
 	}
 }
 
-// Maintained notes that upkeep is done now.
+// Maintained records that maintenance is done at now.
 func (p *Positions) Maintained(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kept = now
 }
 
-// MaintenanceDue reports whether upkeep was not done for so long.
+// MaintenanceDue reports whether after has passed since the last maintenance.
 func (p *Positions) MaintenanceDue(now time.Time, after time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return now.Sub(p.kept) >= after
 }
 
-// StuckCheckDue reports, once in every so often, that it is time to end sessions
-// that are stuck.
+// StuckCheckDue reports whether every has passed since the last check for stuck
+// sessions, and records a check at now if so.
 func (p *Positions) StuckCheckDue(now time.Time, every time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

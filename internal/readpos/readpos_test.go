@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A claim that began before the positions were dropped must not bring back what it has
-// learned: another worker of the process met an error or another server.
+// A claim that began before the positions were dropped must not update them: another
+// worker of the process has met an error or another server.
 func TestNothingOfAnEarlierTimeIsKept(t *testing.T) {
 	for name, drop := range map[string]func(p *Positions, v *View){
 		"an error":               func(p *Positions, _ *View) { p.Reset() },
@@ -41,7 +41,7 @@ func TestNothingOfAnEarlierTimeIsKept(t *testing.T) {
 	}
 }
 
-// Cursors of one version of the routes can hold at a time.
+// Only cursors of one route version are valid at a time.
 func TestCursorsOfAnOlderRouteVersionAreDropped(t *testing.T) {
 	p := New(1, 64)
 	v := p.Snapshot()
@@ -69,12 +69,12 @@ func TestProbesVisitEachBucketOncePerSecond(t *testing.T) {
 	}
 }
 
-// row is one of bucket 0 as a claim reads it.
+// row returns a row of bucket 0 as a claim reads it.
 func row(id int64, key string, held bool) Row {
 	return Row{Claimed: outbox.ClaimedRow{ID: id, Record: &waybill.Record{Key: key}}, Headers: "{}", Held: held}
 }
 
-// claimOf takes rows of bucket 0 and returns where it was read from.
+// claimOf takes rows of bucket 0 and returns the batch and its read.
 func claimOf(p *Positions, at Bucket, routes Routes, perBucket int, rows ...Row) (*Batch, Read) {
 	b := NewBatch(p)
 	read := b.Reads([]Bucket{at}, routes)[0]
@@ -89,7 +89,7 @@ func ids(b *Batch) (all []int64) {
 	return all
 }
 
-// The rows of a key behind one of a waiting route wait, whichever claim reads them.
+// The rows of a key behind a row of a blocked route are held back in every later claim.
 func TestCursorKnowsTheKeysBehindAWaitingRoute(t *testing.T) {
 	p, routes := New(1, 1), Routes{Version: 3, Any: true}
 	b, _ := claimOf(p, Bucket{}, routes, 9, row(1, "a", true), row(2, "a", false), row(3, "b", false))
@@ -106,7 +106,7 @@ func TestCursorKnowsTheKeysBehindAWaitingRoute(t *testing.T) {
 	}
 }
 
-// A row that was left is not behind one that waits further on in its key.
+// An unpublished row is not held back by a later row of its key that is.
 func TestCursorForgetsKeysThatWaitFurtherOn(t *testing.T) {
 	p, routes := New(1, 1), Routes{Version: 3, Any: true}
 	b, _ := claimOf(p, Bucket{}, routes, 9, row(1, "a", true), row(2, "k", false), row(3, "k", true))
@@ -127,7 +127,7 @@ func TestMarkStopsBelowTheLowestRowLeft(t *testing.T) {
 	}
 }
 
-// A key that fills a batch is left out of every other read, until there is nothing else.
+// A key that fills a batch is left out of every other read, until no other key has rows.
 func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
 	p := New(1, 1)
 	b, _ := claimOf(p, Bucket{}, Routes{}, 2, row(1001, "hot", false), row(1002, "hot", false))
@@ -147,7 +147,7 @@ func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
 		t.Errorf("the fourth read is %+v, want after 1009 without the hot key", reads[0])
 	}
 	if again := b.Take([]Row{{None: true}}, 2); !again {
-		t.Error("there was nothing else, and the hot key's rows are not read at once")
+		t.Error("again = false: no other key had rows, and the hot key's are not read at once")
 	}
 	if _, read = claimOf(p, Bucket{}, Routes{}, 2); read != (Read{After: 1004 - 512}) {
 		t.Errorf("the read after that is %+v, want the margin below 1004 with the hot key", read)
