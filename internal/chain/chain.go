@@ -1,6 +1,6 @@
-// Package chain decides what of a batch a relay may publish next, and what
-// became of it. It is pure: it neither waits nor sends, so that the relay and the
-// simulation of it go by the same decisions.
+// Package chain decides which records of a batch a relay may publish next, and keeps
+// the outcome of each. It is pure: it neither waits nor sends, so that the relay and
+// its simulation share these decisions.
 package chain
 
 import (
@@ -10,36 +10,36 @@ import (
 	"github.com/waybill-go/waybill/internal/mutant"
 )
 
-// Chains are the records of a batch, in commit order: with strict order at most
-// one of a key is unconfirmed, and all keys go in parallel. Records are named by
-// their index. It is not safe for concurrent use.
+// Chains schedules the records of a batch, in commit order: with strict order at most
+// one record of a key is unconfirmed, and all keys are published in parallel. Records
+// are identified by their index. It is not safe for concurrent use.
 type Chains struct {
 	records []*waybill.Record
 	next    []int // the following record of the same key, or -1
 	// stream is nil in strict order. Otherwise a record may be published together
 	// with the one before it in its key, if both have the same stream.
 	stream func(*waybill.Record) string
-	stuck  map[string]bool // keys with a refused record; what is behind it may be on its way already
+	stuck  map[string]bool // with stream: keys with a refused record, which hold back their next ones
 	ready  []int           // may be published, oldest first
-	open   int             // handed out, and the result is not in
-	out    bool            // hand out nothing more
+	open   int             // number of records handed out and not answered
+	out    bool            // no more records are handed out
 	state  []State
 	errs   []error
 }
 
-// State is what has become of a record.
+// State is the state of a record.
 type State uint8
 
 const (
 	Waiting   State = iota
-	HandedOut       // its result is not in
+	HandedOut       // not answered yet
 	Published
 	Refused
 	Unknown // the broker could not be reached, or did not answer
 )
 
-// New plans records. With atomic set, the order inside one batch is kept by the
-// publisher, so all are ready at once.
+// New returns chains of records. With atomic the publisher keeps the order inside one
+// batch, so all are ready at once, except records behind an unreadable one of their key.
 func New(records []*waybill.Record, atomic bool) *Chains {
 	n := len(records)
 	c := &Chains{records: records, next: make([]int, n), state: make([]State, n), stuck: map[string]bool{}, errs: make([]error, n), ready: make([]int, 0, n)}
@@ -65,8 +65,8 @@ func New(records []*waybill.Record, atomic bool) *Chains {
 	return c
 }
 
-// Pipeline lets records of a key go together that have the same stream. It is
-// called before Take.
+// Pipeline lets consecutive records of a key be unconfirmed together if they have the
+// same stream. It is called before Take.
 func (c *Chains) Pipeline(stream func(*waybill.Record) string) { c.stream = stream }
 
 // Take appends up to max records to publish now, in order and in one call.
@@ -82,8 +82,8 @@ func (c *Chains) Take(max int, into []int) []int {
 	if c.stream == nil {
 		return into
 	}
-	// What follows them goes in the same call, or after their confirmation: a
-	// later call may go over another connection, on which it could arrive first.
+	// The next record of a key goes in the same call, or after the confirmation: a
+	// later call may use another connection, on which it could arrive first.
 	for at := first; at < len(into) && len(into)-first < max; at++ {
 		if i := into[at]; c.followsAtOnce(i) {
 			into = c.handOut(c.next[i], into)
@@ -98,19 +98,19 @@ func (c *Chains) handOut(i int, into []int) []int {
 	return append(into, i)
 }
 
-// followsAtOnce reports whether the record behind i, which is being handed out,
-// may be on its way together with it.
+// followsAtOnce reports whether the next record of i's key may be handed out in the
+// same call as i.
 func (c *Chains) followsAtOnce(i int) bool {
 	next := c.next[i]
 	return next >= 0 && c.records[next].Problem == nil && c.stream(c.records[i]) == c.stream(c.records[next])
 }
 
-// Done takes a result in. A success makes the key's next record ready; after a
-// failure the rest of the key stays; after an outage everything else stays too.
-// A second result of a record counts for nothing.
+// Done records the result of record i. A success makes the key's next record ready; a
+// refusal holds back the rest of the key; an outage (waybill.ErrUnavailable) holds back
+// all other records, too. A second result of a record is ignored.
 func (c *Chains) Done(i int, err error) {
 	if i < 0 || i >= len(c.records) || c.state[i] != HandedOut {
-		return // nobody asked, or it was answered before
+		return // not handed out, or answered before
 	}
 	c.open--
 	switch {
@@ -134,16 +134,16 @@ func (c *Chains) Done(i int, err error) {
 	}
 }
 
-// Open is how many are handed out and not answered.
+// Open returns the number of records handed out and not answered.
 func (c *Chains) Open() int { return c.open }
 
-// Stop hands out nothing more, until Resume.
+// Stop makes Take return no more records, until Resume.
 func (c *Chains) Stop() { c.out = true }
 
-// Resume hands out records again, after an outage that is over.
+// Resume lets Take return records again, after an outage that is over.
 func (c *Chains) Resume() { c.out = false }
 
-// Abandon takes err for every result that is not in.
+// Abandon stops, and makes err the result of every record that is not answered.
 func (c *Chains) Abandon(err error) {
 	c.out = true
 	for i, s := range c.state {
@@ -153,13 +153,13 @@ func (c *Chains) Abandon(err error) {
 	}
 }
 
-// refuse fails a record that cannot be published as it is stored.
+// refuse refuses a record that could not be read from storage.
 func (c *Chains) refuse(i int) { c.state[i], c.errs[i] = Refused, c.records[i].Problem }
 
-// Outcome returns what has become of a record, and why.
+// Outcome returns the state of a record, and the error if it is Refused or Unknown.
 func (c *Chains) Outcome(i int) (State, error) { return c.state[i], c.errs[i] }
 
-// Outage returns the first error that says the broker is out of reach.
+// Outage returns the error of the first record with state Unknown, or nil.
 func (c *Chains) Outage() error {
 	for i, s := range c.state {
 		if s == Unknown {
@@ -169,5 +169,5 @@ func (c *Chains) Outage() error {
 	return nil
 }
 
-// Convict makes record i, whose result is unknown, one that is refused.
+// Convict changes record i from Unknown to Refused, with err.
 func (c *Chains) Convict(i int, err error) { c.state[i], c.errs[i] = Refused, err }

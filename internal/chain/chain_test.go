@@ -24,9 +24,9 @@ var anyRecord = rapid.Custom(func(t *rapid.T) *waybill.Record {
 	return rec
 })
 
-// Whatever the broker answers and in whatever order: one unconfirmed record a
-// key, keys in row order, nothing after a failure of its key, nothing at all
-// after an outage; and the outcome says exactly what was answered.
+// For all answers in any order: one unconfirmed record a key, keys in row order, no
+// record after a failure of its key or after an outage, and outcomes that equal the
+// answers.
 func TestChainsKeepKeysInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		records := rapid.SliceOfN(anyRecord, 0, 30).Draw(t, "records")
@@ -35,7 +35,7 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 		var open []int
 		published, failed := map[int]bool{}, map[int]bool{}
 		keyFailed, last, outage := map[string]bool{}, map[string]int{}, false
-		for i, rec := range records { // records that cannot be read fail by themselves
+		for i, rec := range records { // unreadable records fail without being published
 			failed[i] = rec.Problem != nil
 		}
 		for {
@@ -109,9 +109,9 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 			t.Fatalf("outage = %t, want %t", got, outage)
 		}
 		if !outage {
-			for i, rec := range records { // what is left waits behind a failure
+			for i, rec := range records { // remaining records are behind a failure
 				if s, _ := c.Outcome(i); s == Waiting && (rec.Key == "" || !refusedBefore(c, records, i)) {
-					t.Fatalf("record %d of key %q was not handed out, and nothing of its key failed", i, rec.Key)
+					t.Fatalf("record %d of key %q was not handed out, and no record of its key failed", i, rec.Key)
 				}
 			}
 		}
@@ -141,7 +141,7 @@ func TestRecordsWithoutKeyGoAllAtOnce(t *testing.T) {
 		t.Errorf("ready %v, want all", got)
 	}
 	if got := New(recordsOf("a", "b", "", "a", "b"), false).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
-		t.Errorf("ready %v, want the heads and what has no key", got)
+		t.Errorf("ready %v, want the heads and the record without a key", got)
 	}
 }
 
@@ -151,8 +151,8 @@ func TestAtomicBatchGoesAllAtOnce(t *testing.T) {
 	}
 }
 
-// With Pipelined, whatever the broker answers: a row of a key goes with the one
-// before it, in the same call and the same stream, or after its confirmation.
+// For all answers, pipelined: a record goes in the same call and the same stream as the
+// one before it in its key, or after its confirmation.
 func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		records := rapid.SliceOfN(anyRecord, 0, 30).Draw(t, "records")
@@ -211,7 +211,7 @@ func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
 	})
 }
 
-// What may go together does.
+// Consecutive records of one key and stream are handed out in one call.
 func TestPipelinedChainsHandOutAKeyAtOnce(t *testing.T) {
 	records := make([]*waybill.Record, 5)
 	for i := range records {
