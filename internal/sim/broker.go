@@ -11,17 +11,16 @@ const heartbeats = 15 * time.Second
 
 const prefetch = 8
 
-// broker is a model of RabbitMQ with one durable queue that has a single active
-// consumer. It confirms what it has stored. What it has not confirmed it may
-// forget in a restart.
+// broker models RabbitMQ with one durable queue that has a single active consumer. It
+// confirms stored messages, and may lose unconfirmed ones in a restart.
 type broker struct {
 	*world
 	queue     []*parcel
-	last      int // of parcels
+	last      int // number of the last parcel
 	links     []*link
 	consumers []*link // the first is active
 	refusing  map[int]time.Duration
-	unbound   time.Duration // until then nothing is routed
+	unbound   time.Duration // until then messages are unroutable
 }
 
 // A parcel is one message in the queue.
@@ -30,7 +29,7 @@ type parcel struct {
 	id        int // the message's id
 	message   *message
 	confirmed bool
-	to        *link // who has it unacknowledged
+	to        *link // the consumer that has it unacknowledged, or nil
 }
 
 // A link is a process's connection.
@@ -39,19 +38,19 @@ type link struct {
 	process *process
 	alive   bool
 	life    int           // counts its connections
-	arrives time.Duration // when the last that was sent does
+	arrives time.Duration // arrival time of the last message sent
 	open    []*flight
-	deliver func(p *parcel) // of a consumer
-	lost    func()          // likewise
+	deliver func(p *parcel) // of a consumer: receives a message
+	lost    func()          // of a consumer: called when the connection ends
 }
 
-// A flight is a record that is not answered.
+// A flight is an unanswered record.
 type flight struct {
 	p *publishing
 	i int
 }
 
-// link makes what will be a connection.
+// link returns a connection of p that is not open yet.
 func (b *broker) link(p *process) *link {
 	l := &link{broker: b, process: p}
 	b.links = append(b.links, l)
@@ -62,14 +61,14 @@ func (b *broker) link(p *process) *link {
 	return l
 }
 
-// connect makes the connection, unless there is one.
+// connect opens the connection, unless it is open.
 func (l *link) connect(th *thread) {
 	for !l.alive {
 		th.request("connect", func(reply func()) { l.alive = true; reply() })
 	}
 }
 
-// cut ends the connection. What is on its way is lost, and so are answers.
+// cut ends the connection. Messages and answers in transit are lost.
 func (l *link) cut() {
 	if !l.alive {
 		return
@@ -93,7 +92,7 @@ func (l *link) cut() {
 	l.lend()
 }
 
-// silent drops the connections of a process that is frozen for too long.
+// silent drops the connections of a process that is frozen for d, if that is too long.
 func (b *broker) silent(p *process, d time.Duration) {
 	if d < heartbeats {
 		return
@@ -107,7 +106,7 @@ func (b *broker) silent(p *process, d time.Duration) {
 	})
 }
 
-// restart cuts all connections, and forgets some of what was not confirmed.
+// restart cuts all connections, and drops some unconfirmed messages.
 func (b *broker) restart() {
 	b.trace("the broker is restarted")
 	b.queue = slices.DeleteFunc(b.queue, func(p *parcel) bool { return !p.confirmed && b.chance(0.5) })
@@ -134,7 +133,7 @@ func (l *link) publish(p *publishing, i int, m *message) {
 	life := l.life
 	l.after(l.arrives-l.now, func() {
 		if l.life != life {
-			return // it was still on its way
+			return // lost in transit
 		}
 		var err error
 		var stored *parcel
@@ -176,7 +175,7 @@ func (l *link) consume() {
 	l.lend()
 }
 
-// lend gives the active consumer what it has room for.
+// lend delivers messages to the active consumer, up to its prefetch.
 func (b *broker) lend() {
 	if len(b.consumers) == 0 {
 		return
@@ -208,7 +207,7 @@ func (b *broker) lend() {
 	}
 }
 
-// ack ends a delivery, or with multiple all up to it.
+// ack acknowledges a delivery, with multiple also all earlier ones.
 func (l *link) ack(p *parcel, multiple bool) {
 	life := l.life
 	l.after(l.between(100*time.Microsecond, 5*time.Millisecond), func() {

@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// buckets and keys are few, so that what can meet does.
+// buckets and keys are few, so that conflicts are frequent.
 const buckets, keys = 3, 7
 
 // idleTimeout is how long a relay's transaction may be silent; see outbox's fence.
 const idleTimeout = 30 * time.Second
 
-// A message is one that a dispatcher has dispatched.
+// A message is a dispatched message.
 type message struct {
-	no     int // and its id
+	no     int // its number, and its id
 	key    int
-	commit int // its place in the order of commits; 0 before
+	commit int // its number in commit order; 0 before its commit
 }
 
-// A row is one of the outbox.
+// A row is a row of the outbox.
 type row struct {
 	id      int64
-	bucket  int16 // aside more while its key is parked
+	bucket  int16 // plus aside while its key is parked
 	message *message
 	visible bool // its transaction has committed
 	gone    bool
 }
 
-// database is a model of one with row locks and READ COMMITTED. A statement
-// happens at one moment, except where its snapshot is older than its locks.
+// database models a database with row locks and READ COMMITTED. A statement
+// is instantaneous, except where its snapshot is older than its locks.
 type database struct {
 	*world
 	last     int64
@@ -42,7 +42,7 @@ type database struct {
 	commits  int
 }
 
-// A gate is a lock that transactions wait for in turn.
+// A gate is a lock with a queue of waiting transactions.
 type gate struct {
 	holder  *tx
 	waiting []waiter
@@ -53,7 +53,7 @@ type waiter struct {
 	then func()
 }
 
-// blocked is the entry of a key.
+// blocked is the entry of a blocked key.
 type blocked struct {
 	head     *row
 	failures int
@@ -62,19 +62,19 @@ type blocked struct {
 	retrying *tx  // the transaction that has the entry's lock
 }
 
-// An entry is one of the inbox.
+// An entry is an inbox entry.
 type entry struct {
 	by        *tx
 	committed bool
 	waiting   []func()
 }
 
-// A tx is a transaction, on a session of its own.
+// A tx is a transaction with its session.
 type tx struct {
 	db       *database
 	process  *process
 	over     bool
-	heard    time.Duration // when its last statement was
+	heard    time.Duration // time of its last statement
 	onCommit []func()
 	onEnd    []func()
 }
@@ -86,8 +86,8 @@ func (db *database) begin(p *process) *tx {
 	return t
 }
 
-// gone rolls back what a process has open that is killed: the server notices the
-// closed sockets soon.
+// gone rolls back the open transactions of a killed process: the server soon notices
+// the closed sockets.
 func (db *database) gone(p *process) {
 	for _, t := range db.sessions {
 		if t.process == p {
@@ -96,7 +96,8 @@ func (db *database) gone(p *process) {
 	}
 }
 
-// idle lets the server end the transaction when it hears nothing of it.
+// idle makes the server roll the transaction back after idleTimeout without a
+// statement.
 func (t *tx) idle() {
 	t.db.after(idleTimeout, func() {
 		switch silent := t.db.now - t.heard; {
@@ -110,7 +111,7 @@ func (t *tx) idle() {
 	})
 }
 
-// do runs a statement, and reports whether the transaction was there to run it in.
+// do runs a statement, and reports whether the transaction was still open.
 func (t *tx) do(th *thread, step string, statement func()) (ok bool) {
 	th.request(step, func(reply func()) {
 		if ok = !t.over; ok {
@@ -122,7 +123,7 @@ func (t *tx) do(th *thread, step string, statement func()) (ok bool) {
 	return ok
 }
 
-// commit reports whether it is known to have happened.
+// commit commits, and reports whether the transaction was still open.
 func (t *tx) commit(th *thread, step string) bool {
 	return t.do(th, step, func() { t.end(true) })
 }
@@ -146,7 +147,7 @@ func (t *tx) end(commit bool) {
 	}
 }
 
-// restart rolls back all that is open.
+// restart rolls back all open transactions.
 func (db *database) restart() {
 	db.trace("the database is restarted")
 	for _, t := range slices.Clone(db.sessions) {
@@ -154,7 +155,8 @@ func (db *database) restart() {
 	}
 }
 
-// lock takes a gate, when its holder lets go of it.
+// lock acquires a gate, once its holder has released it, and calls then. It calls then
+// without the gate if t is over.
 func (db *database) lock(t *tx, g *gate, then func()) {
 	switch {
 	case t.over || g.holder == t:
@@ -193,7 +195,7 @@ func (db *database) insert(t *tx, messages []*message) {
 	}
 }
 
-// visible returns the rows of the outbox that a snapshot of this moment has.
+// visible returns the rows of the outbox in a snapshot taken now.
 func (db *database) visible() []*row {
 	db.rows = slices.DeleteFunc(db.rows, func(r *row) bool { return r.gone })
 	var all []*row
@@ -205,8 +207,8 @@ func (db *database) visible() []*row {
 	return all
 }
 
-// remember inserts an inbox entry. One of a transaction that is open is waited
-// for. Fresh says that it was not there.
+// remember inserts an inbox entry, after the end of an open transaction with the same
+// entry. fresh is true if the entry was inserted.
 func (db *database) remember(t *tx, no int, then func(fresh bool)) {
 	e := db.inbox[no]
 	switch {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// dispatcher begins a process that runs transactions, so many in all.
+// dispatcher starts a process that runs the given number of transactions.
 func (w *world) dispatcher(name string, transactions int) {
 	w.begin(name, func(p *process) {
 		p.thread(func(th *thread) {

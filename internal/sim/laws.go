@@ -4,18 +4,18 @@ import (
 	"fmt"
 )
 
-// laws judges a run. What is broken first counts.
+// laws checks a run, and keeps the first violation.
 type laws struct {
-	messages    []*message // of all dispatched, by number
-	dispatchers int        // that are not done
-	ids         int        // given by mutants
-	commits     []*message // in order
-	store       map[*message]int
-	first       [keys]int // the last commit that was delivered for the first time, by key
-	done        map[*message]int
-	last        [keys]int // the last commit whose effect has happened, by key
+	messages    []*message       // all dispatched messages, by number
+	dispatchers int              // dispatchers that are not done
+	ids         int              // lowest id given by a mutant
+	commits     []*message       // committed messages, in order
+	store       map[*message]int // how often the broker stored a message
+	first       [keys]int        // highest commit delivered, by key
+	done        map[*message]int // how often the effect of a message was committed
+	last        [keys]int        // highest commit with a committed effect, by key
 	duplicates  int
-	broken      string
+	broken      string // the first violation
 }
 
 func (l *laws) breaks(format string, args ...any) {
@@ -24,7 +24,7 @@ func (l *laws) breaks(format string, args ...any) {
 	}
 }
 
-// message returns a new one.
+// message returns a new message of a key.
 func (l *laws) message(key int) *message {
 	m := &message{no: len(l.messages), key: key}
 	l.messages = append(l.messages, m)
@@ -39,7 +39,7 @@ func (l *laws) anotherID() int {
 
 func (l *laws) committed(m *message) { l.commits = append(l.commits, m) }
 
-// stored hears of a message that the broker has stored.
+// stored checks a message that the broker has stored.
 func (l *laws) stored(m *message, id int) {
 	if l.store[m]++; l.store[m] > 1 {
 		l.duplicates++
@@ -52,8 +52,8 @@ func (l *laws) stored(m *message, id int) {
 	}
 }
 
-// delivered hears of a message that a consumer got. For the first time they come
-// in the order of their commits, none left out.
+// delivered checks a delivery to a consumer: the first deliveries of a key's messages
+// are in commit order, without a gap.
 func (l *laws) delivered(m *message) {
 	if m.commit <= l.first[m.key] {
 		return // it was delivered before
@@ -66,7 +66,7 @@ func (l *laws) delivered(m *message) {
 	l.first[m.key] = m.commit
 }
 
-// effect hears of a handler's effect that has been committed.
+// effect checks a committed effect of a handler: one for each message, in commit order.
 func (l *laws) effect(m *message) {
 	switch l.done[m]++; {
 	case l.done[m] > 1:
@@ -77,7 +77,7 @@ func (l *laws) effect(m *message) {
 	l.last[m.key] = max(l.last[m.key], m.commit)
 }
 
-// pending is how many committed messages have had no effect.
+// pending returns the number of committed messages without an effect.
 func (l *laws) pending() (n int) {
 	for _, m := range l.commits {
 		if l.done[m] == 0 {

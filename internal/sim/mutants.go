@@ -2,8 +2,8 @@ package sim
 
 import "github.com/waybill-go/waybill/internal/mutant"
 
-// Mutants are the bugs that can be planted in a run. Those of package mutant are
-// planted in the models here, and in production code there.
+// Mutants are the bugs that can be planted in a run. This package plants the bugs of
+// package mutant in its models, not in production code.
 const (
 	NoDispatchLock          = mutant.NoDispatchLock
 	LockAndReadAtOnce       = mutant.LockAndReadAtOnce
@@ -17,25 +17,25 @@ const (
 	AckOverUncommitted      = mutant.AckOverUncommitted
 	ReleaseByReinsertion    = mutant.ReleaseByReinsertion
 
-	// RetryBehind puts a message that failed behind those of its key.
+	// RetryBehind retries a failed message behind the later ones of its key.
 	RetryBehind = "retry-behind"
-	// VersionBeforeLock has a claim read the versions of its buckets before it locks
-	// them: cursors hold longer than the entries that they rest on.
+	// VersionBeforeLock makes a claim read the versions of its buckets before it locks
+	// them: cursors stay valid after the entries that they depend on were deleted.
 	VersionBeforeLock = "version-before-lock"
-	// UnblockWithoutBump deletes a key's entry and leaves its bucket's version alone.
+	// UnblockWithoutBump deletes a key's entry without raising its bucket's version.
 	UnblockWithoutBump = "unblock-without-bump"
-	// RetryWithoutEntryLock has several relays retry one head at a time.
+	// RetryWithoutEntryLock lets several relays retry the same head at once.
 	RetryWithoutEntryLock = "retry-without-entry-lock"
-	// ParkWithNewIDs gives the rows of a parked key new ids, which are higher than those
-	// of rows that commit later.
+	// ParkWithNewIDs gives the rows of a parked key new ids, which may be higher than the
+	// ids of rows that commit later.
 	ParkWithNewIDs = "park-with-new-ids"
-	// ReleaseWithoutLock brings the rows of a key back without the lock of its bucket.
+	// ReleaseWithoutLock moves the rows of a key back without the lock of its bucket.
 	ReleaseWithoutLock = "release-without-lock"
-	// ReleaseEndsEarly unblocks a key while some of it is set aside.
+	// ReleaseEndsEarly unblocks a key while some of its rows are still parked.
 	ReleaseEndsEarly = "release-ends-early"
 )
 
-// Mutants lists all of them.
+// Mutants lists all mutants.
 func Mutants() []string {
 	return []string{NoDispatchLock, LockAndReadAtOnce, DeleteBeforeConfirm, TwoInFlight, MarkBeforeCommit, IDFromRelay,
 		InboxOutsideTransaction, AckBeforeCommit, ReturnsNotDrained, AckOverUncommitted, RetryBehind,

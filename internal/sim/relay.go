@@ -13,13 +13,13 @@ import (
 
 const (
 	batch           = 12
-	perBucket       = batch / 4 // a key alone fills it now and then
+	perBucket       = batch / 4 // small, so that one key fills it now and then
 	window          = 4
 	publishDeadline = 10 * time.Second
 )
 
-// relay begins a relay: two workers of keyed messages, and one of retries with a
-// connection apart.
+// relay starts a relay: two workers for keyed messages, and one for retries on a
+// separate connection.
 func (w *world) relay(name string) {
 	w.begin(name, func(p *process) {
 		positions := readpos.New(1, buckets)
@@ -144,7 +144,7 @@ func (db *database) anyBlocked(bucket int16) bool {
 	return false
 }
 
-// publishable returns the rows whose keys have no entry.
+// publishable returns the rows whose keys are not blocked.
 func (db *database) publishable(rows []*row) (free []*row) {
 	for _, r := range rows {
 		if db.blocked[r.message.key] == nil {
@@ -175,7 +175,7 @@ func inBucket(all, publishable []*row, read readpos.Read) (found []readpos.Row) 
 	return []readpos.Row{{Bucket: read.Bucket, Last: last, None: true}}
 }
 
-// publish sends what the chains hand out until each is answered.
+// publish sends the records of rows, as chains hand them out, until each is answered.
 func (r *relaying) publish(rows []outbox.ClaimedRow) *chain.Chains {
 	records := make([]*waybill.Record, len(rows))
 	for i, row := range rows {
@@ -199,7 +199,7 @@ func (r *relaying) publish(rows []outbox.ClaimedRow) *chain.Chains {
 		if c.Open() == 0 {
 			return c
 		}
-		if len(p.answers) == 0 { // none came while something was sent
+		if len(p.answers) == 0 { // no answer arrived while sending
 			p.waits = true
 			r.wait()
 		}
@@ -210,8 +210,7 @@ func (r *relaying) publish(rows []outbox.ClaimedRow) *chain.Chains {
 	}
 }
 
-// settle deletes what was published, blocks the keys whose heads were refused, and
-// commits.
+// settle deletes the published rows, blocks the keys of refused heads, and commits.
 func (r *relaying) settle(t *tx, b *readpos.Batch, outcome func(i int) (chain.State, error)) {
 	var published []outbox.ClaimedRow
 	ok := t.do(r.thread, "settle delete", func() {
@@ -238,8 +237,8 @@ func (r *relaying) settle(t *tx, b *readpos.Batch, outcome func(i int) (chain.St
 }
 
 // retries claims, publishes and settles the heads of blocked keys, and reports whether
-// there were any. The lock of an entry is the right to publish its head: claims of keyed
-// messages leave its key alone.
+// any was due. The lock of an entry reserves its head: claims of keyed messages skip
+// its key.
 func (r *relaying) retries() (any bool) {
 	if len(r.db.due()) == 0 {
 		return false
@@ -268,9 +267,9 @@ func (r *relaying) retries() (any bool) {
 	return true
 }
 
-// settleRetries deletes the heads that were published with their entries, and counts the
-// other's failures. It takes the locks of the buckets, in order, for entries that end
-// and keys that are parked.
+// settleRetries deletes the published heads with their entries, and counts the refusals
+// of the others. It first locks, in order, the buckets of published heads and of keys
+// that may be parked.
 func (r *relaying) settleRetries(t *tx, rows []outbox.ClaimedRow, outcome func(i int) (chain.State, error)) {
 	for bucket := range int16(buckets) {
 		for i, row := range rows {
@@ -311,7 +310,7 @@ func (r *relaying) keyOf(row outbox.ClaimedRow) int {
 	return r.laws.messages[no].key
 }
 
-// row returns the one with an id, or nil.
+// row returns the row with an id, or nil.
 func (db *database) row(id int64) *row {
 	for _, r := range db.rows {
 		if r.id == id && !r.gone {
@@ -321,18 +320,18 @@ func (db *database) row(id int64) *row {
 	return nil
 }
 
-// claimed is m as a relay has it.
+// claimed returns m as a claimed row.
 func (m *message) claimed(id int64) outbox.ClaimedRow {
 	return outbox.ClaimedRow{ID: id, Record: &waybill.Record{Name: strconv.Itoa(m.no), Key: "k" + strconv.Itoa(m.key)}}
 }
 
-// An answer is the broker's to one record.
+// An answer is the result of one record.
 type answer struct {
 	i   int
 	err error
 }
 
-// publishing is a batch on its way.
+// publishing is a batch in the course of publishing.
 type publishing struct {
 	*thread
 	link     *link
@@ -342,7 +341,7 @@ type publishing struct {
 	waits    bool
 }
 
-// late cuts the connection at the deadline, or when the process is frozen no more.
+// late cuts the connection at the deadline, or once the process is no longer frozen.
 func (p *publishing) late() {
 	switch {
 	case p.dead || p.chains.Open() == 0:
@@ -353,7 +352,7 @@ func (p *publishing) late() {
 	}
 }
 
-// answered is called when an answer arrives, or will not.
+// answered is called with the broker's answer, or with errCut if there will be none.
 func (p *publishing) answered(i int, err error) {
 	p.answers = append(p.answers, answer{i, err})
 	if p.waits {

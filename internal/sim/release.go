@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	blocking     = 4 // keys below are tried for ever
+	blocking     = 4 // keys below it are retried without limit
 	aside        = outbox.ParkedBuckets
-	releaseBatch = 2 // rows that one transaction brings back
+	releaseBatch = 2 // rows that one transaction moves back
 )
 
-// attempts is how many refusals exhaust a key; 0 means that none do.
+// attempts returns how many refusals exhaust a key; 0 means no limit.
 func attempts(key int) int {
 	switch {
 	case key < blocking:
@@ -41,10 +41,10 @@ func (db *database) block(head *row) {
 	}
 }
 
-// home is the bucket of a key.
+// home returns the bucket of a key.
 func home(key int) int16 { return int16(key % buckets) }
 
-// setAside takes the rows of a key out of the way.
+// setAside moves the rows of a key to their parked bucket.
 func (db *database) setAside(key int) {
 	n := 0
 	for _, r := range db.visible() {
@@ -59,7 +59,7 @@ func (db *database) setAside(key int) {
 	db.trace("key %d is parked with %d messages", key, n)
 }
 
-// renumber gives a row the next id.
+// renumber replaces a row by a copy with the next id.
 func (db *database) renumber(r *row) {
 	again := *r
 	r.gone = true
@@ -68,7 +68,7 @@ func (db *database) renumber(r *row) {
 	db.rows = append(db.rows, &again)
 }
 
-// unblock ends the entry of a key.
+// unblock deletes the entry of a key.
 func (db *database) unblock(key int) {
 	delete(db.blocked, key)
 	if db.mutant != UnblockWithoutBump {
@@ -76,7 +76,7 @@ func (db *database) unblock(key int) {
 	}
 }
 
-// due yields the keys of entries that may be retried, in an order that does not change.
+// due returns the keys of entries that are due for a retry, in a fixed order.
 func (db *database) due() (due []int) {
 	for key := range keys {
 		if b := db.blocked[key]; b != nil && !b.parked && b.until <= db.now {
@@ -86,7 +86,7 @@ func (db *database) due() (due []int) {
 	return due
 }
 
-// operator begins an operator who releases parked keys now and then.
+// operator starts a process that releases the parked keys now and then.
 func (w *world) operator() {
 	w.begin("operator", func(p *process) {
 		p.thread(func(th *thread) {
@@ -103,8 +103,8 @@ func (w *world) operator() {
 	})
 }
 
-// release brings up to releaseBatch rows of a parked key back, in a transaction of its
-// own. The key stays blocked until the last of them is back.
+// release moves up to releaseBatch rows of a parked key back, in one transaction. The
+// key stays blocked until its last row is back.
 func (th *thread) release(key int) {
 	t := th.db.begin(th.process)
 	if th.mutant != ReleaseWithoutLock {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A Verdict is what came of one seed.
+// A Verdict is the result of one seed.
 type Verdict struct {
-	Broken     string         // the law that was broken first, and how; empty when none was
+	Broken     string         // the first violation of a law; empty if there was none
 	Committed  int            // messages
 	Duplicates int            // messages that the broker stored more than once
 	Faults     int            // kills, freezes, cuts and restarts
@@ -17,12 +17,12 @@ type Verdict struct {
 }
 
 const (
-	troubled = 60 * time.Second // how long there are faults
-	limit    = 60 * time.Minute // what is not delivered by then is lost
+	troubled = 60 * time.Second // how long faults are injected
+	limit    = 60 * time.Minute // a message without an effect by then is lost
 )
 
 // Run runs one seed, with a bug planted if mutant names one. Every fifth seed has
-// no faults but refusals. Trace, if it is not nil, hears what happens.
+// no faults but refusals. A trace that is not nil is called with a line for each event.
 func Run(seed uint64, mutant string, trace func(line string)) Verdict {
 	w := &world{rng: rand.New(rand.NewPCG(seed, 0)), mutant: mutant, hits: map[string]int{}, trace: func(string, ...any) {}}
 	if trace != nil {
@@ -59,9 +59,9 @@ func Run(seed uint64, mutant string, trace func(line string)) Verdict {
 	return Verdict{w.laws.broken, len(w.laws.commits), w.laws.duplicates, w.faults, w.hits, w.now}
 }
 
-// trouble plans what happens to servers and connections.
+// trouble schedules the refusals and the faults of servers and connections.
 func (w *world) trouble() {
-	refuse := func(from, to int) { // the broker refuses some of a key for a while
+	refuse := func(from, to int) { // the broker refuses some messages of a key for a while
 		w.after(w.between(0, troubled), func() { w.broker.refusing[from+w.rng.IntN(to-from)] = w.now + w.between(0, 10*time.Second) })
 	}
 	for range 4 {

@@ -13,7 +13,7 @@ import (
 var (
 	seed  = flag.Uint64("seed", 0, "run this seed alone, and print what happens")
 	seeds = flag.Int("seeds", 2000, "how many seeds to run")
-	slow  = 1 // how much less there is time for
+	slow  = 1 // divides the number of runs; more than 1 with the race detector
 	bug   = flag.String("mutant", "", "plant this bug in the run of -seed")
 )
 
@@ -86,7 +86,7 @@ func TestEveryMutantIsNoticed(t *testing.T) {
 	}
 }
 
-// A seed always does the same.
+// A seed determines its run.
 func TestSeedsReplay(t *testing.T) {
 	for s := range uint64(20) {
 		var a, b strings.Builder
@@ -98,7 +98,7 @@ func TestSeedsReplay(t *testing.T) {
 	}
 }
 
-// Seeds that once broke a law are run for ever.
+// The seeds in testdata/seeds once broke a law, and must not again.
 func TestKeptSeeds(t *testing.T) {
 	kept, err := os.ReadFile("testdata/seeds")
 	if err != nil {

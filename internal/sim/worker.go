@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/internal/hand"
 )
 
-// worker begins a process with an inbox, which handles three messages at once.
+// worker starts a process with an inbox, which handles three messages at once.
 func (w *world) worker(name string) {
 	w.begin(name, func(p *process) {
 		c := &consuming{process: p, link: p.broker.link(p)}
@@ -43,21 +43,21 @@ type consuming struct {
 	link  *link
 	hand  *hand.Hand
 	idle  []*thread
-	aside map[string][]*waybill.Delivery // of keys whose head is to be retried, in order
+	aside map[string][]*waybill.Delivery // by key: a head that waits for its retry, and the deliveries behind it
 }
 
-// A tag says which delivery a parcel is.
+// A tag identifies one delivery of a parcel.
 type tag struct {
 	parcel *parcel
-	life   int // of the link then
+	life   int // of the link at the delivery
 }
 
-// forget drops what a connection that has ended had brought. What runs goes on.
+// forget drops the deliveries of a lost connection. Running handlers continue.
 func (c *consuming) forget() {
 	c.hand, c.aside = hand.New(0), map[string][]*waybill.Delivery{}
 }
 
-// arrived takes a delivery in.
+// arrived adds the delivery of a parcel.
 func (c *consuming) arrived(p *parcel) {
 	d := &waybill.Delivery{Record: &waybill.Record{Key: "k" + strconv.Itoa(p.message.key)}, Tag: tag{p, c.link.life}}
 	c.add(d)
@@ -72,7 +72,7 @@ func (c *consuming) add(d *waybill.Delivery) {
 	c.call()
 }
 
-// call wakes a thread that has nothing to do.
+// call wakes an idle thread.
 func (c *consuming) call() {
 	if len(c.idle) > 0 {
 		th := c.idle[0]
@@ -146,7 +146,7 @@ func (c *consuming) handle(th *thread, d *waybill.Delivery) {
 	}
 }
 
-// retry sets a delivery and what is behind it in its key aside for a while.
+// retry delays a failed delivery, and the deliveries behind it in its key.
 func (c *consuming) retry(th *thread, d *waybill.Delivery) {
 	key, life := d.Record.Key, c.link.life
 	back := append([]*waybill.Delivery{d}, c.hand.Failed(d)...)

@@ -1,10 +1,9 @@
 // Package sim runs dispatchers, relays, workers, a database and a broker as state
 // machines in virtual time, with a crash, a freeze or a delay possible before
-// every named step, and judges what came of it. One seed is one run: the same
-// seed does the same.
+// every named step, and checks the outcome. The seed determines the run.
 //
-// Production code decides here as well: internal/readpos which rows of the outbox may
-// be published, internal/chain which next, internal/hand which a worker may run.
+// The decisions are those of production code: internal/readpos selects the rows that
+// may be published, internal/chain the next record, internal/hand the next delivery.
 // The database and the broker are models: of PostgreSQL's or MySQL's locks and
 // snapshots, and of RabbitMQ's confirms and redeliveries, as far as waybill
 // depends on them.
@@ -23,9 +22,9 @@ type world struct {
 	rng    *rand.Rand
 	now    time.Duration
 	agenda agenda
-	serial int // of events, so that those of one moment keep their order
+	serial int // counts events: events of the same time keep their order
 
-	mutant  string // the bug that is planted, or none
+	mutant  string // the planted bug, or empty
 	healing bool   // no more faults
 	running *thread
 	hits    map[string]int // how often a process was killed before a step
@@ -38,7 +37,7 @@ type world struct {
 	laws      laws
 }
 
-// An event is something that happens at its time.
+// An event is a function to call at a time.
 type event struct {
 	at time.Duration
 	no int
@@ -60,13 +59,13 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// after does something later.
+// after schedules do in d.
 func (w *world) after(d time.Duration, do func()) {
 	w.serial++
 	heap.Push(&w.agenda, event{w.now + d, w.serial, do})
 }
 
-// run lets time pass until done, or the limit.
+// run executes events until done or the limit.
 func (w *world) run(limit time.Duration, done func() bool) {
 	for len(w.agenda) > 0 && w.now < limit && !done() {
 		e := heap.Pop(&w.agenda).(event)
@@ -83,14 +82,14 @@ func (w *world) between(low, high time.Duration) time.Duration {
 
 func (w *world) chance(p float64) bool { return w.rng.Float64() < p }
 
-// A process is what a kill or a freeze hits as a whole.
+// A process is the unit of a kill or a freeze.
 type process struct {
 	*world
 	name    string
-	start   func(p *process) // begins its threads
+	start   func(p *process) // starts its threads
 	threads []*thread
 	frozen  time.Duration // until then
-	ends    []func()      // what its end does to others: connections
+	ends    []func()      // called at its end, to cut its connections
 	up      bool
 }
 
@@ -121,7 +120,7 @@ func (p *process) kill(step string) {
 	panic(killed{})
 }
 
-// stop ends all threads but the one that runs.
+// stop ends all threads but the running one.
 func (p *process) stop() {
 	for _, th := range p.threads {
 		if th.dead = true; th != p.running {
@@ -130,10 +129,10 @@ func (p *process) stop() {
 	}
 }
 
-// killed unwinds a thread.
+// killed is the panic value that unwinds a thread.
 type killed struct{}
 
-// A thread is one of a process. It runs until it waits for something.
+// A thread is a coroutine of a process. It runs until it waits.
 type thread struct {
 	*process
 	dead  bool
@@ -142,7 +141,7 @@ type thread struct {
 	yield func(struct{}) bool
 }
 
-// thread begins one.
+// thread starts a thread.
 func (p *process) thread(body func(th *thread)) {
 	th := &thread{process: p}
 	th.next, th.stop = iter.Pull(func(yield func(struct{}) bool) {
@@ -160,7 +159,7 @@ func (p *process) thread(body func(th *thread)) {
 	p.after(0, th.resume)
 }
 
-// resume lets a thread go on, once its process is not frozen.
+// resume continues a thread, once its process is not frozen.
 func (th *thread) resume() {
 	switch {
 	case th.dead:
@@ -193,7 +192,7 @@ func (th *thread) step(name string) {
 	}
 	often := 1.0
 	if strings.HasPrefix(name, "claim") {
-		often = 0.1 // most of the time relays look and find nothing
+		often = 0.1 // most claims find no rows
 	}
 	switch {
 	case th.chance(often * crashes):
@@ -208,11 +207,12 @@ func (th *thread) step(name string) {
 	}
 }
 
-// How likely a process is killed, or freezes, before a step.
+// crashes and freezes are the probabilities that a process is killed, or freezes,
+// before a step.
 const crashes, freezes = 0.02, 0.002
 
-// request sends something to a server and waits for the reply. What was sent
-// happens even if the process is killed meanwhile.
+// request sends a request to a server and waits for the reply. The server serves it
+// even if the process is killed meanwhile.
 func (th *thread) request(step string, serve func(reply func())) {
 	th.step(step)
 	th.after(th.between(200*time.Microsecond, 5*time.Millisecond), func() {
