@@ -1,5 +1,5 @@
-// Package admin is the contract between a database and those who look after
-// it: the command line and dashboards read and repair through it.
+// Package admin is the contract between a database and the tools of its operators:
+// the command line and dashboards read and repair through it.
 package admin
 
 import (
@@ -12,39 +12,39 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A Database is what an operator sees of one. Its methods may be called
+// A Database is an operator's view of a database. Its methods may be called
 // concurrently, also while relays and workers run. Counts are exact.
 type Database interface {
 	// SchemaUp creates or upgrades the tables; it may be repeated.
 	SchemaUp(ctx context.Context) (SchemaStatus, error)
-	// Rebucket changes the number of the outbox's buckets, while dispatchers and
-	// relays run; they wait meanwhile, and a transaction that is open may have to
-	// be run again. With dryRun it only counts.
+	// Rebucket changes the number of the outbox's buckets. Dispatchers and relays
+	// may run: they wait meanwhile, and an open transaction may have to be run
+	// again. With dryRun it only counts.
 	Rebucket(ctx context.Context, buckets int, dryRun bool) (Rebucketed, error)
-	// SchemaStatus compares the tables with what this version wants.
+	// SchemaStatus compares the tables with the schema of this version.
 	SchemaStatus(ctx context.Context) (SchemaStatus, error)
-	// SchemaSQL returns what SchemaUp runs on an empty database.
+	// SchemaSQL returns the SQL that SchemaUp runs on an empty database.
 	SchemaSQL() (string, error)
 
 	// Outbox lists messages that are not published yet, oldest first.
 	Outbox(ctx context.Context, q OutboxQuery) ([]OutboxMessage, error)
-	// Blocked lists the routes and keys whose head is being refused, longest
-	// first.
+	// Blocked lists the blocked routes and then the keys, parked ones included, each
+	// longest blocked first.
 	Blocked(ctx context.Context, transport string, limit int) ([]BlockedKey, error)
-	// Release lets blocked routes and keys be tried at once, and returns how many.
-	// An entry of which nothing is left in the outbox is removed. The rows of a parked
-	// key come back in batches, in order; nothing of it is published before the last.
+	// Release makes blocked routes and keys due at once, and returns how many. An
+	// entry without rows in the outbox is removed. The rows of a parked key move back
+	// in batches, in order; none is published before the last one is back.
 	Release(ctx context.Context, q BlockedQuery) (int, error)
 	// Failed lists the failure store, oldest first.
 	Failed(ctx context.Context, q FailedQuery) ([]FailedMessage, error)
-	// FailedContent returns what a failed message carries; it may be secret.
+	// FailedContent returns headers and body of a failed message; they may be secret.
 	FailedContent(ctx context.Context, number int64) (FailedContent, error)
-	// RetryFailed dispatches skipped messages again, all or none, under the ids that
-	// they have, and behind what waits of their keys. It returns how many; removed
-	// ones are left out.
+	// RetryFailed dispatches skipped messages again, all or none, under their old
+	// ids, behind the pending rows of their keys. It returns how many; removed ones
+	// are left out.
 	RetryFailed(ctx context.Context, numbers ...int64) (int, error)
-	// RemoveFailed removes body and headers of failed messages, which are never sent
-	// then, and returns how many. That they were there stays on record.
+	// RemoveFailed deletes body and headers of failed messages, which can then not be
+	// sent any more, and returns how many. Their entries stay on record.
 	RemoveFailed(ctx context.Context, numbers ...int64) (int, error)
 	// Relays lists the relays that have reported within the last minute, as far
 	// as the database keeps reports.
@@ -60,12 +60,12 @@ type Database interface {
 	InboxLookup(ctx context.Context, idOrKey string) ([]InboxEntry, error)
 	// InboxOlder counts the entries older than age.
 	InboxOlder(ctx context.Context, age time.Duration) (int, error)
-	// InboxPrune removes them in batches and reports each batch's size, until
-	// none is left or ctx ends.
+	// InboxPrune removes the entries older than age in batches and reports each
+	// batch's size, until none is left or ctx ends.
 	InboxPrune(ctx context.Context, age time.Duration, progress func(removed int)) (int, error)
 }
 
-// SchemaStatus says which tables there are and which are wanted.
+// SchemaStatus is the version of the tables, and the version that is wanted.
 type SchemaStatus struct {
 	Database string   `json:"database"`
 	Prefix   string   `json:"prefix"`
@@ -75,11 +75,11 @@ type SchemaStatus struct {
 	Applied  []string `json:"applied,omitempty"` // by this SchemaUp
 }
 
-// MaxRebucket is how many keyed messages may wait in an outbox whose number of
-// buckets is changed: they are moved while everybody waits.
+// MaxRebucket is how many pending keyed messages Rebucket accepts: they are moved
+// while dispatchers and relays wait.
 const MaxRebucket = 20_000
 
-// Rebucketed says what Rebucket has done.
+// Rebucketed is the result of Rebucket.
 type Rebucketed struct {
 	Database string        `json:"database"`
 	From     int           `json:"from"`
@@ -91,8 +91,8 @@ type Rebucketed struct {
 // ErrSchema is wrapped by the errors of SchemaStatus.Err.
 var ErrSchema = errors.New("the schema does not fit")
 
-// Err returns an error that says what to do, unless this version can work with
-// the tables: they are as wanted, or one version ahead.
+// Err returns an error with its remedy, unless this version can work with the tables:
+// they have the wanted version, or one more.
 func (s SchemaStatus) Err() error {
 	switch {
 	case s.Version == 0:
@@ -125,24 +125,24 @@ type OutboxMessage struct {
 	Blocked   bool              `json:"blocked"`
 }
 
-// BlockedQuery selects what is blocked; zero fields select all.
+// BlockedQuery selects blocked keys and routes; zero fields select all.
 type BlockedQuery struct {
 	Transport, Key, Route string
 	Row                   int64 // of a message without key
-	// SkipHead moves the refused message of each to the failure store first. A route
-	// has none.
+	// SkipHead first moves the refused message of each to the failure store. A route
+	// has no such message.
 	SkipHead bool
 }
 
-// A Relay is one that runs, in the words of its last report.
+// A Relay is the last report of a running relay.
 type Relay struct {
 	Transport string     `json:"transport"`
 	Host      string     `json:"host"`
 	PID       int        `json:"pid"`
 	StartedAt time.Time  `json:"started_at"`
 	SeenAt    time.Time  `json:"seen_at"`
-	Problem   string     `json:"problem,omitempty"`  // why nothing goes out
-	Degraded  string     `json:"degraded,omitempty"` // why messages go out later than they could; told while there is no problem
+	Problem   string     `json:"problem,omitempty"`  // why it cannot publish
+	Degraded  string     `json:"degraded,omitempty"` // why it publishes later than it could; empty with a Problem
 	Since     *time.Time `json:"since,omitempty"`    // when that began
 }
 
@@ -160,21 +160,21 @@ type BlockedKey struct {
 	NextAttemptAt *time.Time        `json:"next_attempt_at"` // nil while it is parked
 	LastError     string            `json:"last_error"`
 	State         string            `json:"state"`   // Retrying or Parked
-	Policy        string            `json:"policy"`  // what becomes of it in the end: see outbox.Policy
+	Policy        string            `json:"policy"`  // applied when it is exhausted: see outbox.Policy
 	Waiting       int               `json:"waiting"` // rows in the outbox, the head included
-	Parked        int               `json:"parked"`  // of those, rows that are set aside
+	Parked        int               `json:"parked"`  // of Waiting, the parked rows
 }
 
 // The states of a BlockedKey and of a FailedMessage.
 const (
-	Retrying = "retrying" // its head is tried again and again
-	Parked   = "parked"   // nothing of it is tried until it is released
-	Skipped  = "skipped"  // it was left out; its key has gone on
-	Removed  = "removed"  // by an operator
+	Retrying = "retrying" // its head is retried
+	Parked   = "parked"   // its rows are not published until it is released
+	Skipped  = "skipped"  // its key continues without it
+	Removed  = "removed"  // an operator deleted its content
 )
 
-// FailedQuery selects messages of the failure store; zero fields select all that
-// are not removed.
+// FailedQuery selects messages of the failure store, the dead letters; zero fields
+// select all but removed ones.
 type FailedQuery struct {
 	Numbers              []int64
 	State                string
@@ -183,7 +183,7 @@ type FailedQuery struct {
 	Limit                int
 }
 
-// FailedMessage is one that a relay or an operator has skipped.
+// FailedMessage is a message that a relay or an operator has skipped.
 type FailedMessage struct {
 	Number        int64             `json:"number"` // in the failure store, in order within a key
 	State         string            `json:"state"`  // Skipped or Removed
@@ -194,13 +194,13 @@ type FailedMessage struct {
 	CreatedAt     time.Time         `json:"created_at"`
 	Failures      int               `json:"failures"`
 	FirstFailedAt *time.Time        `json:"first_failed_at,omitempty"`
-	FailedAt      time.Time         `json:"failed_at"` // when it came here, or was refused last
+	FailedAt      time.Time         `json:"failed_at"` // when it entered the failure store, or was refused last
 	LastError     string            `json:"last_error"`
 	RemovedAt     *time.Time        `json:"removed_at,omitempty"`
 	Bytes         int               `json:"bytes"`
 }
 
-// FailedContent is what a failed message carries.
+// FailedContent is the headers and body of a failed message.
 type FailedContent struct {
 	Headers json.RawMessage
 	Body    []byte
@@ -219,8 +219,8 @@ type OutboxStats struct {
 // QueueStats counts one queue's messages.
 type QueueStats struct {
 	Queue            string  `json:"queue"`
-	Pending          int     `json:"pending"` // all of them
-	InHand           int     `json:"in_hand"` // lent to a worker
+	Pending          int     `json:"pending"` // all messages of the queue
+	InHand           int     `json:"in_hand"` // delivered to a worker and not settled
 	Retrying         int     `json:"retrying"`
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
 }
@@ -233,7 +233,7 @@ type InboxStats struct {
 	Newest  time.Time `json:"newest"`
 }
 
-// InboxEntry says that a handler's effect has happened.
+// InboxEntry records that a handler's effect has happened.
 type InboxEntry struct {
 	Handler     string            `json:"handler"`
 	DedupKey    string            `json:"dedup_key"`
