@@ -15,7 +15,7 @@ import (
 type HandlerFunc func(ctx context.Context, env *Envelope) error
 
 // Middleware surrounds the handling and the sending of messages. An envelope
-// with a Received stamp is being handled, any other dispatched.
+// with a Received stamp is being handled, one without it dispatched.
 type Middleware struct {
 	Name string // shown by Bus.Middleware
 	Wrap func(next HandlerFunc) HandlerFunc
@@ -65,16 +65,17 @@ func (b *Bus) Middleware() []string {
 	return names
 }
 
-// Serializer returns how the bus encodes and decodes, to be set up before use.
+// Serializer returns the serializer of the bus, to be set up before use.
 func (b *Bus) Serializer() *Serializer { return &b.serializer }
 
 // Types returns the bus's registry. Handle registers the types it is given.
 func (b *Bus) Types() *Types { return b.serializer.Types }
 
-// SetObserver makes o hear of what the bus sends; without one nobody does.
+// SetObserver makes o receive an event for every message that the bus sends.
 func (b *Bus) SetObserver(o Observer) { b.observer = Observers{o} }
 
-// AddSender makes a transport known under name. It panics on a duplicate.
+// AddSender registers a transport under name. It panics on an empty or duplicate
+// name.
 func (b *Bus) AddSender(name string, s Sender) {
 	if _, ok := b.senders[name]; ok || name == "" {
 		panic(fmt.Sprintf("waybill: bus %s: transport name %q is empty or taken", b.name, name))
@@ -95,11 +96,11 @@ func (b *Bus) Route(pattern string, transports ...string) {
 }
 
 // Dispatch sends msg to the transports of its route, or handles it at once
-// when nothing routes it. It returns the message's id, also with an error that
-// says it may have been sent.
+// without a route. It returns the message's id, also with an error after which the
+// message may have been sent.
 //
-// Dispatch knows no transaction: a message that must leave if and only if a
-// transaction commits belongs into an outbox.
+// Dispatch is not part of a transaction: a message that must be sent if and only if
+// a transaction commits belongs into an outbox.
 func (b *Bus) Dispatch(ctx context.Context, msg any, stamps ...Stamp) (MessageID, error) {
 	env := NewEnvelope(msg, stamps...)
 	if _, ok := Last[Received](env); ok { // an envelope passed on is dispatched, not handled again
@@ -202,7 +203,7 @@ func (b *Bus) send(ctx context.Context, env *Envelope, to []string) error {
 }
 
 // handleNow handles a dispatched message in place. The envelope is the
-// handlers' current one, so that what they dispatch has the right parent.
+// handlers' current one, so that messages they dispatch have the right parent.
 func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
 	run := &run{env: env.With(MessageName(name))}
 	ctx = context.WithValue(ctx, runKey{}, run)
@@ -235,7 +236,7 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 	return nil
 }
 
-// runGuarded makes a panic the failure of this handler alone: those that
+// runGuarded turns a panic into an error of this handler alone: handlers that
 // succeeded before it are not run again.
 func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
 	defer func() {
@@ -246,19 +247,20 @@ func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
 	return h.run(ctx, env)
 }
 
-// run is one message being handled. What mu does not guard, only its own
-// goroutine touches.
+// run is one message being handled. Only its own goroutine touches the fields
+// above mu.
 type run struct {
 	env       *Envelope
-	handler   string   // the one at work
+	handler   string   // the running handler
 	succeeded []string // handlers
 
-	mu    sync.Mutex // handlers may dispatch from goroutines of their own
+	mu    sync.Mutex // guards the fields below: handlers may dispatch concurrently
 	later []followUp
-	over  bool // the follow-ups are sent: what comes now is late and goes at once
+	over  bool // the follow-ups are sent: later ones are sent at once
 }
 
-// wait keeps send until the run is over, and reports false when it is.
+// wait queues send as a follow-up, unless the run is over. It reports whether it
+// did.
 func (r *run) wait(send func(context.Context) error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,7 +270,7 @@ func (r *run) wait(send func(context.Context) error) bool {
 	return !r.over
 }
 
-// next returns the i-th follow-up; behind the last one the run is over.
+// next returns the i-th follow-up; after the last one the run is over.
 func (r *run) next(i int) (followUp, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -279,20 +281,19 @@ func (r *run) next(i int) (followUp, bool) {
 	return followUp{}, false
 }
 
-// A followUp waits for the bus to be done with the current message.
+// A followUp is a dispatch that waits until the current message is handled.
 type followUp struct {
-	handler string // that dispatched it; empty for middleware
+	handler string // the dispatching handler; empty for middleware
 	send    func(context.Context) error
 }
 
-// finish sends the follow-ups of the handlers that succeeded, given how the
-// message's own handling ended. A handler whose follow-up cannot be sent has
-// failed after all.
+// finish sends the follow-ups of the handlers that succeeded; err is the result of
+// handling the message. A handler whose follow-up cannot be sent counts as failed.
 func (r *run) finish(ctx context.Context, err error) error {
 	result := &HandlersError{}
 	if err != nil && !errors.As(err, &result) {
 		r.next(len(r.later))
-		return err // all of it is repeated
+		return err // the message is handled again as a whole
 	}
 	whole := err == nil
 	for i := 0; ; i++ { // follow-ups may have follow-ups
@@ -348,8 +349,8 @@ func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error)
 	})
 }
 
-// HandleRaw registers fn for messages of a name that has no Go type here; it
-// gets the bytes as they were dispatched.
+// HandleRaw registers fn for messages of a name that has no Go type in this process;
+// fn gets the body as dispatched.
 func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
 	b.Types().AllowRaw(message)
 	b.add(message, name, func(ctx context.Context, env *Envelope) error {

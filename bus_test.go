@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// outbound keeps what it is given to send.
+// outbound is a sender that keeps its records.
 type outbound struct {
 	sent []*waybill.Record
 	err  error
@@ -121,7 +121,7 @@ func TestEveryHandlerRunsAndErrorsSayWhose(t *testing.T) {
 	}
 	var several *waybill.HandlersError
 	if !errors.As(err, &several) || len(several.Failed) != 1 || several.Failed[0].Handler != "two" || !cmp.Equal(several.Succeeded, []string{"one", "three"}) || !errors.Is(err, errBoom) {
-		t.Errorf("error = %v, want a HandlersError with two failed and the others succeeded", err)
+		t.Errorf("error = %v, want a HandlersError with two failed handlers and the rest succeeded", err)
 	}
 
 	ran = nil
@@ -320,7 +320,7 @@ func TestDuplicateRegistrationsPanic(t *testing.T) {
 	}
 }
 
-// told collects events.
+// told is an observer that keeps its events.
 type told []waybill.Event
 
 func (o *told) Observe(_ context.Context, e waybill.Event) { *o = append(*o, e) }
@@ -355,7 +355,7 @@ type OrderPlaced struct {
 func (OrderPlaced) MessageName() string    { return "order.placed" }
 func (m OrderPlaced) PartitionKey() string { return m.OrderID }
 
-// printing is a transport that shows what it is given.
+// printing is a transport that prints its records.
 type printing struct{}
 
 func (printing) Send(_ context.Context, rec *waybill.Record) error {
@@ -381,7 +381,7 @@ func ExampleHandle() {
 		fmt.Println("thanks for", m.OrderID, "says", name)
 		return nil
 	})
-	// Nothing routes the message, so it is handled at once.
+	// The message has no route, so it is handled at once.
 	_, err := bus.Dispatch(context.Background(), OrderPlaced{"o-7"})
 	fmt.Println(err)
 	// Output:

@@ -10,7 +10,7 @@ import (
 // A Codec turns message bodies into bytes and back. Its methods may be called
 // concurrently.
 type Codec interface {
-	// ContentType is the media type of what Encode returns.
+	// ContentType returns the media type of encoded bodies.
 	ContentType() string
 	// Encode returns msg, a struct, as bytes.
 	Encode(msg any) ([]byte, error)
@@ -41,7 +41,7 @@ func (JSON) Encode(msg any) ([]byte, error) {
 // add some.
 func (JSON) Decode(body []byte, into any) error { return json.Unmarshal(body, into) }
 
-// checkJSON refuses what is not one JSON value or nests deeper than max.
+// checkJSON refuses a body that is not one JSON value or nests deeper than max.
 func checkJSON(body []byte, max int) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return errors.New("it is empty, want one JSON value")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// depthByParsing is what jsonDepth computes, the slow way.
+// depthByParsing computes the result of jsonDepth, the slow way.
 func depthByParsing(body []byte) int {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	depth, deepest := 0, 0

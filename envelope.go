@@ -41,7 +41,7 @@ func (e *Envelope) Stamps() iter.Seq[Stamp] {
 	}
 }
 
-// Header returns the value of a header of the application's own.
+// Header returns the value of an application header.
 func (e *Envelope) Header(name string) (string, bool) {
 	for i := len(e.stamps) - 1; i >= 0; i-- {
 		if h, ok := e.stamps[i].(header); ok && h.name == name {
@@ -51,7 +51,7 @@ func (e *Envelope) Header(name string) (string, bool) {
 	return "", false
 }
 
-// Headers returns the headers of the application's own.
+// Headers returns the application headers.
 func (e *Envelope) Headers() map[string]string {
 	all := map[string]string{}
 	for _, s := range e.stamps {

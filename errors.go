@@ -9,29 +9,29 @@ import (
 )
 
 var (
-	// ErrNotFound says that what was asked for does not exist.
+	// ErrNotFound says that the requested item does not exist.
 	ErrNotFound = errors.New("not found")
 
 	// ErrUnavailable says that a database or broker cannot be reached. It never
-	// counts as a failure of the message at hand.
+	// counts as a failure of a message.
 	ErrUnavailable = errors.New("unavailable")
 
 	// ErrCommitUnknown says that the commit of a unit of work was sent and its
-	// result was lost: the messages were dispatched or they were not. The error
-	// is a *CommitUnknownError, which has their ids.
+	// result was lost: its messages may or may not be dispatched. The error is a
+	// *CommitUnknownError, which has their ids.
 	ErrCommitUnknown = errors.New("result of the commit is unknown")
 
 	// ErrNestedTransaction says that a unit of work was begun inside another one
 	// of the same database, where it would wait for itself.
 	ErrNestedTransaction = errors.New("a unit of work of this database is already open in this context: use its transaction")
 
-	// ErrTransactionLost says that the database has ended the transaction of a unit
-	// of work under it, by a deadlock or for a statement that commits. The unit may
-	// be run again.
+	// ErrTransactionLost says that the database ended the transaction inside a unit
+	// of work, by a deadlock or for a statement that commits. The unit may be run
+	// again.
 	ErrTransactionLost = errors.New("the database ended the transaction inside the unit of work")
 
 	// ErrLeaseLost says that a delivery was settled, or its handler stopped,
-	// after its lease had gone to somebody else.
+	// after its lease had passed to another worker.
 	ErrLeaseLost = errors.New("lease lost: the message was given to another worker")
 
 	// ErrRelayRunning says that another process already relays this database.
@@ -40,8 +40,8 @@ var (
 
 // CommitUnknownError is the ErrCommitUnknown of one unit of work.
 type CommitUnknownError struct {
-	IDs []MessageID // what was dispatched in it
-	Err error       // what the commit returned
+	IDs []MessageID // messages dispatched in it
+	Err error       // error of the commit
 }
 
 func (e *CommitUnknownError) Error() string {
@@ -56,7 +56,7 @@ func (e *CommitUnknownError) Error() string {
 func (e *CommitUnknownError) Unwrap() []error { return []error{ErrCommitUnknown, e.Err} }
 
 // UnknownNameError says that a message name is not registered. Names are an
-// allow-list: nothing is instantiated by reflection on what a message says.
+// allow-list: a received message can instantiate registered types only.
 type UnknownNameError struct {
 	Name  string
 	Known []string // sorted
@@ -100,8 +100,8 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("waybill: %s %q: %s", e.What, clip(e.Value, 80), e.Problem)
 }
 
-// DecodeError says that a received body is not what its name promises. No
-// retry can mend it.
+// DecodeError says that a received body does not decode as the type of its name.
+// Retrying does not help.
 type DecodeError struct {
 	Name string
 	Err  error
@@ -119,7 +119,7 @@ func (e *NoHandlerError) Error() string {
 	return fmt.Sprintf("waybill: bus %s: no handler and no route for %s", e.Bus, e.Name)
 }
 
-// HandlersError is what a bus returns when handlers of a message failed.
+// HandlersError is the error of a bus when handlers of a message failed.
 type HandlersError struct {
 	Failed    []HandlerError
 	Succeeded []string // handlers that need not run again
@@ -160,7 +160,7 @@ type unrecoverable struct{ error }
 
 func (e unrecoverable) Unwrap() error { return e.error }
 
-// Unrecoverable marks err as one that no retry can mend.
+// Unrecoverable marks err as permanent: retrying does not help.
 func Unrecoverable(err error) error {
 	if err == nil {
 		return nil
@@ -168,9 +168,9 @@ func Unrecoverable(err error) error {
 	return unrecoverable{err}
 }
 
-// IsUnrecoverable reports whether no retry can mend err: it is marked
-// Unrecoverable or of a kind that stays (an undecodable body, no handler). Of a
-// *HandlersError every failure has to be, of joined errors one.
+// IsUnrecoverable reports whether err is permanent: it is marked Unrecoverable, or an
+// undecodable body, an unknown name or a missing handler. A *HandlersError is permanent
+// if all its failures are, joined errors if one of them is.
 func IsUnrecoverable(err error) bool {
 	for err != nil {
 		switch e := err.(type) {

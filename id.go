@@ -12,7 +12,7 @@ import (
 
 // MessageID identifies a message for its whole life. It is made once, at
 // dispatch, and every delivery, retry and replay carries it. As a stamp it
-// gives a dispatch an id of the caller's own (a UUID or a ULID).
+// sets the id of a dispatch (a UUID or a ULID).
 //
 // It prints and stores as a UUID (RFC 9562); a ULID is the same 128 bits.
 type MessageID uuid.UUID
@@ -51,8 +51,8 @@ func ParseMessageID(s string) (MessageID, error) {
 	return MessageID(id), nil
 }
 
-// derivedFrom is the id of the message that a handler dispatches under label
-// while it handles parent: UUIDv5, so that a repeated run makes the same one.
+// derivedFrom returns the id of the message that a handler dispatches under label
+// while it handles parent: a UUIDv5, so that a repeated run computes the same id.
 func derivedFrom(parent MessageID, handler, label string) MessageID {
 	return MessageID(uuid.NewV5(uuid.UUID(parent), handler+"\x00"+label))
 }
@@ -66,7 +66,7 @@ func (id MessageID) IsZero() bool { return id == MessageID{} }
 // MarshalText returns the UUID form.
 func (id MessageID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
 
-// UnmarshalText reads what ParseMessageID reads.
+// UnmarshalText reads the forms that ParseMessageID accepts.
 func (id *MessageID) UnmarshalText(text []byte) error {
 	parsed, err := ParseMessageID(string(text))
 	if err == nil {

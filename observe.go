@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// An Observer is told what happens, for logs, metrics and traces. Observe is
-// called concurrently on the path of every message: it must be quick and must
-// not keep the event's error beyond the call.
+// An Observer receives events, for logs, metrics and traces. Observe is called
+// concurrently on the path of every message: it must be quick and must not keep the
+// event's error beyond the call.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
-// EventKind says what happened.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
-// The kinds of events. Which fields of an Event are set follows each.
+// The kinds of events, each with the fields of an Event that are set.
 const (
 	Dispatched    EventKind = iota + 1 // a message was written to an outbox or sent: ID, Name, Key, Transport
 	Published                          // a relay's message was confirmed: ID, Name, Key, Transport, Duration since its dispatch
-	PublishFailed                      // it was refused: ID, Name, Key, Transport, Err
-	KeyBlocked                         // a key's head keeps failing: ID, Name, Key, Transport, Failures, Delay, Err
+	PublishFailed                      // it was refused: ID, Name, Key, Transport, Failures, Delay, Err
+	KeyBlocked                         // it blocks its key or route until a retry: ID, Name, Key, Transport, Failures, Delay, Err
 	KeyReleased                        // a blocked key's head was published: ID, Name, Key, Transport
-	KeyParked                          // its key, or the rows of it that were there, went to the failure store: ID, Name, Key, Transport, Failures, Err
-	Skipped                            // it went to the failure store, and its key goes on: ID, Name, Key, Transport, Failures, Err
+	KeyParked                          // it was refused for the last time, and its key is parked: ID, Name, Key, Transport, Failures, Err
+	Skipped                            // it moved to the failure store, and its key continues: ID, Name, Key, Transport, Failures, Err
 	Handled                            // handlers ran: ID, Name, Key, Transport, Failures, Duration, Err
-	Duplicate                          // an inbox had seen it: ID, Name, Key, Handler
-	Retrying                           // it will be tried again: ID, Name, Key, Transport, Failures, Delay, Err
-	LeaseLost                          // it was given to another worker: ID, Name, Key, Transport
+	Duplicate                          // an inbox had an entry for it: ID, Name, Key, Handler
+	Retrying                           // it will be handled again: ID, Name, Key, Transport, Failures, Delay, Err
+	LeaseLost                          // its lease passed to another worker: ID, Name, Key, Transport, Failures, Err
 )
 
 // String returns the kind in the words of the documentation.
@@ -39,7 +39,7 @@ func (k EventKind) String() string {
 	return ""
 }
 
-// An Event is one thing that happened.
+// An Event is one step of a message. Fields that its Kind does not list may be zero.
 type Event struct {
 	Kind      EventKind
 	ID        MessageID
@@ -53,7 +53,7 @@ type Event struct {
 	Err       error
 }
 
-// Observers tells each of its members.
+// Observers passes each event to all its members.
 type Observers []Observer
 
 // Observe calls each member in turn.

@@ -7,23 +7,23 @@ import (
 	"unicode/utf8"
 )
 
-// A Record is a message encoded for a table or a wire: what dispatch writes,
-// relays carry and workers decode. Its body is never re-encoded on the way.
+// A Record is a message encoded for a table or a wire. Dispatch writes it, relays
+// publish it and workers decode it; its body is never re-encoded on the way.
 type Record struct {
 	ID           MessageID
 	Name         string
 	Key          string            // partition key; empty means unordered
 	ContentType  string            // of Body
-	Headers      map[string]string // the application's, and those of waybill that are named below
+	Headers      map[string]string // of the application, and the Header constants below
 	Body         []byte
 	DispatchedAt time.Time     // UTC
 	Delay        time.Duration // from dispatch; zero means at once
-	// Problem is set by a transport that could not read all of a stored message.
-	// Such a record is neither published nor decoded, and this is why.
+	// Problem is the error of a transport that could not read all of a stored message.
+	// Such a record is neither published nor decoded.
 	Problem error
 }
 
-// The headers of waybill's own, see docs/schema.md.
+// The headers that waybill sets, see docs/schema.md.
 const (
 	HeaderCorrelationID  = "x-correlation-id"
 	HeaderCausationID    = "x-causation-id"
@@ -31,16 +31,15 @@ const (
 	HeaderHandledBy      = "x-handled-by" // names of handlers that need not run again, comma separated
 )
 
-// reserved are the header names an application cannot set: waybill's own, those
-// that carry a record's fields, and those with which a message could make a
-// broker refuse or misroute it.
+// reserved are the header names an application cannot set: names of waybill and of a
+// record's fields, and names that could make a broker refuse or misroute a message.
 var reserved = map[string]bool{
 	HeaderCorrelationID: true, HeaderCausationID: true, HeaderIdempotencyKey: true, HeaderHandledBy: true,
 	"x-message-id": true, "x-attempt": true, "x-partition-key": true, "x-publish-no": true, "x-dispatched-at": true, "type": true, "content-type": true,
 	"user_id": true, "expiration": true, "cc": true, "bcc": true,
 }
 
-// Limits bounds what a message may carry. The zero value means the defaults.
+// Limits bounds the size of a message. The zero value means the defaults.
 type Limits struct {
 	Body        int // bytes; zero means 1 MiB
 	Depth       int // nesting of a JSON body; zero means 100
@@ -68,8 +67,8 @@ func (l Limits) orDefaults() Limits {
 	return l
 }
 
-// Check returns an error when rec goes beyond the limits or is malformed. What
-// a broker would refuse is refused here, before anything is written.
+// Check returns an error when rec exceeds the limits or is malformed, so that a
+// message that a broker would refuse is not written.
 func (l Limits) Check(rec *Record) error {
 	l = l.orDefaults()
 	if err := checkName(rec.Name); err != nil {

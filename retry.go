@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Backoff says how long to wait between attempts. The zero value waits 1, 3, 9,
-// 27, 81, 243 and then 300 seconds, each 10 % more or less.
+// Backoff is the delay between attempts. The zero value waits 1, 3, 9, 27, 81, 243 and
+// then 300 seconds, each 10 % more or less.
 type Backoff struct {
 	Delay      time.Duration // before the second attempt; zero means 1 s
 	Multiplier float64       // zero means 3
 	MaxDelay   time.Duration // zero means 5 min
 	Jitter     float64       // share of the delay, 0 to 1; zero means 0.1, negative means none
-	// MaxRetryAfter caps what RetryAfter may ask for; zero means 1 h.
+	// MaxRetryAfter caps the delay of RetryAfter; zero means 1 h.
 	MaxRetryAfter time.Duration
 }
 
-// Validate returns an error for a value that makes no sense.
+// Validate returns an error for a value that is out of range.
 func (b Backoff) Validate() error {
 	switch {
 	case b.Delay < 0 || b.MaxDelay < 0 || b.MaxRetryAfter < 0:
@@ -32,8 +32,8 @@ func (b Backoff) Validate() error {
 	return nil
 }
 
-// After returns the wait after the given number of failures (1 is the first)
-// that ended in err.
+// After returns the delay after the given number of failures (1 is the first), the
+// last of which was err.
 func (b Backoff) After(failures int, err error) time.Duration {
 	if asked, ok := RetryDelay(err); ok {
 		return min(max(asked, 0), cmp.Or(b.MaxRetryAfter, time.Hour))
@@ -46,7 +46,7 @@ func (b Backoff) After(failures int, err error) time.Duration {
 	return time.Duration(d)
 }
 
-// Longest returns the wait when retries have gone on for a while.
+// Longest returns MaxDelay or its default.
 func (b Backoff) Longest() time.Duration { return cmp.Or(b.MaxDelay, 5*time.Minute) }
 
 func (b Backoff) base(failures int) float64 {

@@ -91,7 +91,7 @@ func TestErrorsAreClassified(t *testing.T) {
 		t.Error("marking nil makes an error, want nil")
 	}
 	if err := waybill.Unrecoverable(waybill.RetryAfter(declined, time.Minute)); !errors.Is(err, declined) {
-		t.Errorf("%v does not wrap what was marked", err)
+		t.Errorf("%v does not wrap the marked error", err)
 	}
 	if d, ok := waybill.RetryDelay(failed(waybill.RetryAfter(declined, time.Minute))); d != time.Minute || !ok {
 		t.Errorf("RetryDelay = %v, %t, want a minute", d, ok)

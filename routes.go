@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Routes says to which transports a message name goes. A pattern is an exact
+// Routes maps patterns of message names to transports. A pattern is an exact
 // name, a prefix followed by ".*" (order.* matches order.placed and
 // order.line.added), or "*". The exact name wins, then the longest prefix.
 type Routes map[string][]string

@@ -65,7 +65,7 @@ func (s *Serializer) body(msg any) (body []byte, contentType string, err error) 
 			return nil, "", fmt.Errorf("waybill: encode %T: %w", msg, err)
 		}
 		if s.codec().ContentType() == jsonType {
-			err = s.checkDepth(body) // deeper, and nobody could decode it
+			err = s.checkDepth(body) // a deeper body could not be decoded
 		}
 		return body, s.codec().ContentType(), err
 	}
@@ -90,7 +90,7 @@ func (s *Serializer) checkDepth(body []byte) error {
 	return nil
 }
 
-// setStamps copies what travels: each stamp to its field or header.
+// setStamps copies the stamps that travel, each to its field or header.
 func (rec *Record) setStamps(env *Envelope) error {
 	for _, stamp := range env.stamps {
 		switch s := stamp.(type) {
@@ -130,7 +130,7 @@ func (rec *Record) setHeader(name, value string) {
 }
 
 // Decode returns rec as an envelope with the stamps it carried. An error means
-// that rec cannot be handled by this registry, however often it is tried.
+// that no retry with this registry can decode rec.
 func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 	if rec.Problem != nil {
 		return nil, &DecodeError{rec.Name, rec.Problem}

@@ -195,7 +195,7 @@ func TestStampsTravel(t *testing.T) {
 	}
 }
 
-// Every header that is accepted arrives as it was.
+// Every accepted header arrives unchanged.
 func TestHeadersRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		given := rapid.MapOfN(rapid.String(), rapid.String(), 0, 5).Draw(t, "headers")
@@ -267,7 +267,7 @@ func FuzzDecode(f *testing.F) {
 				t.Errorf("raw body %q, want %q", m.Body, body)
 			}
 		default:
-			t.Errorf("%q was decoded as a %T, which nobody registered", name, m)
+			t.Errorf("%q was decoded as a %T, which is not registered", name, m)
 		}
 	})
 }

@@ -2,17 +2,16 @@ package waybill
 
 import "time"
 
-// A Stamp is one piece of metadata on an envelope, found by its type. The
-// stamps of this package that the wire format knows travel with the message;
-// an application's own stamps stay in the process that set them. What must
-// travel is a [Header].
+// A Stamp is one piece of metadata on an envelope, found by its type. The stamps of
+// this package that the wire format knows travel with the message; stamps of the
+// application stay in the process that set them, except a [Header].
 type Stamp interface{ Stamp() }
 
 type (
 	// MessageName is the semantic name under which the message travels.
 	MessageName string
 
-	// PartitionKey orders the message among those with an equal key. As a stamp
+	// PartitionKey orders the message among messages with an equal key. As a stamp
 	// it overrides the message's own PartitionKey method. At most 255 bytes of
 	// UTF-8 without NUL; empty means unordered.
 	PartitionKey string
@@ -42,14 +41,14 @@ type (
 	// DispatchAfterCurrentBus makes a message dispatched by a handler wait until
 	// the bus has handled the current one without error; if it fails, the
 	// message is dropped. Outside a handler it does nothing. It belongs to no
-	// transaction, and a crash after the handler loses it: what must not be lost
-	// is dispatched to an outbox.
+	// transaction, and a crash after the handler loses it: use an outbox for messages
+	// that must not be lost.
 	DispatchAfterCurrentBus struct{}
 
 	// DispatchedAt is when the message was dispatched.
 	DispatchedAt time.Time
 
-	// BusName says which bus the message passes.
+	// BusName is the name of the bus that the message passes.
 	BusName string
 
 	// Received says that the message came from the named transport; without it
@@ -76,8 +75,8 @@ type (
 	header struct{ name, value string }
 )
 
-// Header returns a stamp that travels as a header of the application's own.
-// Encoding refuses a name that waybill or a broker uses itself.
+// Header returns a stamp that travels as an application header. Encoding refuses a
+// name that waybill or a broker uses itself.
 func Header(name, value string) Stamp { return header{name, value} }
 
 // Stamp marks the type as a stamp, as do the methods below.

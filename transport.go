@@ -8,9 +8,9 @@ import (
 // A Sender hands records to one transport. Its methods may be called
 // concurrently.
 type Sender interface {
-	// Send returns nil once the transport has stored rec durably and routed it.
-	// An error that wraps ErrUnavailable says that the transport could not be
-	// reached; any other that it refused rec. rec is not kept or changed.
+	// Send returns nil once the transport has stored rec durably and routed it. An
+	// error wraps ErrUnavailable if the transport could not be reached; any other
+	// error means that it refused rec. rec is not kept or changed.
 	Send(ctx context.Context, rec *Record) error
 }
 
@@ -19,7 +19,7 @@ type Delivery struct {
 	Record *Record
 	// Failures is how often handling it has failed before.
 	Failures int
-	// Tag is the transport's own; a worker only passes it back.
+	// Tag belongs to the transport; a worker only passes it back.
 	Tag any
 }
 
@@ -31,8 +31,8 @@ type Receiver interface {
 	// Receive waits for messages and returns between 1 and max of them, or an
 	// error: ctx's when it ended.
 	Receive(ctx context.Context, max int) ([]*Delivery, error)
-	// Ack ends ds: they are handled. An error that wraps ErrLeaseLost says that
-	// at least one had been lent to somebody else meanwhile; the others are ended.
+	// Ack acknowledges ds as handled. An error wraps ErrLeaseLost if the lease of at
+	// least one had passed to another worker; the rest is acknowledged.
 	Ack(ctx context.Context, ds ...*Delivery) error
 	// Retry gives d back after a failure, which is counted and stored with the
 	// changes made to d.Record.Headers. d comes again after delay, and messages
@@ -47,6 +47,6 @@ type Receiver interface {
 type Leaser interface {
 	// LeaseTime is how long a delivery may go without being renewed.
 	LeaseTime() time.Duration
-	// Renew extends ds and returns those that are lost.
+	// Renew extends the leases of ds and returns the deliveries whose lease is lost.
 	Renew(ctx context.Context, ds ...*Delivery) (lost []*Delivery, err error)
 }

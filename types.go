@@ -14,7 +14,7 @@ import (
 // Named is a message that knows its semantic name, such as "order.placed".
 type Named interface{ MessageName() string }
 
-// Keyed is a message that is ordered among those with an equal key.
+// Keyed is a message that is ordered among messages with an equal key.
 type Keyed interface{ PartitionKey() string }
 
 // RawMessage is a message whose body is already encoded: its bytes travel
@@ -46,7 +46,7 @@ func NewTypes() *Types {
 	return &Types{byName: map[string]reflect.Type{}, names: map[reflect.Type]string{}, alias: map[string]string{}}
 }
 
-// Register makes M known under name; empty means the name M gives itself. It
+// Register registers M under name; empty means the name M gives itself. It
 // panics when M cannot be a message or the name is taken by another type.
 func Register[M any](t *Types, name string) {
 	typ := reflect.TypeFor[M]()
@@ -98,7 +98,7 @@ func (t *Types) Alias(old, name string) {
 	t.alias[old] = name
 }
 
-// AllowRaw makes names known that have no Go type here: they decode as
+// AllowRaw registers names that have no Go type in this process: they decode as
 // RawMessage. It panics on an invalid name.
 func (t *Types) AllowRaw(names ...string) {
 	t.mu.Lock()
@@ -157,9 +157,9 @@ func (t *Types) lookup(name string) (reflect.Type, string, error) {
 	return typ, name, nil
 }
 
-var shapes sync.Map // reflect.Type -> error or nil: checkShape's answers
+var shapes sync.Map // reflect.Type -> error or nil: the results of checkShape
 
-// checkShape refuses what would silently lose a name or a partition key: a
+// checkShape refuses types that would silently lose a name or a partition key: a
 // method with a pointer receiver is not in the method set of the value.
 func checkShape(typ reflect.Type) error {
 	if known, ok := shapes.Load(typ); ok {

@@ -148,7 +148,7 @@ func (unregistered) MessageName() string { return "un.registered" }
 func TestTakenNamesPanic(t *testing.T) {
 	types := waybill.NewTypes()
 	waybill.Register[placed](types, "")
-	waybill.Register[placed](types, "") // the same again is nothing new
+	waybill.Register[placed](types, "") // a repeated registration is allowed
 	types.Alias("order.created", "order.placed")
 	wantPanic(t, "name of another type", "is taken by", func() { waybill.Register[nameless](types, "order.placed") })
 	wantPanic(t, "empty name", "empty", func() { waybill.Register[nameless](types, "") })
