@@ -16,49 +16,48 @@ import (
 // A Grouper is a Store that handles several messages in one transaction.
 type Grouper[TX any] interface {
 	Store[TX]
-	// Inside reports whether ctx is that of a function which InTx runs: whoever
-	// holds it must not wait for another transaction.
+	// Inside reports whether ctx is the context of a function run by InTx: such a
+	// function must not wait for another transaction.
 	Inside(ctx context.Context) bool
-	// Part remembers e and runs fn behind a savepoint of tx, which is a transaction
-	// of InTx. Not fresh means that e is there already, and fn did not run. What fn
-	// returned, or why e cannot be remembered, is failed: then nothing of the part
-	// remains, and tx goes on. lost says why tx cannot go on; then InTx must fail.
-	// Both say that fn ended tx by itself, and that the parts before it have
-	// happened without what they dispatched, or have not happened.
+	// Part inserts e and runs fn behind a savepoint of tx, a transaction of InTx.
+	// Without fresh e exists already, and fn did not run. failed is the error of fn,
+	// or of inserting e: the part is rolled back, and tx continues. lost is the reason
+	// why tx cannot continue; InTx must then fail. Both are set if fn ended tx: the
+	// parts before it are then committed without their dispatches, or rolled back.
 	//
-	// fn gets ctx, which may end before the transaction's own. A transaction that
-	// was ended under fn may be reported by the next Part or by InTx. Part is not
+	// fn gets ctx, which may end before the transaction's context. A transaction
+	// ended by fn may be reported only by the next Part or by InTx. Part is not
 	// called concurrently for one tx.
 	Part(ctx context.Context, tx TX, e Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error)
 }
 
-// maxGroup keeps the savepoints of a group below the 64 of a transaction that
-// PostgreSQL has at hand; beyond them every snapshot of the server gets slower.
-// It leaves some to the handlers.
+// maxGroup keeps the savepoints of a group below the 64 that PostgreSQL caches for a
+// transaction; beyond them every snapshot of the server gets slower. The rest is for
+// the handlers' savepoints.
 const maxGroup = 60
 
-// defaultLinger is how long a message waits for others.
+// defaultLinger is the Linger of a Group without one.
 const defaultLinger = 2 * time.Millisecond
 
-// Group has a handler's messages committed up to n at once, in one transaction
-// with a savepoint for each: a commit is most of what a small message costs. n is
-// 2 to 60; Group panics otherwise. The store must be a Grouper, as all of
-// waybill's are; otherwise Handle panics.
+// Group commits up to n messages of a handler in one transaction, with a savepoint
+// for each: a commit is most of the cost of a small message. n is 2 to 60; Group
+// panics otherwise. The store must be a Grouper, as all of waybill's are; otherwise
+// Handle panics.
 //
-// A message that fails is rolled back alone and gets its own error; a panic is
-// its failure alone, too. When the whole transaction is lost (a deadlock, a lost
-// connection, a commit that fails or whose result is unknown) nothing of it is
-// acknowledged, and each message is handled again in a transaction of its own,
-// so that one cannot take the others along twice. So a handler may run twice for
-// one delivery; its first effect was rolled back.
+// A message that fails or panics is rolled back alone and gets its own error. When
+// the whole transaction is lost (a deadlock, a lost connection, a commit that fails
+// or whose result is unknown) none of its messages is acknowledged, and each is
+// handled again in a separate transaction, so that one message cannot fail the group
+// twice. So a handler may run twice for one delivery; its first effect was rolled
+// back.
 //
-// Messages are grouped that are handled at the same time in this process: a
-// worker fills a group only if its Concurrency is at least n, and messages with
-// one partition key never share one. A group that does not fill costs its
-// messages the linger. Several groups may run at once. A message waits for the
-// whole group, and holds its locks as long. A handler that ends the transaction
-// by a statement (COMMIT, or DDL in MySQL) ends that of its group, and what others
-// dispatched in it may be lost: they then get an unrecoverable error that says so.
+// A group consists of messages that are handled at the same time in this process: a
+// worker fills a group only if its Concurrency is at least n, and messages with one
+// partition key never share one. A group that does not fill costs its messages the
+// linger. Several groups may run at once. A message waits for the whole group, and
+// holds its locks as long. A handler that ends the transaction by a statement (COMMIT,
+// or DDL in MySQL) ends that of its group, and dispatches of the other messages in it
+// may be lost: these then get an unrecoverable error that says so.
 func Group(n int) Option {
 	if n < 2 || n > maxGroup {
 		panic(fmt.Sprintf("inbox: a group of %d messages: want 2 to %d", n, maxGroup))
@@ -73,12 +72,12 @@ type member[TX any] struct {
 	fn    func(ctx context.Context, tx TX) error
 
 	err     error
-	settled bool // err is the outcome, whatever becomes of the transaction
-	torn    bool // if the effect has happened, what it dispatched was lost
+	settled bool // err is the outcome, also if the transaction is lost
+	torn    bool // if the effect was committed, its dispatches were lost
 }
 
-// run is the member's part of a transaction. A panic is an error: the goroutine
-// is another message's.
+// run runs the member's handler in the group's transaction. A panic becomes an error:
+// the goroutine belongs to another message.
 func (m *member[TX]) run(ctx context.Context, tx TX) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -95,7 +94,7 @@ func (m *member[TX]) run(ctx context.Context, tx TX) (err error) {
 // mu while it gathers, then only touched by its first member, until done.
 type batch[TX any] struct {
 	members   []*member[TX]
-	full      chan struct{} // closed when no more are taken
+	full      chan struct{} // closed when it has size members
 	done      chan struct{} // closed when it has ended
 	committed bool
 }
@@ -107,10 +106,10 @@ type grouping[TX any] struct {
 	linger time.Duration
 
 	mu   sync.Mutex
-	open *batch[TX] // that gathers, or nil
+	open *batch[TX] // the gathering batch, or nil
 }
 
-// once is what the function once is, as a member of a group.
+// once runs fn exactly once per entry, batched with other messages.
 func (g *grouping[TX]) once(ctx context.Context, e Entry, fn func(ctx context.Context, tx TX) error) error {
 	m := &member[TX]{ctx: ctx, entry: e, fn: fn}
 	b, first := g.join(m)
@@ -132,12 +131,12 @@ func (g *grouping[TX]) once(ctx context.Context, e Entry, fn func(ctx context.Co
 	return err
 }
 
-// errTorn is an alert. It comes once: the next delivery is a duplicate.
+// errTorn needs an operator. It is returned once: the next delivery is a duplicate.
 var errTorn = waybill.Unrecoverable(errors.New("inbox: another handler of the group committed the transaction by a statement of its own: this message's effect has happened, and what it dispatched was not sent"))
 
-// join returns the batch that m is in, and whether m is the first. It is none for
-// what would wait for itself: inside a transaction of the store, or behind the
-// same entry.
+// join adds m to the gathering batch and reports whether it is the first member. The
+// batch is nil if m would wait for itself: inside a transaction of the store, or behind
+// a member with the same dedup key.
 func (g *grouping[TX]) join(m *member[TX]) (b *batch[TX], first bool) {
 	if g.store.Inside(m.ctx) {
 		return nil, false
@@ -160,7 +159,8 @@ func (g *grouping[TX]) join(m *member[TX]) (b *batch[TX], first bool) {
 	return b, len(b.members) == 1
 }
 
-// lead waits for b to fill, at most for the linger, and runs it.
+// lead waits for b to fill, at most for the linger, and runs it. A single member is
+// left to once.
 func (g *grouping[TX]) lead(b *batch[TX]) {
 	defer close(b.done)
 	timer := time.NewTimer(g.linger)
@@ -179,8 +179,8 @@ func (g *grouping[TX]) lead(b *batch[TX]) {
 	}
 }
 
-// run handles all members in one transaction. Of a transaction that fails only
-// what failed in it, or was there before, is settled.
+// run handles all members in one transaction. If that fails, only failed members and
+// duplicates are settled.
 func (b *batch[TX]) run(store Grouper[TX]) {
 	ctx, cancel := b.context()
 	defer cancel()
@@ -212,8 +212,8 @@ func (b *batch[TX]) run(store Grouper[TX]) {
 	b.committed = err == nil
 }
 
-// context returns one without values, which ends when those of all members have:
-// one message that is given up does not end the others' transaction.
+// context returns a context without values, which ends when the contexts of all
+// members have ended: one cancelled message does not end the transaction of the group.
 func (b *batch[TX]) context() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	var left atomic.Int64

@@ -92,7 +92,7 @@ func TestLostGroupRunsOneByOne(t *testing.T) {
 	})
 }
 
-// plain hides that memory groups.
+// plain is a store that is no Grouper.
 type plain struct{ inbox.Store[*memory.Tx] }
 
 func TestGroupRefusesWhatDoesNotFit(t *testing.T) {

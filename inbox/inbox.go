@@ -12,8 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/mutant"
 )
 
-// An Entry is what an inbox remembers: that a handler's effect for a dedup key
-// has happened.
+// An Entry records that a handler's effect for a dedup key has happened.
 type Entry struct {
 	Handler   string
 	DedupKey  string
@@ -26,23 +25,23 @@ type Store[TX any] interface {
 	// InTx runs fn in a transaction and commits it; outbox dispatches made with
 	// tx join it. An error of fn rolls back and is returned.
 	InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
-	// Remember adds e as part of tx. False means that e is there already.
+	// Remember inserts e in tx. It returns false if e exists already.
 	Remember(ctx context.Context, tx TX, e Entry) (bool, error)
 	// Retention is how long entries are kept; zero means for ever.
 	Retention() time.Duration
 }
 
-// A Log is an inbox for effects outside its database. It cannot make them happen
-// once: an effect whose entry is not written before a crash happens again.
+// A Log is an inbox for effects outside its database. It does not guarantee exactly
+// once: after a crash between the effect and its entry, the effect is repeated.
 type Log interface {
-	// Seen reports whether e is there.
+	// Seen reports whether e exists.
 	Seen(ctx context.Context, e Entry) (bool, error)
-	// Mark adds e, if it is not there.
+	// Mark inserts e, unless it exists.
 	Mark(ctx context.Context, e Entry) error
 }
 
-// TooOldError says that a message is older than the inbox remembers, so that
-// nobody can tell whether it was handled. It is not retried.
+// TooOldError says that a message is older than the retention of the inbox, which
+// cannot tell whether the message was handled. EntryFor marks it unrecoverable.
 type TooOldError struct {
 	ID             waybill.MessageID
 	Age, Retention time.Duration
@@ -54,10 +53,10 @@ func (e *TooOldError) Error() string {
 
 // Option tunes a handler. Several add up.
 type Option struct {
-	// Observer hears of duplicates. Nil means nobody.
+	// Observer receives an event for every duplicate. Nil means none.
 	Observer waybill.Observer
-	// Linger is how long the first message of a Group waits for others at most;
-	// zero means 2 ms.
+	// Linger is the longest wait of a Group's first message for further ones; zero
+	// means 2 ms.
 	Linger time.Duration
 
 	group int // see Group; 0 means that each message has its own transaction
@@ -67,10 +66,10 @@ type Option struct {
 var errDuplicate = errors.New("duplicate")
 
 // Handle registers fn under a name that never changes. fn runs inside a
-// transaction of store; its writes, what it dispatches to an outbox of the same
-// database with tx, and the memory of the message commit together. fn neither
-// commits nor rolls back. A duplicate is not an error. Handle panics where
-// waybill.Handle does, and on options that do not fit.
+// transaction of store; its writes, its dispatches with tx to an outbox of the same
+// database, and the inbox entry commit together. fn neither commits nor rolls back.
+// A duplicate is not an error. Handle panics where waybill.Handle does, and on
+// options that do not fit.
 //
 // Messages with the same waybill.IdempotencyKey are duplicates of each other.
 func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx context.Context, tx TX, m M) error, opts ...Option) {
@@ -109,7 +108,7 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 	})
 }
 
-// once claims first and handles second, in one transaction.
+// once inserts the entry and then runs the handler, in one transaction.
 func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx context.Context, tx TX) error) error {
 	claim := func(ctx context.Context, tx TX) error {
 		fresh, err := store.Remember(ctx, tx, e)
@@ -139,15 +138,15 @@ func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx con
 			}
 			return handle(ctx, tx)
 		})
-		// It is not the message's failure, and nothing of it happened.
+		// A lost transaction is rolled back, and is no failure of the message.
 		if try == lostTries || !errors.Is(err, waybill.ErrTransactionLost) || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// lostTries is how often a handler runs whose transaction the database ends
-// under it, before that counts as one failure of the message.
+// lostTries is how often a handler runs if the database ends its transaction each
+// time, before the message counts as failed once.
 const lostTries = 5
 
 // EntryFor returns the entry under which a handler's effect for env is
@@ -163,7 +162,7 @@ func EntryFor(handler string, env *waybill.Envelope, retention time.Duration) (E
 			return Entry{}, waybill.Unrecoverable(&TooOldError{id, age, retention})
 		}
 	}
-	// A UUID never begins with "k:", so the two kinds of key cannot meet.
+	// A UUID never begins with "k:", so the two kinds of key cannot collide.
 	dedup := id.String()
 	if key, ok := waybill.Last[waybill.IdempotencyKey](env); ok && key != "" {
 		dedup = "k:" + string(key)

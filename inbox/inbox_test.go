@@ -22,7 +22,7 @@ type paid struct{ Invoice string }
 
 func (paid) MessageName() string { return "invoice.paid" }
 
-// A place is a database with an inbox, a bus and what happened there.
+// A place is a database with an inbox, a bus, and the effects and events there.
 type place struct {
 	t       testing.TB
 	db      *memory.DB
@@ -175,7 +175,7 @@ func TestOneHandlersFailureLeavesTheOthersEffect(t *testing.T) {
 		t.Fatalf("HandleRecord = %v, want %v", err, errDeclined)
 	}
 	fail = false
-	if err := p.receive(rec); err != nil { // without the memory of a worker
+	if err := p.receive(rec); err != nil { // without the MarkHandled of a worker
 		t.Fatal(err)
 	}
 	p.wantEffects("billing i-1", "mail i-1")
@@ -223,7 +223,7 @@ func TestHandlerInATransactionCannotOpenAnother(t *testing.T) {
 	}
 }
 
-// A losing database ends the transactions of its units of work under them.
+// A losing database loses the first times transactions at their commit.
 type losing struct {
 	*memory.DB
 	times int
