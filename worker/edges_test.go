@@ -15,8 +15,8 @@ type smsg struct{ N int }
 
 func (smsg) MessageName() string { return "s.msg" }
 
-// taken is a receiver that lends two messages of a key once and says at the
-// first renewal that the second is somebody else's by now.
+// taken is a receiver that delivers two messages of a key once, and reports the lease
+// of the second as lost at the first renewal.
 type taken struct {
 	mu   sync.Mutex
 	ds   []*waybill.Delivery
@@ -47,7 +47,7 @@ func (r *taken) Renew(_ context.Context, ds ...*waybill.Delivery) (lost []*waybi
 	return lost, nil
 }
 
-// Kills: a message whose lease was lost before it began runs all the same.
+// Kills: a message whose lease was lost before it began is handled.
 func TestMessageWhoseLeaseIsLostBeforeItBeginsDoesNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := waybill.NewBus("b")

@@ -80,7 +80,7 @@ func TestHandlersOwnErrorIsNotTakenForTheWorkers(t *testing.T) {
 	}
 }
 
-// A key whose handler hangs has a share of the hand, not all of it.
+// A key whose handler hangs takes a share of the prefetch, not all of it.
 func TestSlowKeyLeavesRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)

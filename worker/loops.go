@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// receive takes messages while there is room for them. It returns nil when ctx
-// ends or nothing arrived for the idle time.
+// receive receives messages while there is room for them. It returns nil when ctx
+// ends or no message arrived for the idle time.
 func (r *running) receive(ctx context.Context) error {
 	pause := 50 * time.Millisecond
 	for {
@@ -34,7 +34,7 @@ func (r *running) receive(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() == nil && idle && r.holds():
-			continue // nothing arrives, but there is work
+			continue // no message arrives, but some are unsettled
 		case idle:
 			return nil
 		case err == nil:
@@ -52,15 +52,15 @@ func (r *running) receive(ctx context.Context) error {
 	}
 }
 
-// holds reports whether anything is in hand.
+// holds reports whether any delivery is unsettled.
 func (r *running) holds() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.cancels) > 0
 }
 
-// acknowledge ends what was handled, as many at once as have gathered. It
-// returns when acks is closed, and closes settled.
+// acknowledge acknowledges the deliveries in acks, up to 200 with one call. It returns
+// when acks is closed, and closes settled.
 func (r *running) acknowledge() {
 	defer close(r.settled)
 	for d := range r.acks {
@@ -89,8 +89,8 @@ func (r *running) acknowledge() {
 	}
 }
 
-// renew keeps the leases of all that is in hand and cancels the handlers of
-// those that are lost. It ends with work.
+// renew renews the leases of unsettled deliveries and cancels the handlers of
+// deliveries whose lease is lost. It ends with work.
 func (r *running) renew(leaser waybill.Leaser) {
 	tick := time.NewTicker(leaser.LeaseTime() / 3)
 	defer tick.Stop()

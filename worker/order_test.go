@@ -35,7 +35,7 @@ func (g *give) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 	return g.Queue.Release(ctx, ds...)
 }
 
-// A message that is on its way to the worker while its key fails waits as well.
+// A message that is being received while its key fails is held back, too.
 func TestMessageInFlightDoesNotOvertakeItsFailedHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)
@@ -43,7 +43,7 @@ func TestMessageInFlightDoesNotOvertakeItsFailedHead(t *testing.T) {
 		slow.receive = func(ctx context.Context, max int) ([]*waybill.Delivery, error) {
 			ds, err := p.queue.Receive(ctx, 1)
 			if len(ds) > 0 && string(ds[0].Record.Body) == `{"K":"a","N":2}` && ds[0].Failures == 0 {
-				time.Sleep(2 * time.Second) // the answer of the database is under way
+				time.Sleep(2 * time.Second) // the answer of the database is delayed
 			}
 			return ds, err
 		}
@@ -120,7 +120,7 @@ func TestFollowersKeepTheirOrderWhenTheirReleaseFails(t *testing.T) {
 	})
 }
 
-// The database is out of reach for a lease time; another worker gets the head.
+// The database is unavailable for a lease time; another worker gets the head.
 func TestFollowersKeepTheirOrderWhenTheHeadsLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)

@@ -13,7 +13,7 @@ import (
 // settleTimeout bounds each call that settles deliveries.
 const settleTimeout = 10 * time.Second
 
-// finish decides what becomes of a delivery whose handlers have returned.
+// finish settles a delivery whose handlers have returned.
 func (r *running) finish(o outcome) {
 	d := o.d
 	switch {
@@ -24,7 +24,7 @@ func (r *running) finish(o outcome) {
 	case errors.Is(o.cause, waybill.ErrLeaseLost):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
 		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
-		// What waits behind it must not run before whoever has it now is done.
+		// Deliveries behind it must not run before its new holder is done.
 		behind := r.hand.Failed(d)
 		r.drop(d)
 		r.release(append(behind, r.hand.Forget(d)...))
@@ -36,7 +36,7 @@ func (r *running) finish(o outcome) {
 	}
 }
 
-// retry gives d back for later, and what waits behind it at once.
+// retry returns d to the transport with a delay, and the deliveries behind it without.
 func (r *running) retry(d *waybill.Delivery, err error) {
 	var several *waybill.HandlersError
 	if errors.As(err, &several) {
@@ -56,14 +56,14 @@ func (r *running) retry(d *waybill.Delivery, err error) {
 	defer cancel()
 	behind := r.hand.Failed(d)
 	if err := r.from.Retry(ctx, d, delay); err != nil {
-		// Its lease ends by itself; what is behind it must not run before it.
+		// Its lease expires; deliveries behind it must not run before it.
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "retry not stored, the message comes again when its lease ends", r.attrs(d, err)...)
 	}
 	r.drop(d)
 	r.release(append(behind, r.hand.Forget(d)...))
 }
 
-// release gives ds back unhandled.
+// release returns ds to the transport unhandled.
 func (r *running) release(ds []*waybill.Delivery) {
 	if len(ds) == 0 {
 		return
@@ -76,7 +76,7 @@ func (r *running) release(ds []*waybill.Delivery) {
 	r.drop(ds...)
 }
 
-// drop takes ds out of the hand without an acknowledgement.
+// drop forgets ds without an acknowledgement.
 func (r *running) drop(ds ...*waybill.Delivery) {
 	r.hand.Settled(len(ds))
 	r.forget(ds)
@@ -92,7 +92,8 @@ func (r *running) forget(ds []*waybill.Delivery) {
 	}
 }
 
-// settling is the context of calls that settle: they go on while handlers drain.
+// settling returns the context of calls that settle: they are not cancelled while
+// handlers drain.
 func (r *running) settling() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(r.work), settleTimeout)
 }

@@ -16,29 +16,32 @@ import (
 
 // Config tunes a Worker. The zero value is fit for production.
 type Config struct {
-	// Transport is the name of what is received from, for handlers and logs.
+	// Transport is the name of the transport, for handlers and logs.
 	Transport string
 	// Concurrency is how many handlers run at once; zero means 10. Messages with
 	// one partition key run one after another.
 	Concurrency int
-	// Prefetch is how many messages may be in hand; zero means 4 x Concurrency.
+	// Prefetch is how many unsettled messages the worker holds at most; zero means
+	// 4 x Concurrency.
 	Prefetch int
-	// Retry says how long a failed message and its key wait. What cannot be
-	// mended by a retry waits the longest.
+	// Retry is the delay after which a failed message and its key are tried again. An
+	// unrecoverable failure has the longest delay.
 	Retry waybill.Backoff
-	// MaxRetries is how many failures turn a message into an alert; zero means 8.
-	// It goes on being tried at the longest delay.
+	// MaxRetries is how many retries a message has before its failures are logged at
+	// level Error; zero means 8. It is then retried at the longest delay.
 	MaxRetries int
-	// Drain is how long handlers may go on after Run's context ended; zero means
-	// 25 s. Then their contexts end, with ErrDrained as the cause.
+	// Drain is how long handlers may keep running after Run's context ended; zero
+	// means 25 s. Then their contexts end, with ErrDrained as the cause.
 	Drain time.Duration
-	// Limit makes Run return after so many messages were handled; zero means none.
+	// Limit is the number of messages, failed ones included, after which Run returns;
+	// zero means none.
 	Limit int
-	// Idle makes Run return when nothing arrived for so long; zero means never.
+	// Idle is the time without a new message after which Run returns; zero means
+	// never.
 	Idle time.Duration
-	// Log receives what the worker decides. Nil discards.
+	// Log receives failures, lost leases and outages. Nil discards.
 	Log *slog.Logger
-	// Observer hears of every message. Nil means nobody.
+	// Observer receives events for every message. Nil means none.
 	Observer waybill.Observer
 }
 
@@ -68,7 +71,7 @@ func (cfg Config) withDefaults() (Config, error) {
 }
 
 // ErrDrained is the cause with which a handler's context ends when it outlives
-// the drain time. The message comes again; no failure is counted.
+// the drain time. The message is delivered again; no failure is counted.
 var ErrDrained = errors.New("worker stopped before the handler was done")
 
 // maxInHand bounds Concurrency and Prefetch. AMQP's prefetch is 16 bits, too.
@@ -77,7 +80,7 @@ const maxInHand = 65535
 // abandonAfter is how long Run waits for a handler whose context has ended.
 const abandonAfter = 2 * time.Second
 
-// A Worker runs a bus on what it receives.
+// A Worker receives messages and runs a bus on them.
 type Worker struct {
 	bus  *waybill.Bus
 	from waybill.Receiver
@@ -96,11 +99,11 @@ func New(bus *waybill.Bus, from waybill.Receiver, cfg Config) (*Worker, error) {
 	return &Worker{bus, from, cfg}, nil
 }
 
-// Run works until ctx ends, a limit is reached or the receiver fails for good.
-// Then it gives back what has not begun, lets running handlers finish within
-// the drain time, settles, and returns nil. It rides out a transport that
-// cannot be reached. It returns an error when a handler ignores the end of its
-// context: that handler's message comes again when its lease ends.
+// Run works until ctx ends, Limit or Idle is reached, or the receiver fails with an
+// error that does not wrap waybill.ErrUnavailable. Then it releases the messages that
+// have not begun, lets running handlers finish within the drain time, and settles.
+// It returns nil, the receiver's error, or an error if a handler ignores the end of
+// its context: that handler's message is delivered again when its lease ends.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -109,7 +112,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer abort(nil)
 	r := &running{
 		Worker: w, stop: stop, work: work, abort: abort,
-		// With an equal share of the prefetch a full hand has work for every handler.
+		// With an equal share of the prefetch a full hand has a message for every handler.
 		hand:     hand.New(w.cfg.Prefetch / w.cfg.Concurrency),
 		received: make(chan []*waybill.Delivery), room: make(chan int), done: make(chan outcome, w.cfg.Concurrency),
 		acks: make(chan *waybill.Delivery, w.cfg.Prefetch+w.cfg.Concurrency), settled: make(chan int, w.cfg.Prefetch+w.cfg.Concurrency),
@@ -118,8 +121,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return r.run(ctx)
 }
 
-// running is one Run. Its fields are only touched by run's goroutine, except
-// for the channels and what mu guards.
+// running is one call of Run. Its fields are only touched by run's goroutine, except
+// for the channels and the fields that mu guards.
 type running struct {
 	*Worker
 	stop  context.CancelFunc
@@ -128,17 +131,17 @@ type running struct {
 	hand  *hand.Hand
 
 	received chan []*waybill.Delivery
-	room     chan int // how many more may be received
+	room     chan int // how many messages to receive
 	done     chan outcome
 	acks     chan *waybill.Delivery
-	settled  chan int // how many were acknowledged
+	settled  chan int // how many messages were acknowledged
 
 	busy    int
 	handled int
 
-	mu      sync.Mutex
-	cancels map[*waybill.Delivery]context.CancelCauseFunc // of all that is in hand; nil until it runs
-	lost    map[*waybill.Delivery]bool                    // in hand, with a lease that is lost
+	mu      sync.Mutex                                    // guards the fields below
+	cancels map[*waybill.Delivery]context.CancelCauseFunc // by unsettled delivery; nil until its handlers run
+	lost    map[*waybill.Delivery]bool                    // unsettled deliveries with a lost lease
 }
 
 type outcome struct {
@@ -176,8 +179,8 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		} else if (r.busy == 0 || gaveUp) && receiving == nil {
 			return failure
 		}
-		// Room is offered when it is worth a call: half of the prefetch, or
-		// anything when a handler would have nothing to do.
+		// Room is offered when it is worth a call: half of the prefetch, or any room
+		// while a handler slot is free.
 		free := r.cfg.Prefetch - r.hand.Count()
 		var room chan<- int // nil, and so never chosen, when there is none
 		if stopping != nil && free > 0 && (2*free >= r.cfg.Prefetch || r.busy < r.cfg.Concurrency) {
@@ -206,7 +209,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 			r.abort(ErrDrained)
 			abandoned = time.After(abandonAfter)
 		case <-abandoned:
-			// What receive may still bring goes back before Run returns.
+			// Messages that receive still returns are released before Run returns.
 			if gaveUp = true; r.busy > 0 {
 				failure = errors.Join(failure, fmt.Errorf("worker: %d handlers ignore the end of their context after %v: their messages come again", r.busy, r.cfg.Drain))
 			}
@@ -214,7 +217,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 	}
 }
 
-// start runs what may run.
+// start runs handlers for ready messages, up to Concurrency and Limit.
 func (r *running) start() {
 	for r.busy < r.cfg.Concurrency && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
 		d := r.hand.Take()

@@ -33,12 +33,13 @@ func (job) MessageName() string    { return "job" }
 func (j job) PartitionKey() string { return j.K }
 func (j job) String() string       { return fmt.Sprint(j.K, j.N) }
 
-// unkeyed is one without a partition key.
+// unkeyed is a message without a partition key.
 type unkeyed struct{ N int }
 
 func (unkeyed) MessageName() string { return "unkeyed" }
 
-// A place is a queue, a bus and what happened there. Make it inside the bubble.
+// A place is a queue, a bus, and the results and events there. Make it inside the
+// bubble.
 type place struct {
 	t     testing.TB
 	db    *memory.DB
@@ -74,7 +75,7 @@ func (p *place) of(kind waybill.EventKind) []waybill.Event {
 	return slices.DeleteFunc(slices.Clone(p.events), func(e waybill.Event) bool { return e.Kind != kind })
 }
 
-// handle registers a handler of jobs; its successes are kept.
+// handle registers a handler of jobs; successes are added to done.
 func (p *place) handle(fn func(ctx context.Context, j job) error) {
 	waybill.Handle(p.bus, "do", func(ctx context.Context, j job) error {
 		err := fn(ctx, j)
@@ -110,7 +111,7 @@ func (p *place) start(from waybill.Receiver) (stop func() error) {
 	return sync.OnceValue(func() error { cancel(); return <-ended })
 }
 
-// run runs a worker until it ends by itself.
+// run runs a worker until Run returns without a stop.
 func (p *place) run(from waybill.Receiver) error {
 	p.t.Helper()
 	w, err := worker.New(p.bus, from, p.cfg)
@@ -136,7 +137,7 @@ func (p *place) wantLeft(want int) {
 	}
 }
 
-// failuresLeft returns the failure counts of what is in the queue now.
+// failuresLeft returns the failure counts of the messages in the queue.
 func (p *place) failuresLeft() []int {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Nanosecond)
@@ -445,7 +446,7 @@ func TestIdleWorkerEnds(t *testing.T) {
 	})
 }
 
-// link is a queue with faults: what is set replaces or accompanies the call.
+// link is a queue with faults: its functions replace or precede the calls.
 type link struct {
 	*memory.Queue
 	receive func(ctx context.Context, max int) ([]*waybill.Delivery, error)
@@ -486,13 +487,13 @@ func TestLeaseIsKeptWhileAHandlerRuns(t *testing.T) {
 			time.Sleep(4 * p.queue.LeaseTime())
 			return nil
 		})
-		p.send(job{"a", 1}, job{"b", 1}) // b1 is in hand and does not run yet
+		p.send(job{"a", 1}, job{"b", 1}) // b1 is received and not running yet
 		stop, other := p.start(p.queue), p.start(p.db.Queue("jobs"))
 		time.Sleep(10 * p.queue.LeaseTime())
 		noError(t, stop())
 		noError(t, other())
 		if runs != 2 {
-			t.Errorf("%d runs, want 2: leases that are renewed go to nobody else", runs)
+			t.Errorf("%d runs, want 2: renewed leases do not pass to another worker", runs)
 		}
 	})
 }
@@ -566,7 +567,7 @@ func TestReceiverThatFailsForGoodEndsTheWorker(t *testing.T) {
 		if err := p.run(broken); !errors.Is(err, errDeclined) {
 			t.Errorf("Run = %v, want %v", err, errDeclined)
 		}
-		p.wantDone("a1") // what was running has finished
+		p.wantDone("a1") // the running handler has finished
 		p.wantLeft(0)
 
 		broken.receive = func(context.Context, int) ([]*waybill.Delivery, error) { return nil, nil }
@@ -634,7 +635,7 @@ func TestWrongConfigIsRefused(t *testing.T) {
 	}
 }
 
-// Several workers that fail at times and come and go handle each key in order.
+// Several workers that fail now and then, and start and stop, handle each key in order.
 func TestWorkersShareAQueueInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)
@@ -660,7 +661,7 @@ func TestWorkersShareAQueueInOrder(t *testing.T) {
 				p.send(job{k, n})
 			}
 		}
-		for range 12 { // workers come and go, two at a time
+		for range 12 { // workers start and stop, two at a time
 			one := p.start(p.db.Queue("jobs"))
 			time.Sleep(300 * time.Millisecond)
 			two := p.start(p.db.Queue("jobs"))
