@@ -22,12 +22,12 @@ var (
 	_ inbox.Log          = (*DB)(nil)
 )
 
-// A DB is a database without a disk. It is safe for concurrent use; of its
-// transactions one is open at a time, the others wait.
+// A DB is a database without a disk. It is safe for concurrent use; one transaction
+// is open at a time, further ones wait for it.
 type DB struct {
 	writing chan struct{} // holds a token while a transaction is open
 
-	mu         sync.Mutex // guards what follows; nobody waits while holding it
+	mu         sync.Mutex // guards the fields below; never held during a wait
 	lastID     int64      // of rows and messages: ids are given in commit order
 	transports map[string]*transport
 	queues     map[string]*queue
@@ -48,7 +48,7 @@ type Tx struct {
 	writes writes
 }
 
-// writes is what a transaction has done so far, each kind in order.
+// writes are the uncommitted changes of a transaction, each kind in order.
 type writes struct {
 	rows    []outbox.Row
 	entries []inboxKey
@@ -96,10 +96,10 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 
 // OnCommit runs fn when tx commits, before the next transaction begins; fn must
 // not use the database. It stands for a write to a table: a rollback, also to a
-// savepoint, leaves nothing of it.
+// savepoint, drops it.
 func (tx *Tx) OnCommit(fn func()) { tx.writes.effects = append(tx.writes.effects, fn) }
 
-// Commit makes everything done in tx happen.
+// Commit commits a transaction of Begin; InTx commits its own.
 func (tx *Tx) Commit() error {
 	if tx.unit {
 		return errors.New("memory: commit: InTx ends the transaction it began")
@@ -107,7 +107,7 @@ func (tx *Tx) Commit() error {
 	return tx.commit()
 }
 
-// Rollback makes nothing done in tx happen. After Commit it does nothing.
+// Rollback rolls back a transaction of Begin. After Commit it does nothing.
 func (tx *Tx) Rollback() error {
 	if tx.unit {
 		return errors.New("memory: rollback: InTx ends the transaction it began")
@@ -142,7 +142,7 @@ func (tx *Tx) rollback() {
 	}
 }
 
-// check refuses what a transaction of a real database would refuse.
+// check refuses a transaction that has ended or is of another database.
 func (db *DB) check(tx *Tx) error {
 	switch {
 	case tx.db != db:
@@ -196,7 +196,8 @@ type delayed struct {
 	row outbox.Row
 }
 
-// insert puts a committed row where it goes. The caller holds mu.
+// insert adds a committed row to its transport or queue, or to the delayed rows. The
+// caller holds mu.
 func (db *DB) insert(row outbox.Row) {
 	if row.Record.Delay > 0 {
 		due := row.Record.DispatchedAt.Add(row.Record.Delay)
@@ -220,19 +221,19 @@ func (db *DB) insert(row outbox.Row) {
 	}
 }
 
-// moveDue moves the delayed rows that are due to where they go; from then on
-// they are ordered like any other. The caller holds mu.
+// moveDue moves due delayed rows to their transports and queues; their order begins
+// then. The caller holds mu.
 func (db *DB) moveDue(now time.Time) {
 	for len(db.delayed) > 0 && !db.delayed[0].due.After(now) {
 		row := db.delayed[0].row
 		db.delayed = slices.Delete(db.delayed, 0, 1)
-		// It is ordered, and aged, from now on.
+		// Its order and its age begin when it is due.
 		row.Record.Delay, row.Record.DispatchedAt = 0, row.Record.DispatchedAt.Add(row.Record.Delay)
 		db.insert(row)
 	}
 }
 
-// clone keeps what is stored apart from what callers go on to change.
+// clone copies a record, so that callers do not share the stored one.
 func clone(rec *waybill.Record) *waybill.Record {
 	c := *rec
 	c.Body = slices.Clone(rec.Body)

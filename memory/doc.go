@@ -1,11 +1,11 @@
 // Package memory keeps outbox, inbox and queues in the process, for tests and
-// for trying things out. It is held to the contracts that databases and brokers
-// are held to, so code that works on it can be moved to one of them.
+// for trying things out. It passes the conformance suites of databases and brokers,
+// so code that works on it can be moved to one of them.
 //
 // A [DB] is a database: its transactions are of type [*Tx], its [Queue] is a
 // transport. Nothing polls but the relay, so testing/synctest works around all
 // of it: delays, retries and leases cost no time there. Make the DB inside the
 // bubble.
 //
-// [Sync] is a transport without a queue: what is sent is handled at once.
+// [Sync] is a transport without a queue: messages are handled at once.
 package memory

@@ -63,7 +63,7 @@ func Example() {
 	// left in the queue: 0
 }
 
-// A test looks at what a transaction dispatched, without a relay.
+// A test inspects the messages of a transaction, without a relay.
 func ExampleDB_Pending() {
 	ctx := context.Background()
 	db := memory.NewDB()

@@ -8,12 +8,12 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 )
 
-// inboxKey is what makes an entry unique.
+// inboxKey is the unique key of an entry.
 type inboxKey struct{ handler, dedup string }
 
 func inboxKeyOf(e inbox.Entry) inboxKey { return inboxKey{e.Handler, e.DedupKey} }
 
-// Retention returns how long the inbox vouches for: 30 days. It forgets nothing.
+// Retention returns 30 days, the age limit of messages. Entries are never deleted.
 func (db *DB) Retention() time.Duration { return 30 * 24 * time.Hour }
 
 // Remember implements inbox.Store.

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errDeclined = errors.New("declined")
 
-// record returns a record that nothing looks into.
+// record returns a record with any key and body.
 func record(t testing.TB, key, body string) *waybill.Record {
 	t.Helper()
 	id, err := waybill.NewMessageID()
@@ -40,7 +40,7 @@ func delayedRow(t testing.TB, key, body string, delay time.Duration) outbox.Row 
 	return r
 }
 
-// newDB returns a database that knows the transport events.
+// newDB returns a database with the transport events.
 func newDB(t testing.TB) *memory.DB {
 	t.Helper()
 	db := memory.NewDB()
@@ -50,7 +50,7 @@ func newDB(t testing.TB) *memory.DB {
 	return db
 }
 
-// commit writes rows in a unit of work of their own.
+// commit writes rows in one unit of work.
 func commit(t testing.TB, db *memory.DB, rows ...outbox.Row) {
 	t.Helper()
 	err := db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error { return db.Write(ctx, tx, rows...) })

@@ -10,12 +10,12 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// transport is the outbox of one. DB.mu guards it.
+// transport is the outbox of one transport. DB.mu guards it.
 type transport struct {
 	known   bool                // by AddTransports
 	rows    []outbox.ClaimedRow // in commit order
 	blocked map[blockedKey]*blocked
-	claimed map[blockedKey]bool // what one relay has to itself
+	claimed map[blockedKey]bool // keys, and rows without one, of open claims
 	hints   chan struct{}
 }
 
@@ -32,7 +32,7 @@ func keyOf(row outbox.ClaimedRow) blockedKey {
 	return blockedKey{key: row.Record.Key}
 }
 
-// blocked says that the broker refused the head of a key.
+// blocked is the blocked entry of a key, or of a row without one.
 type blocked struct {
 	head     int64
 	failures int
@@ -113,7 +113,7 @@ func (db *DB) Claim(ctx context.Context, name string, part outbox.Part, limit ou
 	return c, nil
 }
 
-// partOf returns the part that a row belongs to, b being what blocks it.
+// partOf returns the part that a row belongs to; b is its blocked entry, or nil.
 func partOf(row outbox.ClaimedRow, b *blocked) outbox.Part {
 	switch {
 	case b != nil:
@@ -186,8 +186,8 @@ func (db *DB) Left(_ context.Context, transport string) (outbox.Left, error) {
 	return left, nil
 }
 
-// Pending returns what was dispatched to a transport and is not published yet:
-// in commit order, and then what is delayed, the earliest due first.
+// Pending returns the unpublished records of a transport: in commit order, and then
+// the delayed ones, the earliest due first. An empty name means DefaultTransport.
 func (db *DB) Pending(transport string) []*waybill.Record {
 	transport = cmp.Or(transport, outbox.DefaultTransport)
 	db.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// lease is how long a delivery is lent before it must be renewed.
+// lease is how long a delivery may go without being renewed.
 const lease = 15 * time.Second
 
 // A Queue is a transport kept in a DB. It sends, publishes for a relay and
@@ -32,15 +32,15 @@ var (
 	_ outbox.AtomicPublisher = (*Queue)(nil)
 )
 
-// queue is what the receivers of one queue share. DB.mu guards it.
+// queue is the state shared by the receivers of one queue. DB.mu guards it.
 type queue struct {
 	messages []*message // by id
 	sent     []*waybill.Record
 	changed  chan struct{} // closed at the next change
 }
 
-// A message is held until a time: by a receiver, or by nobody while it waits
-// for a retry. lease counts its holders, so that a late one cannot settle it.
+// A message is held until a time: by a receiver, or without a holder while it waits
+// for a retry. lease counts its deliveries, so that an old one cannot settle it.
 type message struct {
 	id       int64
 	record   *waybill.Record
@@ -50,17 +50,17 @@ type message struct {
 	lease    int64
 }
 
-// tag is what a Delivery carries for this transport.
+// tag is the Tag of a Delivery of this transport.
 type tag struct{ id, lease int64 }
 
-// Queue returns the queue of that name. Each call returns a receiver of its own.
+// Queue returns the queue of that name. Each call returns a separate receiver.
 func (db *DB) Queue(name string) *Queue {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return &Queue{db, name, db.queue(name)}
 }
 
-// queue returns what is shared. The caller holds mu.
+// queue returns the shared state of a queue. The caller holds mu.
 func (db *DB) queue(name string) *queue {
 	q, ok := db.queues[name]
 	if !ok {
@@ -76,14 +76,14 @@ func (q *queue) add(id int64, rec *waybill.Record) {
 	q.wake()
 }
 
-// wake makes all that wait in Receive look again.
+// wake makes every waiting Receive check the queue again.
 func (q *queue) wake() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
-// Sent returns every record that entered the queue so far, oldest first, those
-// that were handled since included.
+// Sent returns every record that entered the queue so far, oldest first, handled
+// ones included.
 func (q *Queue) Sent() []*waybill.Record {
 	q.db.mu.Lock()
 	defer q.db.mu.Unlock()
@@ -95,8 +95,8 @@ func (q *Queue) Sent() []*waybill.Record {
 	return recs
 }
 
-// Len returns how many messages are in the queue, those lent or waiting for a
-// retry included.
+// Len returns how many messages are in the queue, delivered ones and ones that wait
+// for a retry included.
 func (q *Queue) Len() int {
 	q.db.mu.Lock()
 	defer q.db.mu.Unlock()
@@ -155,9 +155,9 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, erro
 	return nil, ctx.Err()
 }
 
-// claim lends up to max messages, oldest first. A key of which anybody has a
-// message, or whose head waits for a retry, is left alone, so that it keeps its
-// order. When there is nothing to lend, it returns what to wait for.
+// claim leases up to max messages, oldest first. It skips keys with a leased message,
+// or a head that waits for a retry, to keep their order. Without a message it returns
+// a channel closed at the next change, and the time of the next due message.
 func (q *Queue) claim(now time.Time, max int) (lent []*waybill.Delivery, changed <-chan struct{}, next time.Time) {
 	q.db.mu.Lock()
 	defer q.db.mu.Unlock()
@@ -186,7 +186,7 @@ func (q *Queue) claim(now time.Time, max int) (lent []*waybill.Delivery, changed
 	return lent, q.changed, next
 }
 
-// sooner returns the earlier of two times, of which the zero one is none.
+// sooner returns the earlier of two times; a zero a is ignored.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
@@ -236,8 +236,8 @@ func (q *Queue) settle(verb string, ds []*waybill.Delivery, do func(*message, *w
 	return nil
 }
 
-// each does something to what this receiver holds and returns those of ds that
-// it does not hold any more.
+// each calls do for the deliveries of ds that this receiver still holds, and returns
+// the rest.
 func (q *Queue) each(ds []*waybill.Delivery, do func(*message, *waybill.Delivery)) (lost []*waybill.Delivery, err error) {
 	for _, d := range ds {
 		if _, ok := d.Tag.(tag); !ok {

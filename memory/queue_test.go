@@ -25,7 +25,7 @@ func send(t testing.TB, q *memory.Queue, recs ...*waybill.Record) {
 	}
 }
 
-// receive returns what there is to receive now.
+// receive returns the messages that can be received now.
 func receive(t testing.TB, q *memory.Queue, max int) []*waybill.Delivery {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
@@ -83,7 +83,7 @@ func TestRetriedMessageHoldsItsKey(t *testing.T) {
 			t.Errorf("failures = %d and %d, want 1 and 0", again[0].Failures, again[1].Failures)
 		}
 		if got := again[0].Record.Headers[waybill.HeaderHandledBy]; got != "mail" {
-			t.Errorf("header %s = %q, want what was set before Retry", waybill.HeaderHandledBy, got)
+			t.Errorf("header %s = %q, want the value set before Retry", waybill.HeaderHandledBy, got)
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestLeaseThatIsNotRenewedGoesToAnother(t *testing.T) {
 			t.Errorf("Ack = %v, want %v", err, waybill.ErrLeaseLost)
 		}
 		if one.Len() != 1 {
-			t.Errorf("%d messages left, want b1: the other one was ended", one.Len())
+			t.Errorf("%d messages left, want b1: the other one was acknowledged", one.Len())
 		}
 		check(t, two.Ack(t.Context(), theirs...))
 	})
@@ -138,7 +138,7 @@ func TestLeaseTakenAnewBySameReceiverIsAnother(t *testing.T) {
 	})
 }
 
-// In a bubble a poll would be a wait of its own; a wake-up costs no time at all.
+// In a bubble a poll would take time; a wake-up takes none.
 func TestReceiveIsWokenByWhatChanges(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -230,7 +230,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 		t.Errorf("Receive = %v, %v, want nothing and %v", ds, err, context.Canceled)
 	}
 	if err := q.Send(ctx, record(t, "", "y")); !errors.Is(err, waybill.ErrUnavailable) {
-		t.Errorf("Send = %v, want %v: nobody refused the message", err, waybill.ErrUnavailable)
+		t.Errorf("Send = %v, want %v: the queue did not refuse the message", err, waybill.ErrUnavailable)
 	}
 	if _, err := q.Receive(t.Context(), 0); err == nil {
 		t.Error("Receive of 0 messages = nil, want an error")
@@ -240,7 +240,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// step is one thing that happens to a queue with three receivers.
+// step is one operation on a queue with three receivers.
 type step struct {
 	Do       string
 	Receiver int
@@ -257,11 +257,11 @@ var anyStep = rapid.Custom(func(t *rapid.T) step {
 	}
 })
 
-// Whatever receivers do, a key's messages are handled in order and each once.
+// For every sequence of steps, a key's messages are handled in order and each once.
 func TestKeysKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(anyStep, 1, 60).Draw(rt, "steps")
-		var err error // rapid wants to hear of it on its own goroutine
+		var err error // reported on the goroutine of rapid
 		synctest.Test(t, func(t *testing.T) { err = play(t, steps) })
 		if err != nil {
 			rt.Fatal(err)
@@ -293,7 +293,7 @@ func play(t *testing.T, steps []step) error {
 		case s.Do == "ack" && len(mine) > 0: // in the order in which they were lent
 			held[s.Receiver] = mine[1:]
 			err = errors.Join(handled(mine[0]), q.Ack(ctx, mine[0]))
-		case s.Do == "retry" && len(mine) > 0: // what is behind it goes back later
+		case s.Do == "retry" && len(mine) > 0: // messages behind it are released later
 			held[s.Receiver] = nil
 			err = q.Retry(ctx, mine[0], time.Second)
 			rest[s.Receiver] = append(rest[s.Receiver], mine[1:]...)
@@ -303,7 +303,7 @@ func play(t *testing.T, steps []step) error {
 		case s.Do == "release":
 			held[s.Receiver] = nil
 			err = q.Release(ctx, mine...)
-		case s.Do == "wait": // and stay alive
+		case s.Do == "wait": // and renew
 			time.Sleep(time.Second)
 			for r, ds := range held {
 				if lost, _ := receivers[r].Renew(ctx, append(ds, rest[r]...)...); len(lost) > 0 {
@@ -317,7 +317,7 @@ func play(t *testing.T, steps []step) error {
 			return fmt.Errorf("step %d: %w", i, err)
 		}
 	}
-	time.Sleep(time.Minute) // what the dead and the living held comes again
+	time.Sleep(time.Minute) // all leases expire
 	for _, d := range receive(t, db.Queue("q"), 1000) {
 		if err := handled(d); err != nil {
 			return err
