@@ -15,54 +15,55 @@ import (
 
 // An App is the binary that the commands are part of.
 type App struct {
-	// Name is what the user types. Empty means "waybill".
+	// Name is the name of the command. Empty means "waybill".
 	Name string
-	// Version is printed by `version`. Empty means what the Go toolchain
+	// Version is printed by `version`. Empty means the version that the Go toolchain
 	// recorded in the binary.
 	Version string
-	// Databases are those that can be opened, by the scheme of their DSN.
+	// Databases are the drivers, by the scheme of their DSNs.
 	Databases map[string]Driver
-	// Brokers are those that can be opened, by the scheme of their DSN.
+	// Brokers are the brokers, by the scheme of their DSNs.
 	Brokers map[string]Broker
 	// Bus returns the application's handlers. It is called once per command that
 	// needs them; ctx lives as long as the command. A panic with an error in it,
 	// as of a refused message type, is reported like a returned one. Nil means
 	// that the binary has no handlers.
 	Bus func(ctx context.Context, cfg *config.Config) (*waybill.Bus, error)
-	// Commands are further commands of the binary's own.
+	// Commands are further commands of the binary.
 	Commands []*cobra.Command
 }
 
-// A Driver is what the commands need of one kind of database.
+// A Driver opens one kind of database for the commands.
 type Driver struct {
-	// Open opens what dsn names. An error that wraps waybill.ErrUnavailable says
-	// that it cannot be reached, any other that dsn is wrong; as an *Error it may
-	// say what to do.
+	// Open opens the database of dsn. An error wraps waybill.ErrUnavailable if the
+	// database cannot be reached; any other error means that dsn is wrong, and may
+	// be an *Error with a hint.
 	Open func(ctx context.Context, dsn config.DSN, how Open) (Database, error)
-	// SchemaSQL returns what SchemaUp runs on an empty database, without one.
+	// SchemaSQL returns the SQL of SchemaUp for an empty database, without opening
+	// one.
 	SchemaSQL func(names Names) (string, error)
-	// Schema returns where the tables are that dsn names, in the database's words
-	// a schema. Nil means that its databases have none.
+	// Schema returns the schema (namespace) of the tables of dsn. Nil means that its
+	// databases have no schemas.
 	Schema func(dsn config.DSN) string
 }
 
-// Names are those of tables. Empty ones mean the default.
+// Names are the schema and the prefix of the tables. Empty ones mean the default.
 type Names struct {
 	Schema string // only with Driver.Schema
 	Prefix string
 }
 
-// Open says how a database is to be opened.
+// Open is how a Driver opens a database.
 type Open struct {
 	// Create allows to create the database if it does not exist.
 	Create bool
-	// Retention is how long the inbox remembers.
+	// Retention is how long inbox entries are kept.
 	Retention time.Duration
-	// IdleTimeout is how long a relay may be silent before what it has in hand is
-	// taken from it.
+	// IdleTimeout is how long a relay may be silent before the database ends its
+	// claims.
 	IdleTimeout time.Duration
-	// Connections is how many the command can use at once. Zero means that it
-	// needs no more than usual.
+	// Connections is how many connections the command can use at once. Zero means
+	// the driver's usual limit.
 	Connections int
 }
 
@@ -73,8 +74,8 @@ type Database interface {
 	inbox.Log
 	// Dispatcher returns a Dispatch for an outbox on the database.
 	Dispatcher(cfg outbox.Config) (Dispatch, error)
-	// Queue returns the queue that a queue:// DSN names, whichever database that
-	// DSN says it is in. Each call returns a receiver of its own.
+	// Queue returns the queue of a queue:// DSN in this database; the database option
+	// of the DSN is ignored. Each call returns a separate receiver.
 	Queue(dsn config.DSN) (Queue, error)
 	Close() error
 }
@@ -83,7 +84,7 @@ type Database interface {
 // transaction: all or none.
 type Dispatch func(ctx context.Context, msgs ...any) ([]waybill.MessageID, error)
 
-// A Queue is both ends of a transport that is a table.
+// A Queue is the publisher and the receiver of a transport that is a table.
 type Queue interface {
 	outbox.Publisher
 	waybill.Receiver

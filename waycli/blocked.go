@@ -122,8 +122,7 @@ With --json: {"released"}.`,
 	return cmd
 }
 
-// checkRelease takes the key out of args. One thing has to be selected, and one
-// only.
+// checkRelease takes the key out of args. Exactly one of the selections is allowed.
 func checkRelease(args []string, q *admin.BlockedQuery, all bool) error {
 	if len(args) == 1 && args[0] == "" {
 		return &Error{Usage, errors.New("the key is empty"), "a message without key is selected with --row"}

@@ -15,21 +15,22 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A Broker is what the commands need of one kind of broker. An error that wraps
-// waybill.ErrUnavailable says that it cannot be reached, any other that the DSN
-// is wrong; as an *Error it may say what to do.
+// A Broker opens transports of one kind of broker for the commands. An error wraps
+// waybill.ErrUnavailable if the broker cannot be reached; any other error means that
+// the DSN is wrong, and may be an *Error with a hint.
 type Broker struct {
-	// Publisher returns what a relay publishes through. It does not connect yet: a
-	// relay waits for its broker.
+	// Publisher returns the publisher for a relay. It does not connect yet: a relay
+	// waits for its broker.
 	Publisher func(t BrokerTransport) (Publisher, error)
-	// Receiver connects, and returns what a worker receives from.
+	// Receiver connects, and returns the receiver for a worker.
 	Receiver func(ctx context.Context, t BrokerTransport) (Receiver, error)
-	// Declare makes sure that what the DSNs name is there, and lists it by
-	// transport. With an error, a *TransportError, it lists what was done before.
+	// Declare declares the exchanges, queues and bindings of the DSNs, and lists them
+	// by transport. With an error, a *TransportError, it lists the transports that
+	// were completed before.
 	Declare func(ctx context.Context, ts []BrokerTransport) ([]Declared, error)
 }
 
-// A TransportError is what is wrong with one of several transports.
+// A TransportError is the error of one of several transports.
 type TransportError struct {
 	Transport string
 	Err       error
@@ -40,40 +41,41 @@ func (e *TransportError) Error() string { return fmt.Sprintf("transport %q: %v",
 // Unwrap returns Err.
 func (e *TransportError) Unwrap() error { return e.Err }
 
-// A BrokerTransport is a transport of the configuration, and how it is used.
+// A BrokerTransport is a transport of the configuration with its settings.
 type BrokerTransport struct {
 	Name string
 	DSN  config.DSN
-	// Client is what the connection is called at the broker.
+	// Client is the name of the connection at the broker.
 	Client string
-	// Routes is outbox.routes: what it returns empty is as in the DSN.
+	// Routes is outbox.routes: an empty result means the value of the DSN.
 	Routes func(name string) (exchange, routingKey string)
-	// KeyOf tells the partition key of a message that came without. It may be nil.
+	// KeyOf returns the partition key of a message that arrived without one. It may
+	// be nil.
 	KeyOf func(rec *waybill.Record) string
-	// Prefetch counts in place of the DSN's unless it is zero.
+	// Prefetch replaces the prefetch of the DSN unless it is zero.
 	Prefetch int
 	Log      *slog.Logger
 }
 
-// Declared is what a transport has at its broker, in words.
+// Declared lists the declared objects of a transport at its broker, for humans.
 type Declared struct {
 	Transport string   `json:"transport"`
 	Things    []string `json:"declared"`
 }
 
-// A Publisher is one end of a transport at a broker.
+// A Publisher publishes to a transport at a broker.
 type Publisher interface {
 	outbox.Publisher
 	io.Closer
 }
 
-// A Receiver is the other end.
+// A Receiver receives from a transport at a broker.
 type Receiver interface {
 	waybill.Receiver
 	io.Closer
 }
 
-// broker returns what opens the named transport at its broker.
+// broker returns the named transport and the Broker of its scheme.
 func (s *session) broker(name string) (Broker, BrokerTransport, error) {
 	t, err := s.transport(name)
 	if err != nil {
@@ -86,7 +88,7 @@ func (s *session) broker(name string) (Broker, BrokerTransport, error) {
 	return broker, BrokerTransport{Name: name, DSN: t.DSN, Client: s.app.Name + " " + name, Log: s.log}, nil
 }
 
-// transportSchemes lists what can be opened.
+// transportSchemes lists the schemes of transports that can be opened.
 func (s *session) transportSchemes() string {
 	schemes := append(slices.Sorted(maps.Keys(s.app.Brokers)), "queue")
 	for i := range schemes {
@@ -95,7 +97,7 @@ func (s *session) transportSchemes() string {
 	return strings.Join(schemes, ", ") + " in a database of: " + s.databases()
 }
 
-// brokerError says of which transport err is and where its DSN is written.
+// brokerError adds to err its transport and the place of its DSN.
 func (s *session) brokerError(name string, err error) error {
 	switch {
 	case err == nil:
@@ -173,8 +175,8 @@ func routesOf(routes map[string]config.Route) func(name string) config.Route {
 }
 
 // keyOf returns the partition key of the message that a record holds, as its
-// Go type has it. What cannot be decoded has none, and is the handler's matter;
-// so is a method that panics.
+// Go type has it. A body that cannot be decoded and a method that panics give an
+// empty key: the handler then fails.
 func keyOf(bus *waybill.Bus) func(*waybill.Record) string {
 	return func(rec *waybill.Record) (key string) {
 		defer func() {
@@ -193,7 +195,7 @@ func keyOf(bus *waybill.Bus) func(*waybill.Record) string {
 	}
 }
 
-// declareTransports declares what the DSNs of brokers name.
+// declareTransports declares the transports of brokers.
 func (s *session) declareTransports(ctx context.Context) ([]Declared, error) {
 	all := []Declared{}
 	for _, scheme := range slices.Sorted(maps.Keys(s.app.Brokers)) {

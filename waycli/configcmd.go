@@ -87,7 +87,7 @@ func (s *session) checkFences(cfg *config.Config) error {
 		}
 		to, err := broker.Publisher(transport)
 		if err != nil {
-			continue // it is no target of the outbox
+			continue // the outbox cannot publish to it
 		}
 		err = outbox.CheckFence(cfg.Outbox.IdleTimeout, cfg.Outbox.PublishDeadline, to)
 		hint := fencedBy(name, to)
@@ -98,7 +98,7 @@ func (s *session) checkFences(cfg *config.Config) error {
 	return nil
 }
 
-// notes says what is valid and still cannot work here.
+// notes lists valid settings that do not work with this binary.
 func (s *session) notes(cfg *config.Config) []string {
 	notes := []string{}
 	if _, ok := s.app.Databases[cfg.Database.Scheme]; !ok {
@@ -171,7 +171,7 @@ func (s *session) configShow() error {
 	return nil
 }
 
-// flatten lists the single values of v, by their dotted paths.
+// flatten lists the scalar values of v, by their dotted paths.
 func flatten(rows [][]any, at string, v any) [][]any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -192,7 +192,7 @@ func flatten(rows [][]any, at string, v any) [][]any {
 	return append(rows, []any{at, fmt.Sprint(v)})
 }
 
-// pathKey quotes a key as the configuration's own paths do.
+// pathKey quotes a key like the paths of package config.
 func pathKey(key string) string {
 	plain := func(r rune) bool {
 		return r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) || r == '_' || r == '-'

@@ -9,7 +9,7 @@ import (
 )
 
 // confirm asks, and returns an error unless the answer is yes. With --yes it
-// does not ask; where nobody can answer it refuses.
+// does not ask; without a terminal it refuses.
 func (s *session) confirm(ctx context.Context, question string) error {
 	if s.flags.yes {
 		return nil

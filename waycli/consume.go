@@ -17,7 +17,7 @@ import (
 	"github.com/waybill-go/waybill/worker"
 )
 
-// consumeFlags are those of consume.
+// consumeFlags are the flags of consume.
 type consumeFlags struct {
 	exec, handler                string
 	concurrency, prefetch, limit int
@@ -124,8 +124,8 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	return err
 }
 
-// usefulConnections bounds what handlers keep open: each uses one for moments,
-// and the server has not many.
+// usefulConnections bounds the connections of handlers: each handler uses one for a
+// short time, and the server's are few.
 const usefulConnections = 32
 
 func (s *session) checkConsume(transports []string, f consumeFlags) error {
@@ -204,7 +204,7 @@ func retryOf(r config.Retry) (waybill.Backoff, int) {
 		b.Jitter = -1
 	}
 	if r.MaxRetries == 0 {
-		b.Delay = r.MaxDelay // no retries: it waits the longest from the start
+		b.Delay = r.MaxDelay // no retries: the first delay is the longest
 	}
 	return b, max(r.MaxRetries, 1)
 }

@@ -18,7 +18,7 @@ func TestRetryOfKeepsWhatZeroMeans(t *testing.T) {
 			t.Errorf("After(%d) = %v, want %v: no jitter was asked for", n, got, want)
 		}
 	}
-	// No retries: the first failure waits the longest.
+	// No retries: the first failure has the longest delay.
 	b, _ = retryOf(config.Retry{MaxRetries: 0, Delay: time.Second, Multiplier: 3, MaxDelay: time.Minute})
 	if got := b.After(1, nil); got != time.Minute {
 		t.Errorf("After(1) = %v, want %v", got, time.Minute)

@@ -16,7 +16,7 @@ import (
 	"github.com/waybill-go/waybill/config"
 )
 
-// dispatchFlags are those of dispatch.
+// dispatchFlags are the flags of dispatch.
 type dispatchFlags struct {
 	key, id, to, bodyFile, from string
 	headers                     []string
@@ -69,7 +69,7 @@ With --json: one line per message, {"id", "name", "key", "transports"}.`,
 	return cmd
 }
 
-// checkDispatch refuses what contradicts itself.
+// checkDispatch refuses contradictory arguments.
 func checkDispatch(args []string, f dispatchFlags) error {
 	alone := f.key == "" && f.id == "" && f.bodyFile == "" && f.headers == nil && f.delay == 0
 	switch {
@@ -105,7 +105,7 @@ func (s *session) dispatchOne(ctx context.Context, f dispatchFlags, args []strin
 		return err
 	}
 	if err := d.checkName(m.Name); err != nil {
-		return refused(err) // before standard input is waited for
+		return refused(err) // before a wait for standard input
 	}
 	if m.Body, err = s.readBody(ctx, args[1:], f.bodyFile); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (s *session) dispatchOne(ctx context.Context, f dispatchFlags, args []strin
 	return d.commit(ctx, p)
 }
 
-// refused makes what is wrong with a message of the arguments a usage error.
+// refused turns an error of a message from the arguments into a usage error.
 func refused(err error) error {
 	if own := (*Error)(nil); errors.As(err, &own) {
 		return err
@@ -144,8 +144,8 @@ func parseHeaders(pairs []string) (map[string]string, error) {
 	return headers, nil
 }
 
-// maxRead bounds what is read of a body, so that the error about its size can
-// say by how much it is too large.
+// maxRead bounds the bytes read of a body; it is above the limit of a body, so that
+// the error can tell its size.
 const maxRead = 64 << 20
 
 func (s *session) readBody(ctx context.Context, args []string, file string) (json.RawMessage, error) {

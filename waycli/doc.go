@@ -1,13 +1,13 @@
 // Package waycli is the command line of waybill, for the stock binary and for
-// an application's own: [Main] runs the whole program, [New] returns the
-// commands to mount under a root command of the application's.
+// the binary of an application: [Main] runs the whole program, [New] returns the
+// commands to mount under a root command of the application.
 //
-// What opens databases and brokers is passed in with [App], so that a binary
-// compiles just those it uses. With [App.Bus] the binary has handlers, and consume
+// The drivers of databases and brokers are passed in with [App], so that a binary
+// compiles only the ones it uses. With [App.Bus] the binary has handlers, and consume
 // runs them; without, consume runs a command for each message.
 //
 // Results go to stdout, talk, progress and logs to stderr. Every command knows
 // --json: one JSON document on stdout (dispatch: one line per message), whose
-// fields are only ever added to, and one on stderr for an error. The exit code
-// says what happened, see [ExitCode].
+// fields are only ever added to, and one on stderr for an error. For the exit codes
+// see [ExitCode].
 package waycli

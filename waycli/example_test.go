@@ -16,8 +16,8 @@ type orderPlaced struct {
 
 func (orderPlaced) MessageName() string { return "order.placed" }
 
-// A binary with handlers of its own: `shop consume orders` runs them. A real
-// one has Databases, and its func main passes the context of WithSignals.
+// A binary with handlers: `shop consume orders` runs them. A real binary has
+// Databases, and its func main passes the context of WithSignals.
 func ExampleMain() {
 	app := waycli.App{
 		Name: "shop",

@@ -23,10 +23,10 @@ import (
 const exitUnrecoverable = 65
 
 const (
-	// markTimeout bounds the memory of an effect that has happened.
+	// markTimeout bounds the insertion of an inbox entry.
 	markTimeout = 5 * time.Second
-	// leftoverWait is how long a command's output is read after its end, when
-	// something it started holds it open.
+	// leftoverWait is how long a command's output is read after its end, when one of
+	// its child processes holds it open.
 	leftoverWait = time.Second
 )
 
@@ -43,7 +43,7 @@ type execHandler struct {
 	last       *lastActs
 }
 
-// newExecBus returns a bus on which x handles the messages of those names.
+// newExecBus returns a bus on which x handles the messages of names.
 func newExecBus(x *execHandler, names []string) (bus *waybill.Bus, err error) {
 	if x.handler == "" {
 		// A message routed to two transports is handled on both.
@@ -59,8 +59,8 @@ func newExecBus(x *execHandler, names []string) (bus *waybill.Bus, err error) {
 	return bus, nil
 }
 
-// handle runs the command, unless the inbox remembers that it has succeeded.
-// The inbox is written after the fact: at least once.
+// handle runs the command, unless the inbox has an entry of its success. The entry
+// is inserted after the command: at least once.
 func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 	env := waybill.EnvelopeFrom(ctx)
 	entry, err := inbox.EntryFor(x.handler, env, x.retention)
@@ -78,7 +78,7 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 	if err := x.run(ctx, env, m); err != nil {
 		return err
 	}
-	// It has happened, so it is remembered also when time is up.
+	// The effect has happened, so its entry is inserted also after ctx has ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
 	if err := x.log.Mark(ctx, entry); err != nil {
@@ -123,8 +123,8 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 	return fmt.Errorf("command: %w", err)
 }
 
-// headersOf returns the headers of env as environment variables. Two names
-// that become one variable: the one that sorts last counts.
+// headersOf returns the headers of env as environment variables. Of two names
+// that become one variable the one that sorts last counts.
 func headersOf(env *waybill.Envelope) []string {
 	headers := env.Headers()
 	if key, ok := waybill.Last[waybill.IdempotencyKey](env); ok {
@@ -143,7 +143,7 @@ func headersOf(env *waybill.Envelope) []string {
 	return vars
 }
 
-// variable is name in upper case with _ for what a shell does not take.
+// variable returns name in upper case with _ for characters that a shell refuses.
 func variable(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -156,8 +156,8 @@ func variable(name string) string {
 	}, name)
 }
 
-// commandOutput is where the stdout of commands goes: with --json, stdout is
-// ours alone.
+// commandOutput returns the writer for the stdout of commands: with --json, stdout
+// holds only the JSON of waycli.
 func (s *session) commandOutput() io.Writer {
 	if s.flags.json {
 		return s.stderr

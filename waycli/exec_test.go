@@ -18,7 +18,7 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 )
 
-// memoryLog is an inbox.Log, which fails with err.
+// memoryLog is an inbox.Log that fails with err if it is set.
 type memoryLog struct {
 	mu   sync.Mutex
 	seen map[inbox.Entry]bool // guarded by mu
@@ -41,7 +41,7 @@ func (l *memoryLog) Mark(ctx context.Context, e inbox.Entry) error {
 	return ctx.Err()
 }
 
-// A run is an execHandler and what it has written.
+// A run is an execHandler and its output.
 type execRun struct {
 	*execHandler
 	bus            *waybill.Bus
@@ -106,8 +106,8 @@ func TestExecFailsWhenTheInboxCannotRemember(t *testing.T) {
 }
 
 func TestExecRemembersAnEffectThatOutlastedItsContext(t *testing.T) {
-	// The context ends while the command, which has succeeded, is waited for:
-	// its effect has happened.
+	// The context ends during the wait for a command that has succeeded: its effect
+	// has happened.
 	ctx, cancel := context.WithCancel(t.Context())
 	r := newExecRun(t, "true")
 	r.execHandler.stdout = writerFunc(func([]byte) { cancel() })
@@ -154,7 +154,7 @@ func TestExecKillsTheProcessGroupWithItsContext(t *testing.T) {
 	if err := r.handle(ctx); !errors.Is(err, waybill.ErrLeaseLost) {
 		t.Errorf("handle = %v, want the cause of the context's end", err)
 	}
-	time.Sleep(1500 * time.Millisecond) // longer than what must not happen would take
+	time.Sleep(1500 * time.Millisecond) // longer than a leftover process would need
 	if _, err := os.Stat(filepath.Join(dir, "survived")); err == nil {
 		t.Error("a child of the command survived")
 	}

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// shellCommand returns command in a process group of its own: a Ctrl-C at the
-// terminal is for us alone, and the end of ctx kills all that it started.
+// shellCommand returns command in a separate process group: a Ctrl-C at the terminal
+// does not reach it, and the end of ctx kills it with its child processes.
 func shellCommand(ctx context.Context, command string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -14,7 +14,7 @@ type Kind int
 // The kinds of errors. The zero value is any other error.
 const (
 	Usage       Kind = iota + 1 // a wrong argument, flag or configuration
-	NotFound                    // what was asked for does not exist
+	NotFound                    // the requested item does not exist
 	Refused                     // it needs a confirmation, or another process is in the way
 	Partial                     // a part was done
 	Unavailable                 // a database or broker cannot be reached
@@ -22,7 +22,7 @@ const (
 	Interrupted                 // a signal came before it was done
 )
 
-// An Error is an error of a command, with what to do about it.
+// An Error is an error of a command, with a hint.
 type Error struct {
 	Kind Kind
 	Err  error
@@ -39,7 +39,7 @@ const exitInterrupted = 130
 // errInterrupted says that a signal ended a command that had more to do.
 var errInterrupted = errors.New("interrupted")
 
-// ExitCode returns the exit code for what Execute of the commands returned:
+// ExitCode returns the exit code for an error that Execute of the commands returned:
 //
 //	0    done
 //	1    another error

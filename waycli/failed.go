@@ -102,7 +102,7 @@ func (s *session) failedList(ctx context.Context, q admin.FailedQuery) error {
 	return nil
 }
 
-// failedShown is what failed show prints as JSON.
+// failedShown is the JSON output of failed show.
 type failedShown struct {
 	admin.FailedMessage
 	Headers json.RawMessage `json:"headers"`
@@ -173,7 +173,7 @@ func failedNumbers(args []string) ([]int64, error) {
 	return numbers, nil
 }
 
-// selectFailed returns the skipped messages that args or the flags of q name. A
+// selectFailed returns the skipped messages selected by args or the flags of q. A
 // number that is not one of them is an error.
 func (s *session) selectFailed(ctx context.Context, db Database, q admin.FailedQuery, args []string, all bool) ([]admin.FailedMessage, error) {
 	numbers, err := failedNumbers(args)
@@ -208,7 +208,7 @@ func (s *session) selectFailed(ctx context.Context, db Database, q admin.FailedQ
 }
 
 // inChunks calls do for the numbers of found, some at a time, so that each
-// transaction is short, and adds up what it returns.
+// transaction is short, and returns the sum of its results.
 func (s *session) inChunks(ctx context.Context, found []admin.FailedMessage, message, verb string, do func(ctx context.Context, numbers ...int64) (int, error)) (int, error) {
 	var done atomic.Int64
 	stop := s.showProgress(progress{message: message, verb: verb, done: func() int { return int(done.Load()) }})

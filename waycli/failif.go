@@ -30,7 +30,7 @@ type condition struct {
 	value                float64 // seconds for an age
 }
 
-// operators, those of two characters first.
+// operators, the two-character ones first.
 var operators = []string{">=", "<=", "==", "!=", ">", "<"}
 
 var conditionNames = []string{"pending", "oldest_age", "blocked", "delayed", "failed"}
@@ -99,7 +99,7 @@ func (c condition) holds(v float64) bool {
 	return v != c.value
 }
 
-// figuresOf returns what conditions compare.
+// figuresOf returns the figures that conditions compare.
 func figuresOf(stats []admin.OutboxStats) map[string]float64 {
 	f := map[string]float64{"pending": 0, "oldest_age": 0, "blocked": 0, "delayed": 0, "failed": 0}
 	for _, s := range stats {

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/nearest"
 )
 
-// flags are those of every command.
+// flags are the flags of every command.
 type flags struct {
 	config, database    string
 	json, yes, noColor  bool
@@ -56,7 +56,7 @@ func (d *duration) Set(s string) error {
 // Type implements pflag.Value.
 func (d *duration) Type() string { return "duration" }
 
-// flagError makes what is wrong with a flag a usage error.
+// flagError turns an error of a flag into a usage error.
 func flagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -71,8 +71,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return &Error{Usage, err, hint}
 }
 
-// finish makes wrong arguments of cmd and all below it usage errors, and leaves
-// the printing of errors to the caller.
+// finish turns argument errors of cmd and its subcommands into usage errors, and
+// leaves the printing of errors to the caller.
 func finish(cmd *cobra.Command) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	if check := cmd.Args; check != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxJSONLine   = 8 << 20 // a body of 1 MiB and its headers, however they are escaped
+	maxJSONLine   = 8 << 20 // room for an escaped body of 1 MiB and its headers
 	maxBatchBytes = 8 << 20 // of the bodies of one transaction
 )
 
@@ -99,7 +99,7 @@ func (s *session) notCommitted(file string, committed, last int, err error) erro
 	return s.stopped(file, committed, fmt.Errorf("%s: lines %d to %d %s: %w", nameOf(file), committed+1, last, what, err), hintOf(err, s.app.Name))
 }
 
-// stopped says what was done before err, and how to go on.
+// stopped adds to err the number of dispatched lines, and how to continue.
 func (s *session) stopped(file string, committed int, err error, hint string) error {
 	if committed == 0 {
 		var own *Error
@@ -131,7 +131,7 @@ func nameOf(file string) string {
 // jsonLines reads messages, one a line. Blank lines are passed over.
 type jsonLines struct {
 	in     *bufio.Scanner
-	number int // of the last line that was read
+	number int // of the last line read
 }
 
 func newJSONLines(r io.Reader) *jsonLines {
@@ -156,7 +156,7 @@ func (l *jsonLines) next() (message, error) {
 	return message{}, cmp.Or(err, io.EOF)
 }
 
-// parseMessage reads one line. Errors quote no values: they may be the body's.
+// parseMessage parses one line. Errors quote no values: these may be of the body.
 func parseMessage(line []byte) (message, error) {
 	var m message
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -185,9 +185,9 @@ func parseMessage(line []byte) (message, error) {
 	return m, checkFields(line)
 }
 
-// checkFields refuses what encoding/json lets pass and another reader would
-// understand otherwise: text that is not UTF-8, a field twice, a field in other
-// letters. The line is an object.
+// checkFields refuses input that encoding/json accepts and a different parser would
+// read differently: text that is not UTF-8, duplicate fields, field names in different
+// case. The line is an object.
 func checkFields(line []byte) error {
 	if !utf8.Valid(line) {
 		return errors.New("it is not UTF-8")

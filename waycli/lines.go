@@ -12,7 +12,7 @@ type lineWriter struct {
 	rest   []byte // a line that is not complete
 }
 
-// maxLine is where a line without an end is broken.
+// maxLine is the length at which a line without an end is broken.
 const maxLine = 64 << 10
 
 // Write implements io.Writer.
@@ -33,7 +33,7 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// flush passes on what has no line break at its end, with one.
+// flush passes on the last line if it is incomplete, with a line break.
 func (l *lineWriter) flush() {
 	if len(l.rest) > 0 {
 		_ = l.pass(append(l.rest, '\n')) // it is lost, as its command is

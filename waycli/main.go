@@ -63,13 +63,13 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 	return root
 }
 
-// cli is what the commands share.
+// cli is the state that the commands share.
 type cli struct {
 	app   App
 	flags flags
 }
 
-// run makes a RunE of fn, which is given a session for the time it runs.
+// run makes a RunE of fn, which gets a session for the time it runs.
 func (c *cli) run(fn func(ctx context.Context, s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := c.newSession(cmd)
@@ -80,7 +80,7 @@ func (c *cli) run(fn func(ctx context.Context, s *session, args []string) error)
 		if closing := s.close(); closing != nil {
 			return errors.Join(err, closing)
 		}
-		var own *Error // may say how much was done before the interrupt
+		var own *Error // may tell how much was done before the interrupt
 		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil && !errors.As(err, &own) {
 			return errInterrupted
 		}

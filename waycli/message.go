@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A message is one to dispatch, as a line of JSON Lines has it.
+// A message is a message to dispatch, in the form of a line of JSON Lines.
 type message struct {
 	Name    string            `json:"name"`
 	Key     string            `json:"key"`
@@ -22,8 +22,7 @@ type message struct {
 	Delay   string            `json:"delay"`
 }
 
-// A prepared is a message that has passed every check that can be made before its
-// transaction.
+// A prepared is a message that has passed all checks before its transaction.
 type prepared struct {
 	env        *waybill.Envelope
 	id         waybill.MessageID
@@ -151,8 +150,8 @@ func (d *dispatcher) stamps(m message) (stamps []waybill.Stamp, id waybill.Messa
 	return stamps, id, nil
 }
 
-// keyOf returns the partition key. Where the name has a Go type, the body must
-// decode into it, and its own key counts unless another is given.
+// keyOf returns the partition key. If the name has a Go type, the body must decode
+// into it, and its PartitionKey is used unless m has a key.
 func (d *dispatcher) keyOf(m message) (string, error) {
 	if !d.decodes {
 		return m.Key, nil
@@ -167,8 +166,8 @@ func (d *dispatcher) keyOf(m message) (string, error) {
 	return m.Key, nil
 }
 
-// route returns the transports of name and refuses those that nobody could
-// take the message from.
+// route returns the transports of name. A transport inside the process (sync, memory)
+// is an error, because no other process can receive from it.
 func (d *dispatcher) route(name string) ([]string, error) {
 	cfg := d.s.cfg
 	to := waybill.Routes(cfg.Routing).For(name)

@@ -77,7 +77,7 @@ func (s *session) outboxList(ctx context.Context, q admin.OutboxQuery) error {
 	return nil
 }
 
-// upTo lists up to limit things, and says whether there are more. Zero means all.
+// upTo lists up to limit items, and reports whether there are more. Zero means all.
 func upTo[T any](limit int, list func(limit int) ([]T, error)) (found []T, more bool, err error) {
 	ask := limit
 	if limit > 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/waybill-go/waybill/config"
 )
 
-// An output is stdout. It remembers the first error, so that a full disk is
-// not taken for success.
+// An output is stdout. It keeps the first error, so that a full disk is not taken
+// for success.
 type output struct {
 	mu  sync.Mutex
 	w   io.Writer // guarded by mu
@@ -65,8 +65,8 @@ func (o *output) table(header []string, rows [][]any) {
 	_ = w.Flush() // o has the error
 }
 
-// plain returns s so that a terminal shows it and obeys nothing in it: keys and
-// errors come from anywhere.
+// plain returns s, quoted if it has unprintable characters: keys and errors are
+// untrusted, and must not control the terminal.
 func plain(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
 		return strconv.Quote(s)
@@ -91,7 +91,7 @@ func short(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// count returns n with thousands apart.
+// count returns n with thousands separators.
 func count(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {

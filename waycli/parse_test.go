@@ -62,7 +62,7 @@ func FuzzParseMessage(f *testing.F) {
 			return
 		}
 		if m.Body != nil && (!json.Valid(m.Body) || !bytes.Contains(line, m.Body)) {
-			t.Errorf("body %q is not what the line says: %q", m.Body, line)
+			t.Errorf("body %q differs from the body in the line: %q", m.Body, line)
 		}
 	})
 }

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// A progress is what a long command shows while it runs.
+// A progress is the status of a long command while it runs.
 type progress struct {
 	message string          // of the log: "relaying"
-	verb    string          // of what is done: "published"
+	verb    string          // of the items counted by done: "published"
 	done    func() int      // how many, since the start
 	figures func() []figure // further ones; may take its time
 }
@@ -72,7 +72,7 @@ func (s *session) showProgress(p progress) (stop func()) {
 	})
 }
 
-// statusLine is such as "1,204 published, 310/s, 12 pending, 0 blocked".
+// statusLine returns a line such as "1,204 published, 310/s, 12 pending, 0 blocked".
 func statusLine(figures []figure) string {
 	parts := make([]string, len(figures))
 	for i, f := range figures {

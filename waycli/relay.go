@@ -16,7 +16,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// relayFlags are those of relay.
+// relayFlags are the flags of relay.
 type relayFlags struct {
 	drain, standby bool
 	workers        int
@@ -92,7 +92,7 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 		}
 	}
 	if !cfg.Standby {
-		// Held to the end, so that no other process comes between two transports.
+		// Held to the end, so that no other process takes the lock between transports.
 		release, err := db.Lead(ctx)
 		if err != nil {
 			return err
@@ -122,7 +122,7 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, transports, counts, reason))
 }
 
-// policies returns what the configuration says of each message.
+// policies returns the configured policy of each message name.
 func policies(cfg config.Outbox) func(name string) outbox.Policy {
 	route := routesOf(cfg.Routes)
 	return func(name string) outbox.Policy {
@@ -132,12 +132,12 @@ func policies(cfg config.Outbox) func(name string) outbox.Policy {
 
 const (
 	maxWorkers = 64
-	// connectionsBesides is how many a command needs besides those of its workers:
-	// for reports, counts and what is looked up.
+	// connectionsBesides is how many connections a command needs in addition to its
+	// workers': for reports, counts and lookups.
 	connectionsBesides = 4
 )
 
-// fencedBy names the settings that outbox.NewRelay weighs against each other.
+// fencedBy names the settings that outbox.CheckFence compares.
 func fencedBy(transport string, to outbox.Publisher) string {
 	hint := "set outbox.idle_timeout or outbox.publish_deadline"
 	if _, beats := to.(outbox.HeartbeatPublisher); beats {
@@ -146,8 +146,8 @@ func fencedBy(transport string, to outbox.Publisher) string {
 	return hint
 }
 
-// leftIn counts what waits in transports. It knows nothing when the database does
-// not answer: the relay says so.
+// leftIn counts the pending rows of transports. It returns nil when the database does
+// not answer: the relay logs that.
 func leftIn(ctx context.Context, db Database, transports []string) []figure {
 	var sum outbox.Left
 	for _, transport := range transports {
@@ -180,7 +180,7 @@ func (s *session) relayed() ([]string, error) {
 	return transports, nil
 }
 
-// runAll runs all of fns until each has returned. An error ends the others.
+// runAll runs fns until each has returned. An error of one cancels the rest.
 func runAll(ctx context.Context, fns ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -199,7 +199,7 @@ func runAll(ctx context.Context, fns ...func(context.Context) error) error {
 	return failure
 }
 
-// transportResult is what a relay did for one transport, and what is left.
+// transportResult is the counts of a relay for one transport, and of the rows left.
 type transportResult struct {
 	Transport   string `json:"transport"`
 	Published   int    `json:"published"`

@@ -12,15 +12,15 @@ import (
 	"github.com/waybill-go/waybill/internal/nearest"
 )
 
-// A complaint is one line of an error, and what to do about it.
+// A complaint is one line of an error, with its hint.
 type complaint struct {
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
 }
 
-// PrintError prints what Execute of the commands returned: a line for each
-// thing that is wrong, with what to do about it, or one JSON object. Name is
-// that of the program. Main calls it.
+// PrintError prints an error that Execute of the commands returned: a line for each
+// problem, with its hint, or one JSON object. Name is the name of the program. Main
+// calls it.
 func PrintError(w io.Writer, name string, err error, asJSON bool) {
 	all := complaints(err, name)
 	if asJSON {
@@ -40,7 +40,7 @@ func PrintError(w io.Writer, name string, err error, asJSON bool) {
 	}
 }
 
-// complaints lists what is wrong. The errors of a configuration come one by one.
+// complaints lists the problems in err: each error of a configuration is one.
 func complaints(err error, name string) []complaint {
 	if several, ok := err.(interface{ Unwrap() []error }); ok && invalidConfig(several.Unwrap()) {
 		var all []complaint
@@ -71,7 +71,7 @@ func invalidConfig(errs []error) bool {
 	return len(errs) > 0
 }
 
-// hintOf returns what to do about err, or nothing.
+// hintOf returns the hint of err, or an empty one.
 func hintOf(err error, name string) string {
 	var (
 		own     *Error

@@ -109,8 +109,8 @@ func (s *session) schemaUp(ctx context.Context, transports bool) error {
 	return err
 }
 
-// addTransports makes the transports known to the outbox, so that other
-// programs can dispatch to them at once.
+// addTransports registers the transports with the outbox, so that other programs can
+// dispatch to them at once.
 func (s *session) addTransports(db Database) error {
 	out := outboxOf(s.cfg)
 	if len(out.Transports) == 0 {
@@ -141,8 +141,8 @@ func (s *session) schemaStatus(ctx context.Context) error {
 	return nil
 }
 
-// printStatus prints what became of the tables, and of the transports unless
-// they are nil.
+// printStatus prints the state of the tables, and of the transports unless they are
+// nil.
 func (s *session) printStatus(status admin.SchemaStatus, transports []Declared) {
 	if s.flags.json {
 		var all any = status

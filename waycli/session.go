@@ -19,8 +19,8 @@ import (
 	"github.com/waybill-go/waybill/config"
 )
 
-// A session is one command that runs: its streams, its configuration and the
-// databases it has opened. It belongs to the command's goroutine.
+// A session is one run of a command: its streams, its configuration and the databases
+// it has opened. It belongs to the command's goroutine.
 type session struct {
 	app    App
 	flags  flags
@@ -33,7 +33,7 @@ type session struct {
 	opened   map[string]Database // by DSN
 	closers  []io.Closer         // ends of transports at brokers
 	need     int                 // connections, see Open
-	handlers *waybill.Bus        // what App.Bus returned
+	handlers *waybill.Bus        // result of App.Bus
 }
 
 func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
@@ -47,7 +47,7 @@ func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
 	return s, err
 }
 
-// close closes what was opened and reports what could not be printed.
+// close closes the databases and brokers, and reports a failed write to stdout.
 func (s *session) close() error {
 	errs := []error{s.stdout.failure()}
 	for _, c := range s.closers {
@@ -59,7 +59,7 @@ func (s *session) close() error {
 	return errors.Join(errs...)
 }
 
-// say prints a line for the reader.
+// say prints a line to stderr.
 func (s *session) say(format string, args ...any) { fmt.Fprintf(s.stderr, format+"\n", args...) }
 
 // config returns the configuration, with --database in it.
@@ -109,7 +109,7 @@ func (s *session) database(ctx context.Context) (Database, error) {
 	return s.open(ctx, cfg.Database, s.origin())
 }
 
-// origin says where the configured database is written.
+// origin returns the place of the configured database.
 func (s *session) origin() string {
 	if s.flags.database != "" {
 		return "--database"
@@ -121,8 +121,7 @@ func (s *session) origin() string {
 	return origin
 }
 
-// open opens a database, once for each DSN. Origin says where the DSN is
-// written.
+// open opens a database, once for each DSN. Origin is the place of the DSN.
 func (s *session) open(ctx context.Context, dsn config.DSN, origin string) (Database, error) {
 	if db, ok := s.opened[dsn.Reveal()]; ok {
 		return db, nil
@@ -142,7 +141,7 @@ func (s *session) open(ctx context.Context, dsn config.DSN, origin string) (Data
 	return db, err
 }
 
-// openAny opens a database whatever its tables are.
+// openAny opens a database without a check of its tables.
 func (s *session) openAny(ctx context.Context, dsn config.DSN, origin string, create bool) (Database, error) {
 	driver, err := s.driver(dsn)
 	if err != nil {
@@ -165,8 +164,7 @@ func (s *session) openAny(ctx context.Context, dsn config.DSN, origin string, cr
 	return db, nil
 }
 
-// adviceIn is what err says to do, or otherwise what to ask of something that
-// cannot be reached.
+// adviceIn returns the hint of err, or otherwise if err is an outage without one.
 func adviceIn(err error, otherwise string) string {
 	if own := (*Error)(nil); errors.As(err, &own) && own.Hint != "" {
 		return own.Hint
@@ -190,7 +188,7 @@ func (s *session) databases() string {
 	return strings.Join(slices.Sorted(maps.Keys(s.app.Databases)), ", ")
 }
 
-// schemaProblem is an error unless this version can work with the tables.
+// schemaProblem returns an error unless this version can work with the tables.
 func (s *session) schemaProblem(status admin.SchemaStatus) error {
 	if status.Err() == nil {
 		return nil
@@ -205,8 +203,8 @@ func (s *session) schemaProblem(status admin.SchemaStatus) error {
 	return &Error{Usage, fmt.Errorf("the tables of %s have version %d, this %s knows up to %d", status.Database, status.Version, s.app.Name, status.Wanted+1), "use a newer " + s.app.Name}
 }
 
-// bus returns the application's handlers. Registrations panic with an error
-// that says which type or name is wrong; that is told without a stack.
+// bus returns the application's handlers. A panic of a registration with an error is
+// returned as that error, without a stack.
 func (s *session) bus(ctx context.Context) (bus *waybill.Bus, err error) {
 	if s.handlers != nil {
 		return s.handlers, nil

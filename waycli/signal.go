@@ -10,7 +10,7 @@ import (
 
 // WithSignals returns a context that ends with the first SIGINT or SIGTERM, so
 // that the command stops in order. The second ends the process with exit code
-// 130. It is for func main; stop gives the signals back.
+// 130. It is for func main; stop restores the default handling of the signals.
 func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	last := &lastActs{}
@@ -40,8 +40,8 @@ func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 	})
 }
 
-// lastActs are what is still to be done when a second signal ends the process:
-// killing commands, which would outlive it. A nil *lastActs has none.
+// lastActs are the functions to call before a second signal ends the process: they
+// kill commands, which would outlive it. A nil *lastActs has none.
 type lastActs struct {
 	mu   sync.Mutex
 	acts map[*func()]bool
@@ -54,8 +54,8 @@ func lastActsOf(ctx context.Context) *lastActs {
 	return l
 }
 
-// during makes act one of them until forget is called, from a successful start
-// on.
+// during calls start, and adds act to the last acts until forget is called, unless
+// start fails.
 func (l *lastActs) during(start func() error, act func()) (forget func(), err error) {
 	if l == nil {
 		return func() {}, start()
@@ -76,7 +76,7 @@ func (l *lastActs) during(start func() error, act func()) (forget func(), err er
 	}, nil
 }
 
-// run does them. Nothing starts any more.
+// run calls the last acts. After it, during blocks.
 func (l *lastActs) run() {
 	l.mu.Lock() // for good: the process ends
 	for act := range l.acts {

@@ -94,8 +94,8 @@ func (s *session) relayTable(relays []admin.Relay) {
 	s.stdout.table([]string{"TRANSPORT", "HOST", "PID", "UP", "STATE"}, rows)
 }
 
-// silence is how old the last report of a relay that works cannot be: it
-// reports every few seconds.
+// silence is the age of a relay's last report from which on it counts as silent: a
+// working relay reports every few seconds.
 const silence = 20 * time.Second
 
 func relayState(r admin.Relay) string {

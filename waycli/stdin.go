@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// A cancelReader is a standard input whose Read does not outlast ctx. A read
-// that is given up ends with the process: nothing can interrupt it.
+// A cancelReader is a standard input whose Read does not outlast ctx. An abandoned
+// read ends with the process: it cannot be interrupted.
 type cancelReader struct {
 	ctx context.Context
 	r   io.Reader
@@ -18,7 +18,7 @@ func (c cancelReader) Read(p []byte) (int, error) {
 		n   int
 		err error
 	}
-	own := make([]byte, len(p)) // a read that is given up must not write to p
+	own := make([]byte, len(p)) // an abandoned read must not write to p
 	done := make(chan result, 1)
 	go func() {
 		n, err := c.r.Read(own)

@@ -47,7 +47,7 @@ func transportNames(cfg *config.Config) []string {
 	return slices.Sorted(maps.Keys(cfg.Transports))
 }
 
-// queue opens the named transport, which is one without a broker.
+// queue opens the named transport, which must have no broker.
 func (s *session) queue(ctx context.Context, name string) (Queue, error) {
 	t, err := s.transport(name)
 	if err != nil {

@@ -35,12 +35,12 @@ func Config(dsn config.DSN) (*mysql.Config, error) {
 	cfg.Timeout = dsn.Duration("connect_timeout", defaultTimeout)
 	cfg.InterpolateParams = true // a statement is one round trip
 	cfg.ConnectionAttributes = "program_name:waybill"
-	cfg.Logger = &mysql.NopLogger{} // what matters is in the errors
+	cfg.Logger = &mysql.NopLogger{} // the errors hold all relevant text
 	return cfg, encrypt(cfg, dsn)
 }
 
-// encrypt sets what the options tls and tls_ca ask for. The words mean what
-// sslmode's mean to PostgreSQL.
+// encrypt sets TLS according to the options tls and tls_ca. The values have the
+// meaning of PostgreSQL's sslmode.
 func encrypt(cfg *mysql.Config, dsn config.DSN) error {
 	mode, file := dsn.Enum("tls", "prefer"), dsn.Text("tls_ca", "")
 	if file != "" && mode != "verify-full" {

@@ -16,8 +16,7 @@ import (
 	"github.com/waybill-go/waybill/waycli"
 )
 
-// explain says in one line what kept dsn from being opened, and what to do about
-// it.
+// explain returns the error of opening dsn in one line, with a hint.
 func explain(dsn config.DSN, err error) error {
 	e := &waycli.Error{Kind: waycli.Usage, Err: errors.New(words(err))}
 	if unavailable(err) {
@@ -62,8 +61,7 @@ func unavailable(err error) bool {
 		errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// words returns the words of the server or the network, without the client's
-// around them.
+// words returns the text of the server or the network, without the client's prefix.
 func words(err error) string {
 	var (
 		server    *mysql.MySQLError

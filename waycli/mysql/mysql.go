@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// Driver returns what opens mysql:// and mariadb:// DSNs.
+// Driver returns the driver of mysql:// and mariadb:// DSNs.
 func Driver() waycli.Driver {
 	return waycli.Driver{Open: open, SchemaSQL: schemaSQL, Schema: func(dsn config.DSN) string { return dsn.Path }}
 }
@@ -47,8 +47,8 @@ func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database
 	return database{db}, nil
 }
 
-// Open opens what a mysql:// DSN names, with its prefix unless cfg has one, and
-// connects once to see that it is there. Errors are a user's to read.
+// Open opens the database of a mysql:// DSN, with its prefix unless cfg has one, and
+// connects once as a check. Errors are written for users.
 func Open(ctx context.Context, dsn config.DSN, cfg waymysql.Config) (*waymysql.DB, error) {
 	to, err := Config(dsn)
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// certificate writes one for 127.0.0.1 that signs itself, and its key, where a
-// server that runs as another user can read them.
+// certificate writes a self-signed certificate for 127.0.0.1 and its key to a place
+// that a server of another user can read.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

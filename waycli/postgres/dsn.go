@@ -16,7 +16,7 @@ import (
 
 const (
 	defaultTimeout = 10 * time.Second
-	// usualConnections is what one process may open unless it can use more.
+	// usualConnections is the connection limit of a process unless it can use more.
 	usualConnections = 10
 )
 
@@ -66,7 +66,7 @@ func connString(dsn config.DSN, connections int) (string, error) {
 		u.User = url.User(dsn.User)
 	}
 	if _, _, err := net.SplitHostPort(dsn.Host); err != nil {
-		u.Host += ":5432" // or that of the environment would count
+		u.Host += ":5432" // or the environment's port would be used
 	}
 	return u.String(), nil
 }

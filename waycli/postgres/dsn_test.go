@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/waycli/postgres"
 )
 
-// What the environment says of another server must not leak into a DSN.
+// The environment's settings of another server must not leak into a DSN.
 func TestConnStringSaysAllThatTheDSNSays(t *testing.T) {
 	for name, value := range map[string]string{"PGHOST": "other", "PGPORT": "1", "PGDATABASE": "other", "PGSSLMODE": "disable", "PGCONNECT_TIMEOUT": "1"} {
 		t.Setenv(name, value)

@@ -15,8 +15,7 @@ import (
 	"github.com/waybill-go/waybill/waycli"
 )
 
-// explain says in one line what kept dsn from being opened, and what to do about
-// it.
+// explain returns the error of opening dsn in one line, with a hint.
 func explain(dsn config.DSN, err error) error {
 	e := &waycli.Error{Kind: waycli.Usage, Err: errors.New(words(err))}
 	if errors.Is(err, waybill.ErrUnavailable) {
@@ -36,8 +35,8 @@ func explain(dsn config.DSN, err error) error {
 	return e
 }
 
-// words returns the words of the server or the network. The client's own have a
-// line for each address and try, and often say the same thing twice.
+// words returns the text of the server or the network. The client's text has a line
+// for each address and try, often a repeated one.
 func words(err error) string {
 	var (
 		server    *pgconn.PgError

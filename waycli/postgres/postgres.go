@@ -13,12 +13,12 @@ import (
 	"github.com/waybill-go/waybill/waypg"
 )
 
-// Driver returns what opens postgres:// DSNs.
+// Driver returns the driver of postgres:// DSNs.
 func Driver() waycli.Driver {
 	return waycli.Driver{Open: open, SchemaSQL: schemaSQL, Schema: func(dsn config.DSN) string { return dsn.Text("schema", "") }}
 }
 
-// schemaSQL takes the names that a DSN takes.
+// schemaSQL accepts the same names as a DSN.
 func schemaSQL(names waycli.Names) (string, error) {
 	if names.Schema != "" {
 		if _, err := config.ParseDSN("postgres://localhost/?schema=" + url.PathEscape(names.Schema)); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/waybill-go/waybill/waycli"
 )
 
-// Broker returns what opens amqp:// and amqps:// DSNs.
+// Broker returns the broker of amqp:// and amqps:// DSNs.
 func Broker() waycli.Broker {
 	return waycli.Broker{Publisher: publisher, Receiver: receiver, Declare: declare}
 }
@@ -42,7 +42,7 @@ func receiver(ctx context.Context, t waycli.BrokerTransport) (waycli.Receiver, e
 		return nil, &waycli.Error{Kind: waycli.Usage, Err: errors.New("its DSN names no queue to consume"), Hint: "add the option queue"}
 	}
 	// A broker that cannot be reached at the start is more likely a mistake than
-	// an outage. Whether the queue is there, receiving shows.
+	// an outage. A missing queue is an error of Receive.
 	reach := cfg
 	reach.Exchange, reach.Queue, reach.Bindings = "", "", nil
 	if err := wayamqp.Check(ctx, reach); err != nil {
@@ -51,7 +51,7 @@ func receiver(ctx context.Context, t waycli.BrokerTransport) (waycli.Receiver, e
 	return wayamqp.NewConsumer(cfg)
 }
 
-// declare declares all exchanges first: a binding may name that of another
+// declare declares all exchanges first: a binding may name an exchange of another
 // transport.
 func declare(ctx context.Context, ts []waycli.BrokerTransport) ([]waycli.Declared, error) {
 	all := make([]waycli.Declared, len(ts))
@@ -138,7 +138,8 @@ func address(dsn config.DSN) string {
 	return u.String()
 }
 
-// explain says what to do about a certificate that is not trusted.
+// explain adds a hint to the error of an untrusted certificate, and to an error that
+// is no outage.
 func explain(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	if errors.As(err, &untrusted) {

@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/waycli"
 )
 
-// secure returns how an amqps DSN is to be connected to. The server's
-// certificate is verified in any case.
+// secure returns the TLS configuration of an amqps DSN. The server's certificate is
+// always verified.
 func secure(dsn config.DSN) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: dsn.Text("server_name", "")}
 	if ca := dsn.Text("ca", ""); ca != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
-// Driver returns what opens sqlite:// DSNs.
+// Driver returns the driver of sqlite:// DSNs.
 func Driver() waycli.Driver {
 	return waycli.Driver{Open: open, SchemaSQL: func(names waycli.Names) (string, error) { return waysqlite.SchemaSQL(names.Prefix) }}
 }
