@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// checkText refuses whatever could be read in two ways. After it, an @ can
-// only stand between user and host: a password with a bare @, /, ? or # in it
-// would otherwise end up in the host, the path or an option, and be printed.
-// It therefore names no part of the text.
+// checkText refuses ambiguous text. After it, an @ can only stand between user and
+// host: a password with a bare @, /, ? or # in it would otherwise end up in the host,
+// the path or an option, and be printed. Its errors therefore quote no part of the
+// text.
 func checkText(rest string) error {
 	at := strings.IndexByte(rest, '@')
 	query := strings.IndexByte(rest, '?')
@@ -35,7 +35,7 @@ func checkText(rest string) error {
 	return nil
 }
 
-// decode undoes percent encoding. It refuses what would not print as text.
+// decode decodes percent encoding. It refuses text that is not printable.
 func decode(raw string) (string, bool) {
 	s, ok := unescape(raw)
 	return s, ok && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
@@ -92,7 +92,7 @@ func (d *DSN) parseServer(address string, spec scheme) error {
 			return problem("a control character in the user", "")
 		}
 		if hasPassword {
-			secret, _ := unescape(password) // any bytes will do
+			secret, _ := unescape(password) // any bytes are allowed
 			d.password = &secret
 		} else if spec.token && user != "" {
 			return problem("a user without a password", "a token is a password: write "+d.Scheme+"://:TOKEN@host")
@@ -105,8 +105,8 @@ func (d *DSN) parseServer(address string, spec scheme) error {
 	return d.parsePath(path, spec)
 }
 
-// checkHosts names neither host nor port: in user:password without a host, the
-// port is the password.
+// checkHosts checks the hosts. Its errors quote neither host nor port: in
+// user:password without a host, the port is the password.
 func checkHosts(hosts string, many bool) error {
 	if hosts == "" {
 		return problem("no host", "")

@@ -6,11 +6,11 @@ import (
 )
 
 // A Config is the content of waybill.yaml, complete with defaults. Load and
-// Parse return valid ones only; who builds one in code calls Validate.
+// Parse return valid ones only; a Config built in code needs Validate.
 type Config struct {
 	// Database holds the outbox, the inbox, queues and failures.
 	Database DSN
-	// Transports are the places to send to and receive from, by name.
+	// Transports are the transports to send to and receive from, by name.
 	Transports map[string]Transport
 	Outbox     Outbox
 	// Routing maps a message name, "prefix.*" or "*" to the names of the
@@ -25,7 +25,7 @@ type Config struct {
 	origins map[string]string
 }
 
-// A Transport is a named place to send to and receive from.
+// A Transport is a named queue, exchange or topic to send to or receive from.
 type Transport struct {
 	DSN   DSN
 	Retry Retry
@@ -33,9 +33,9 @@ type Transport struct {
 	FailureTransport string
 }
 
-// A Retry says when a failed message is tried again: after
-// min(MaxDelay, Delay * Multiplier^n), give or take the share Jitter of it, up
-// to MaxRetries (at most 10000) times. Zero MaxRetries means never.
+// A Retry is the delay before a failed message is handled again:
+// min(MaxDelay, Delay * Multiplier^n), give or take the share Jitter of it. After
+// MaxRetries (0 to 10000) retries every further delay is MaxDelay.
 type Retry struct {
 	MaxRetries int
 	Delay      time.Duration
@@ -44,7 +44,7 @@ type Retry struct {
 	Jitter     float64
 }
 
-// An Outbox says how the relay works.
+// An Outbox is the configuration of the outbox and its relay.
 type Outbox struct {
 	// To is the transport of messages without a route. Empty means the only
 	// one: see OutboxTransport.
@@ -52,15 +52,15 @@ type Outbox struct {
 	Ordering    Ordering
 	OnExhausted OnExhausted
 	Retry       OutboxRetry
-	// IdleTimeout is how long a relay may be silent before the database takes
-	// from it what it has in hand. (A SQLite file has one relay, and waits.)
+	// IdleTimeout is how long a relay may be silent before the database ends its
+	// claims. (A SQLite file has one relay, and waits.)
 	IdleTimeout time.Duration
 	// PublishDeadline is how long publishing one batch may take, confirmations
 	// included. IdleTimeout must exceed it by three heartbeats of the broker and
 	// 2 s: the relay checks that.
 	PublishDeadline time.Duration
-	// Routes says for a message name, "prefix.*" or "*" where brokers take it,
-	// in place of what the DSN says.
+	// Routes maps a message name, "prefix.*" or "*" to its exchange and routing key
+	// at brokers, instead of those of the DSN.
 	Routes map[string]Route
 }
 
@@ -69,27 +69,26 @@ type OutboxRetry struct {
 	MaxAttempts int
 }
 
-// A Route overrides where a broker takes a message, and what becomes of it when it
-// is refused too often. What is empty stays as the DSN of the transport and
-// Outbox have it.
+// A Route overrides exchange and routing key of a message, and its policy after too
+// many refusals. Empty fields mean the values of the transport's DSN and of Outbox.
 type Route struct {
 	Exchange    string
 	RoutingKey  string
 	OnExhausted OnExhausted
 }
 
-// Ordering says how many messages of one key may be unconfirmed at a time.
+// Ordering is how many messages of one key may be unconfirmed at a time.
 type Ordering string
 
 const (
-	// Strict is one. A broker that refuses a message cannot change the order.
+	// Strict means one. A broker that refuses a message cannot change the order.
 	Strict Ordering = "strict"
-	// Pipelined is any number: see outbox.RelayConfig.
+	// Pipelined means any number: see outbox.RelayConfig.
 	Pipelined Ordering = "pipelined"
 )
 
-// OnExhausted says what becomes of a key whose head was tried MaxAttempts
-// times: see outbox.Policy.
+// OnExhausted is the policy for a key whose head was refused MaxAttempts times: see
+// outbox.Policy.
 type OnExhausted string
 
 const (
@@ -101,7 +100,7 @@ const (
 // A Message has no settings yet.
 type Message struct{}
 
-// An Inbox says how long handled messages are remembered.
+// An Inbox is the configuration of the inbox.
 type Inbox struct {
 	Retention time.Duration
 }
@@ -129,7 +128,7 @@ func defaults() *Config {
 	}
 }
 
-// Origins says where each single value came from, by dotted path: a line
+// Origins returns the origin of each single value, by dotted path: a line
 // ("waybill.yaml:7"), "default", "environment NAME" or "file PATH". A value
 // put together from several names them all, separated by commas.
 func (c *Config) Origins() map[string]string { return maps.Clone(c.origins) }

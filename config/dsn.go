@@ -11,7 +11,7 @@ import (
 // makes one; the zero value names nothing. It is a value: copies are
 // independent, and it may be read concurrently.
 //
-// A DSN prints itself without its password, whatever prints it.
+// A DSN prints itself without its password, by every printer.
 type DSN struct {
 	// Scheme is the canonical name: postgres for postgresql, mysql for
 	// mariadb, and never with the prefix "ordered-".
@@ -36,7 +36,7 @@ type DSN struct {
 
 // ParseDSN parses a connection string. The grammar and the options of each
 // scheme are in docs/config.md. An error is an *Error, or several joined, and
-// never holds what may be part of a password, however malformed s is.
+// never holds text that may be part of a password, however malformed s is.
 func ParseDSN(s string) (DSN, error) {
 	d, err := parseDSN(s)
 	if err != nil {

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// An Error is one thing that is wrong with a DSN or a configuration. Where
-// several are wrong the errors are joined: find them by errors.As, or as the
-// lines of the text.
+// An Error is one mistake in a DSN or a configuration. Several are joined: find them
+// by errors.As, or as the lines of the text.
 type Error struct {
-	// File is the name of the file, empty where none is at fault.
+	// File is the name of the file, empty without one.
 	File string
 	// Line counts from 1. Zero means that no line is known.
 	Line int
@@ -20,7 +19,7 @@ type Error struct {
 	// Value is the text at fault as it was written, before expansion. It is
 	// empty where it could hold a credential.
 	Value string
-	// Problem says what is wrong, Hint what to do about it (may be empty).
+	// Problem is the mistake, Hint its remedy (may be empty).
 	Problem, Hint string
 
 	cause error
@@ -64,11 +63,11 @@ func unwrapAll(err error) []*Error {
 	return all
 }
 
-// mask stands where a credential or something that may hold one was.
+// mask replaces text that is or may hold a credential.
 const mask = "***"
 
-// safe returns a word for use in an error. What looks like a DSN in the wrong
-// place may hold a password and becomes the mask; what is long is cut.
+// safe returns a word for use in an error. A word that looks like a misplaced DSN may
+// hold a password and becomes the mask; a long word is cut.
 func safe(word string) string {
 	const most = 64
 	if strings.Contains(word, "://") || strings.Contains(word, "@") {

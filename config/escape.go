@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// escape percent-encodes every byte of s but letters, digits, "-._~" and those
-// in keep.
+// escape percent-encodes every byte of s except letters, digits, "-._~" and the bytes
+// of keep.
 func escape(s, keep string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// An expander replaces ${...} in the values of a file. What it puts in is not
-// expanded again, so a secret may hold any character.
+// An expander replaces ${...} in the values of a file. The replacement is not expanded
+// again, so a secret may hold any character.
 type expander struct {
 	getenv func(string) (string, bool)
-	dir    string // what ${file:relative} starts from
+	dir    string // base directory of ${file:relative}
 }
 
 var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -25,7 +25,7 @@ var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 //	${file:path}     the file, without one newline at its end
 //	$$               a dollar sign
 //
-// in s and says where the parts came from. Any other dollar sign is an error.
+// in s and returns the origins of the parts. Any other dollar sign is an error.
 func (x expander) expand(s string) (expanded string, origins []string, err *Error) {
 	var b strings.Builder
 	for {
@@ -59,7 +59,7 @@ func (x expander) expand(s string) (expanded string, origins []string, err *Erro
 	}
 }
 
-// resolve returns the text for what is written between the braces.
+// resolve returns the replacement of the text between the braces.
 func (x expander) resolve(inner string) (part, origin string, err *Error) {
 	if path, ok := strings.CutPrefix(inner, "file:"); ok {
 		return x.readFile(path)

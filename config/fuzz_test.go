@@ -55,7 +55,7 @@ func FuzzExpand(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		// No file of this machine is to be read, whatever the path.
+		// No file of this machine is read, for any path.
 		s = strings.ReplaceAll(s, "file:", "")
 		x := expander{getenv: environment(map[string]string{"A": "$${A}"}), dir: filepath.Join(t.TempDir(), "none")}
 		got, _, err := x.expand(s)
@@ -82,7 +82,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("Parse = %v, %v", c, err)
 		}
 		if c != nil && c.Validate() != nil {
-			t.Errorf("Parse returned what Validate refuses: %v", c.Validate())
+			t.Errorf("Parse returned a Config that Validate refuses: %v", c.Validate())
 		}
 	})
 }

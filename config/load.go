@@ -37,8 +37,8 @@ func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
 }
 
 // Parse reads the content of a file. Its name stands in errors and origins,
-// and ${file:...} starts from its directory. All that is wrong is reported at
-// once, unless it is not YAML at all. Nil for getenv means os.LookupEnv.
+// and ${file:...} starts from its directory. All mistakes are reported at once,
+// unless it is not YAML at all. Nil for getenv means os.LookupEnv.
 func Parse(name string, data []byte, getenv func(string) (string, bool)) (*Config, error) {
 	if getenv == nil {
 		getenv = os.LookupEnv
@@ -58,7 +58,8 @@ func Parse(name string, data []byte, getenv func(string) (string, bool)) (*Confi
 	c.file = name
 	c.read(r)(root, nil)
 
-	// What could not be read has its default now, and no use in being wrong.
+	// A value that could not be read has its default now: errors about that are
+	// left out.
 	unread := map[string]bool{}
 	for _, e := range r.errs {
 		unread[e.Path] = true
@@ -141,7 +142,7 @@ func (route *Route) read(r *reader) field {
 	})
 }
 
-// joined sorts errors by line. They are all of one file.
+// joined sorts errors by line and joins them. They are all of one file.
 func joined(errs []*Error) error {
 	slices.SortStableFunc(errs, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))

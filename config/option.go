@@ -33,7 +33,7 @@ type option struct {
 	words    []string       // enum: the values; dsn: the schemes
 	low, top int            // int, and seconds of a duration (top 0: any)
 	match    *regexp.Regexp // text (nil: anything), and each item of a list
-	accepts  string         // what a value has to be, for the error
+	accepts  string         // description of valid values, for errors
 }
 
 func duration(name string) option {

@@ -13,8 +13,8 @@ func (p keyPath) child(key string) keyPath {
 	return append(slices.Clip(p), key)
 }
 
-// String joins the keys with dots and quotes those that hold more than
-// letters, digits, _ and -.
+// String joins the keys with dots and quotes keys with characters other than letters,
+// digits, _ and -.
 func (p keyPath) String() string {
 	words := make([]string, len(p))
 	for i, key := range p {

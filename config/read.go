@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/nearest"
 )
 
-// A reader fills a Config from a tree and collects everything that is wrong.
+// A reader fills a Config from a tree and collects all mistakes.
 type reader struct {
 	file    string
 	expand  func(string) (string, []string, *Error)
@@ -44,7 +44,7 @@ func (r *reader) group(fields map[string]field) field {
 	}
 }
 
-// each reads a mapping whose keys are names of the user's.
+// each reads a mapping whose keys are names chosen by the user.
 func (r *reader) each(read func(name string, n *node, at keyPath)) field {
 	return func(n *node, at keyPath) {
 		for _, e := range r.entries(n, at) {
@@ -77,8 +77,8 @@ func (r *reader) entries(n *node, at keyPath) []entry {
 	return kept
 }
 
-// scalar returns the expanded value of n, a hint that names what was put into
-// it, and false where there is no value.
+// scalar returns the expanded value of n, a hint that names the origins of expanded
+// parts, and false if there is no value.
 func (r *reader) scalar(n *node, at keyPath) (expanded, from string, ok bool) {
 	switch {
 	case n == nil:
@@ -104,7 +104,7 @@ func (r *reader) scalar(n *node, at keyPath) (expanded, from string, ok bool) {
 	return expanded, from, true
 }
 
-// byDefault is the origin of a value that nobody wrote.
+// byDefault is the origin of a default value.
 const byDefault = "default"
 
 func (r *reader) place(line int) string {
@@ -114,8 +114,8 @@ func (r *reader) place(line int) string {
 	return fmt.Sprintf("%s:%d", r.file, line)
 }
 
-// leaf reads a single value. Where parse refuses it, the error shows the value
-// as it was written: the expanded one may be a secret.
+// leaf reads a single value. If parse refuses it, the error shows the value before
+// expansion: the expanded one may be a secret.
 func leaf[T any](r *reader, to *T, accepts string, parse func(string) (T, bool)) field {
 	return func(n *node, at keyPath) {
 		s, from, ok := r.scalar(n, at)
@@ -205,7 +205,7 @@ func (r *reader) fail(line int, at keyPath, what, hint string) *Error {
 	return e
 }
 
-// join leaves out what is empty.
+// join joins the parts that are not empty.
 func join(separator string, parts ...string) string {
 	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
 	return strings.Join(parts, separator)

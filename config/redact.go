@@ -13,8 +13,7 @@ import (
 // by name, everything percent-encoded that has to be. ParseDSN accepts it.
 func (d DSN) String() string { return d.format(false) }
 
-// Reveal is String with the passwords, for whoever opens the connection.
-// Never log it.
+// Reveal is String with the passwords, for opening the connection. Never log it.
 func (d DSN) Reveal() string { return d.format(true) }
 
 // RevealPassword is the decoded password, empty if there is none. Never log
@@ -26,10 +25,10 @@ func (d DSN) RevealPassword() string {
 	return *d.password
 }
 
-// HasPassword reports whether d was written with a password, be it empty.
+// HasPassword reports whether d was parsed with a password, even an empty one.
 func (d DSN) HasPassword() bool { return d.password != nil }
 
-// Redacted is a copy of d that no longer knows its passwords: each is ***.
+// Redacted returns a copy of d without its passwords: each is ***.
 func (d DSN) Redacted() DSN {
 	if d.password != nil {
 		hidden := mask

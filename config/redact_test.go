@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// canary is a password that must not be seen. It needs no escaping, so no
+// canary is a password that must not be printed. It needs no escaping, so no
 // encoding of it hides a leak.
 const canary = "canary6d1f"
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Window is how long an outage the retries cover: the sum of all delays,
+// Window returns the longest outage that the retries cover: the sum of all delays,
 // without jitter.
 func (r Retry) Window() time.Duration {
 	window := 0.0
@@ -22,12 +22,12 @@ func (r Retry) Window() time.Duration {
 	return saturate(window)
 }
 
-// longest is the window if every delay is drawn out by jitter.
+// longest returns the window with the largest jitter in every delay.
 func (r Retry) longest() time.Duration {
 	return saturate(float64(r.Window()) * (1 + r.Jitter))
 }
 
-// saturate is the nearest duration.
+// saturate returns the nearest duration.
 func saturate(nanoseconds float64) time.Duration {
 	if nanoseconds >= math.MaxInt64 {
 		return math.MaxInt64

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// A scheme says which parts a DSN may have and which options it takes.
+// A scheme defines the parts and the options of its DSNs.
 type scheme struct {
 	shape   shape
-	path    string // what the path of a server names; empty: it takes no path
+	path    string // meaning of the path of a server, for errors; empty: no path allowed
 	many    bool   // several servers, separated by commas
 	token   bool   // takes a password alone: a lone user would be a secret in the clear
 	stores  bool   // can hold waybill's tables
@@ -17,7 +17,7 @@ type scheme struct {
 	lacks   map[string]string // options of similar schemes, and why they are not here
 }
 
-// A shape is the form of what follows the scheme.
+// A shape is the form of a DSN after the scheme.
 type shape int
 
 const (
@@ -81,7 +81,7 @@ var schemes = map[string]scheme{
 	"symfony+postgres": {path: "database", options: slices.Concat(symfonyTable, postgresTLS)},
 }
 
-// aliases are other names of a scheme; a DSN holds the one it stands for.
+// aliases maps further names of schemes to their canonical names.
 var aliases = map[string]string{"postgresql": "postgres", "mariadb": "mysql"}
 
 func lookupScheme(word string) (canonical string, s scheme, ok bool) {

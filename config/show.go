@@ -6,8 +6,8 @@ import (
 )
 
 // Redacted returns a copy of c that holds no passwords: each is *** and cannot
-// be revealed. Hand it to whatever shows a configuration. (Printing and
-// marshalling c itself hides them too.)
+// be revealed. Use it to show a configuration. (Printing and marshalling c itself
+// hides them too.)
 func (c *Config) Redacted() *Config {
 	copied := *c
 	copied.Routing, copied.Messages = maps.Clone(c.Routing), maps.Clone(c.Messages)
@@ -28,7 +28,7 @@ func (c Config) MarshalYAML() (any, error) { return c.view(), nil }
 // MarshalJSON writes the same as MarshalYAML.
 func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(c.view()) }
 
-// view is c as it is written in the file.
+// view returns c in the structure of the file.
 func (c Config) view() configView {
 	v := configView{
 		Database:   c.Database.String(),

@@ -10,8 +10,8 @@ import (
 )
 
 // A node is a value of a YAML document with the line it stands on. Aliases
-// share their anchor's node, and are never copied: a document cannot grow by
-// being read. A nil node is a key that is absent.
+// share their anchor's node, and are never copied: reading cannot expand a document.
+// A nil node is a key that is absent.
 type node struct {
 	kind    nodeKind
 	line    int
@@ -37,7 +37,7 @@ const (
 
 // parseTree parses one YAML document. It returns nil for an empty one.
 func parseTree(data []byte) (root *node, err *Error) {
-	// Duplicate keys are allowed here, to be reported together with all else.
+	// Duplicate keys are allowed here, to be reported together with other mistakes.
 	parsed, parseErr := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if parseErr != nil {
 		return nil, syntaxError(parseErr)

@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/internal/nearest"
 )
 
-// Validate reports everything that is wrong with c, as *Errors joined, or nil.
-// It refuses what this version does not do. Load and Parse have called it.
+// Validate returns all mistakes in c, as *Errors joined, or nil. It refuses settings
+// that this version does not support. Load and Parse call it.
 func (c *Config) Validate() error {
 	if errs := c.problems(); len(errs) > 0 {
 		return joined(errs)
@@ -65,7 +65,7 @@ func (v *validation) database() {
 	v.options(at, d)
 }
 
-// options refuses options that would mean nothing where they are.
+// options refuses options without a meaning in their place.
 func (v *validation) options(at keyPath, d DSN) {
 	if d.Scheme == "queue" {
 		d, _ = d.DSN("database")
@@ -142,7 +142,7 @@ func (v *validation) override(at keyPath, pattern string, r Route) {
 	}
 }
 
-// maxShort is what a broker takes of a name, in bytes.
+// maxShort is the longest name that a broker accepts, in bytes.
 const maxShort = 255
 
 func validPattern(pattern string) bool {
@@ -180,7 +180,7 @@ func (v *validation) inbox() {
 
 const notAvailable = "not available in this version"
 
-// known demands that name is a transport.
+// known fails unless name is a transport.
 func (v *validation) known(at keyPath, name string) {
 	if _, ok := v.c.Transports[name]; !ok {
 		v.fail(at, "unknown transport "+quote(name), nearest.Hint(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
@@ -193,7 +193,7 @@ func (v *validation) check(holds bool, at keyPath, what, hint string) {
 	}
 }
 
-// fail names the line of at, or of the nearest key around it.
+// fail adds an error with the line of at, or of the nearest key around it.
 func (v *validation) fail(at keyPath, what, hint string) {
 	e := &Error{Path: at.String(), Problem: what, Hint: hint}
 	for ; len(at) > 0; at = at[:len(at)-1] {
@@ -209,8 +209,8 @@ func validName(name string) bool {
 	return len(name) <= maxNameBytes && messageName.MatchString(name)
 }
 
-// OutboxTransport is the transport of messages without a route: outbox.to, or
-// the only transport there is. Where there are none or several it is an error.
+// OutboxTransport returns the transport of messages without a route: outbox.to, or
+// the only transport. Without outbox.to, none or several transports are an error.
 func (c *Config) OutboxTransport() (string, error) {
 	names := slices.Sorted(maps.Keys(c.Transports))
 	switch {

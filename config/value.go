@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The accessors below return an option as it was written, or otherwise the
-// fallback. To ask for an option that the scheme does not have, or has with
-// another type, is a mistake in the program, and panics.
+// The accessors below return the value of an option in the DSN, or otherwise the
+// fallback. They panic for an option that the scheme does not have, or has with
+// another type: that is a bug in the program.
 
 // Duration returns a duration option.
 func (d DSN) Duration(option string, otherwise time.Duration) time.Duration {
@@ -35,12 +35,12 @@ func (d DSN) Text(option, otherwise string) string {
 	return value(d, option, otherwise, textKind)
 }
 
-// List returns a copy of a list option, nil if it was not written.
+// List returns a copy of a list option, nil if the DSN does not have it.
 func (d DSN) List(option string) []string {
 	return slices.Clone(value[[]string](d, option, nil, listKind))
 }
 
-// DSN returns a dsn option and whether it was written.
+// DSN returns a dsn option and whether the DSN has it.
 func (d DSN) DSN(option string) (DSN, bool) {
 	v := value(d, option, DSN{}, dsnKind)
 	return v, !v.IsZero()
