@@ -27,7 +27,7 @@ var benchmarks = map[string]func(context.Context, bench.Options) ([]bench.Result
 	"starve": bench.Starve,
 }
 
-// benchFlags are those of bench.
+// benchFlags are the flags of bench.
 type benchFlags struct {
 	bench.Options
 	broker   string
@@ -145,7 +145,7 @@ func (f *benchFlags) run(cmd *cobra.Command, name string) error {
 	return printResults(cmd.OutOrStdout(), results, asJSON)
 }
 
-// check completes the options by the command's own defaults, and refuses what
+// check completes the options by the command's defaults, and refuses combinations that
 // cannot be measured.
 func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 	wrong := func(hint, format string, args ...any) error {
@@ -204,7 +204,7 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 	return nil
 }
 
-// servers parses the DSNs. The broker's may be left out where nothing is sent.
+// servers parses the DSNs. The broker's is optional for cases without a broker.
 func (f *benchFlags) servers(name, database string) error {
 	on, err := benchDSN("--database", database, "postgres", "mysql")
 	if err != nil {

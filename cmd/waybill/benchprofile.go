@@ -10,7 +10,7 @@ import (
 // profiles are the files that bench writes profiles to. Empty means none.
 type profiles struct{ cpu, allocs string }
 
-// start begins them. The returned function writes them.
+// start begins the profiles. The returned function writes them.
 func (p profiles) start() (stop func() error, err error) {
 	var cpu, allocs *os.File
 	if p.cpu != "" {

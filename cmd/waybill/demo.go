@@ -22,7 +22,7 @@ import (
 	"github.com/waybill-go/waybill/waycli/postgres"
 )
 
-// demoCommand runs the main job under faults and judges it.
+// demoCommand runs the main job under faults and checks the result.
 func demoCommand() *cobra.Command {
 	var opt demo.Options
 	var broker string

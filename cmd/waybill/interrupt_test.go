@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/waycli"
 )
 
-// A first signal is enough where there is nothing to finish.
+// One signal ends a command that has no work to finish.
 func TestInterruptEndsTheWaitForStandardInput(t *testing.T) {
 	t.Chdir(t.TempDir())
 	file := "transports: { work: { dsn: queue://work } }\nmessages: { order.placed: {} }\n"
@@ -38,7 +38,7 @@ func TestInterruptEndsTheWaitForStandardInput(t *testing.T) {
 		in, feed := io.Pipe()
 		go func() {
 			_, _ = io.WriteString(feed, c.input)
-			_, _ = feed.Write([]byte(" ")) // taken when what came before was read
+			_, _ = feed.Write([]byte(" ")) // accepted once the earlier bytes were read
 			cancel()
 		}()
 		code := waycli.Main(ctx, app(), c.args, in, &stdout, &stderr)

@@ -1,6 +1,6 @@
-// Command waybill relays, consumes, dispatches and looks after messages. It is
+// Command waybill relays, consumes, dispatches and administers messages. It is
 // package waycli with the databases and brokers that this binary can open; it
-// has no handlers of its own.
+// has no handlers.
 package main
 
 import (
@@ -36,7 +36,7 @@ func app() waycli.App {
 	}
 }
 
-// commands returns what the stock binary has besides waycli's commands.
+// commands returns the commands of the stock binary in addition to waycli's.
 func commands() []*cobra.Command {
 	return []*cobra.Command{demoCommand(), benchCommand()}
 }

@@ -50,8 +50,8 @@ func TestMain(m *testing.M) {
 //	                        waits up to 10 s until the query's only value is WANT
 //	waitfor FILE [TEXT]     waits up to 10 s until FILE exists and contains TEXT
 //	bigfile FILE BYTES      writes a JSON body of that size
-//	lock FILE               keeps others from writing to a SQLite file
-//	unlock                  gives it back
+//	lock FILE               holds the write lock of a SQLite file
+//	unlock                  releases it
 //	terminate               sends SIGTERM to the newest background command
 //	postgres                makes an empty database: $POSTGRES, and its user, host
 //	                        and name in $POSTGRES_USER, _HOST and _NAME
@@ -62,10 +62,10 @@ func TestMain(m *testing.M) {
 //	                        host:port in $RABBITMQ_HOST
 //	tlsserver FILE          answers on $TLS_HOST with the certificate in FILE
 //
-// The conditions [postgres] and [mariadb] tell what a script runs on.
+// The conditions [postgres] and [mariadb] tell the database of a script.
 func TestScripts(t *testing.T) { runScripts(t, "postgres", testscript.Params{Dir: "testdata/script"}) }
 
-// TestScriptsOnMariaDB runs what must be the same on each database.
+// TestScriptsOnMariaDB runs the scripts whose output is the same on each database.
 func TestScriptsOnMariaDB(t *testing.T) {
 	runScripts(t, "mariadb", testscript.Params{Files: []string{"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar"}})
 }
@@ -143,7 +143,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 type testKey struct{}
 
-// kindKey finds what a script runs on.
+// kindKey is the key of the kind of database that a script runs on.
 type kindKey struct{}
 
 func newPostgres(ts *testscript.TestScript, _ bool, _ []string) {
@@ -206,7 +206,7 @@ func openDatabase(ts *testscript.TestScript, name string) *sql.DB {
 		ts.Check(err)
 		return sql.OpenDB(connector)
 	}
-	db, err := sql.Open("pgx", strings.Replace(name, "&schema=messaging", "", 1)) // that is waybill's alone
+	db, err := sql.Open("pgx", strings.Replace(name, "&schema=messaging", "", 1)) // an option of waybill only
 	ts.Check(err)
 	return db
 }
@@ -274,7 +274,7 @@ func bigFile(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(`{"pad":"`+strings.Repeat("x", size-frame)+`"}`), 0o600))
 }
 
-// eventually polls: what it waits for happens in another process.
+// eventually polls for a condition that another process fulfils.
 func eventually(ts *testscript.TestScript, holds func() bool, fail func()) {
 	for start := time.Now(); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > 10*time.Second {
@@ -314,7 +314,7 @@ func terminate(ts *testscript.TestScript, neg bool, args []string) {
 
 var everyDatabase = map[string]waycli.Driver{"sqlite": sqlite.Driver(), "postgres": postgres.Driver(), "mysql": mysql.Driver()}
 
-// runShop is the binary of a user, with handlers.
+// runShop runs the binary of a user, with handlers.
 func runShop(bus func(context.Context, *config.Config) (*waybill.Bus, error), databases map[string]waycli.Driver) int {
 	ctx, stop := waycli.WithSignals(context.Background())
 	defer stop()
@@ -343,7 +343,7 @@ func shopBus(context.Context, *config.Config) (*waybill.Bus, error) {
 	return bus, nil
 }
 
-// orderShipped would lose its partition key in silence.
+// orderShipped would silently lose its partition key.
 type orderShipped struct {
 	OrderID string `json:"orderId"`
 }
@@ -402,7 +402,7 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	if got := cmd.ProcessState.ExitCode(); got != 130 {
 		t.Errorf("exit code %d, want 130", got)
 	}
-	time.Sleep(2500 * time.Millisecond) // the processes are real, and so is their time
+	time.Sleep(2500 * time.Millisecond) // real processes need real time
 	if exists("survived") {
 		t.Error("the command outlived the process that ran it")
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/waycli"
 )
 
-// canary stands where a password or a body is.
+// canary is the text of every password and body.
 const canary = "s3cr3t-canary"
 
 const secretFile = `
