@@ -103,7 +103,7 @@ func TestReservedHeadersAreRefused(t *testing.T) {
 		"type", "content-type", "user_id", "expiration", "CC", "bcc",
 	} {
 		if _, err := encode(t, placed{}, waybill.Header(name, "v")); err == nil || !strings.Contains(err.Error(), "choose another") {
-			t.Errorf("header %s: %v, want an error that says what to do", name, err)
+			t.Errorf("header %s: %v, want an error with a remedy", name, err)
 		}
 	}
 }

@@ -323,7 +323,7 @@ func TestStopLetsRunningHandlersFinishAndReleasesTheRest(t *testing.T) {
 		slices.Sort(p.done)
 		p.wantDone("a1 b1")
 		if got := p.failuresLeft(); !cmp.Equal(got, []int{0, 0, 0}) {
-			t.Errorf("failures of what is left = %v, want three free messages without one", got)
+			t.Errorf("failures of the remaining messages = %v, want three free messages without a failure", got)
 		}
 	})
 }
@@ -350,7 +350,7 @@ func TestHandlerThatOutlivesTheDrainIsNotAFailure(t *testing.T) {
 			t.Errorf("cause = %v, want %v", cause, worker.ErrDrained)
 		}
 		if got := p.failuresLeft(); !cmp.Equal(got, []int{0, 0}) {
-			t.Errorf("failures of what is left = %v, want two free messages without one", got)
+			t.Errorf("failures of the remaining messages = %v, want two free messages without a failure", got)
 		}
 		if got := p.of(waybill.Retrying); len(got) > 0 {
 			t.Errorf("retries = %+v, want none", got)
@@ -446,7 +446,7 @@ func TestIdleWorkerEnds(t *testing.T) {
 	})
 }
 
-// link is a queue with faults: its functions replace or precede the calls.
+// link is a queue with faults: receive and renew replace the call, ack precedes it.
 type link struct {
 	*memory.Queue
 	receive func(ctx context.Context, max int) ([]*waybill.Delivery, error)
