@@ -1,0 +1,59 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// report emits the events and log lines of a settled batch.
+func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure) {
+	for _, row := range done {
+		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: time.Since(row.Record.DispatchedAt)}
+		r.cfg.Observer.Observe(ctx, e)
+		if row.Failures > 0 {
+			e.Kind = waybill.KeyReleased
+			r.cfg.Observer.Observe(ctx, e)
+		}
+	}
+	for _, f := range failed {
+		r.reportFailure(ctx, f)
+	}
+}
+
+func (r *Relay) reportFailure(ctx context.Context, f Failure) {
+	e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: f.failures(), Delay: f.RetryIn, Err: f.Err}
+	level, what := slog.LevelWarn, "publish refused, its key waits"
+	change := waybill.KeyBlocked
+	var rejected *RejectedError
+	switch full := errors.As(f.Err, &rejected); {
+	case full && f.failures() > 1 && f.failures()%logRejected != 0:
+		level = slog.LevelDebug
+	case !full && f.failures() >= r.cfg.MaxAttempts:
+		level = slog.LevelError // an operator has to look: waybill outbox blocked
+	}
+	switch {
+	case f.Suspect:
+		what, e.Failures = "connection lost with the message in flight, to be tried apart", f.Row.Failures
+	case f.Route:
+		what = "unroutable, route blocked"
+	case f.Parks():
+		change, what, e.Delay = waybill.KeyParked, "publish refused for the last time, its key is parked: see waybill outbox blocked", 0
+	case f.Exhausted:
+		change, what, e.Delay = waybill.Skipped, "publish refused for the last time, the message is skipped: see waybill failed", 0
+	}
+	if !f.Suspect {
+		r.cfg.Observer.Observe(ctx, e)
+	}
+	e.Kind = change
+	r.cfg.Observer.Observe(ctx, e)
+	r.cfg.Log.LogAttrs(ctx, level, what, slog.String("transport", r.cfg.Transport), slog.String("message", f.Row.Record.Name),
+		slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", e.Failures), slog.Duration("retry_in", e.Delay), slog.Any("err", f.Err))
+}
+
+// logRejected is the sampling of repeated rejections in the log: with rejectedPause,
+// one in ten seconds.
+const logRejected = 100
