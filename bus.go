@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 )
 
@@ -34,11 +31,6 @@ type Bus struct {
 	senders    map[string]Sender
 	routes     Routes
 	observer   Observer
-}
-
-type handler struct {
-	name string
-	run  HandlerFunc
 }
 
 // NewBus returns a bus whose middleware runs in the given order, the first
@@ -208,166 +200,4 @@ func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
 	run := &run{env: env.With(MessageName(name))}
 	ctx = context.WithValue(ctx, runKey{}, run)
 	return run.finish(ctx, b.runHandlers(ctx, run.env))
-}
-
-func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
-	name, _ := Last[MessageName](env)
-	handlers := b.handlers[string(name)]
-	if len(handlers) == 0 {
-		return &NoHandlerError{b.name, string(name)}
-	}
-	run := currentRun(ctx)
-	var failed []HandlerError
-	for _, h := range handlers {
-		if slices.Contains(All[HandledBy](env), HandledBy(h.name)) {
-			continue
-		}
-		run.handler = h.name
-		if err := h.runGuarded(ctx, env); err != nil {
-			failed = append(failed, HandlerError{h.name, err})
-			continue
-		}
-		run.succeeded = append(run.succeeded, h.name)
-	}
-	run.handler = ""
-	if len(failed) > 0 {
-		return &HandlersError{failed, run.succeeded}
-	}
-	return nil
-}
-
-// runGuarded turns a panic into an error of this handler alone: handlers that
-// succeeded before it are not run again.
-func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	return h.run(ctx, env)
-}
-
-// run is one message being handled. Only its own goroutine touches the fields
-// above mu.
-type run struct {
-	env       *Envelope
-	handler   string   // the running handler
-	succeeded []string // handlers
-
-	mu    sync.Mutex // guards the fields below: handlers may dispatch concurrently
-	later []followUp
-	over  bool // the follow-ups are sent: later ones are sent at once
-}
-
-// wait queues send as a follow-up, unless the run is over. It reports whether it
-// did.
-func (r *run) wait(send func(context.Context) error) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.over {
-		r.later = append(r.later, followUp{r.handler, send})
-	}
-	return !r.over
-}
-
-// next returns the i-th follow-up; after the last one the run is over.
-func (r *run) next(i int) (followUp, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if i < len(r.later) {
-		return r.later[i], true
-	}
-	r.over = true
-	return followUp{}, false
-}
-
-// A followUp is a dispatch that waits until the current message is handled.
-type followUp struct {
-	handler string // the dispatching handler; empty for middleware
-	send    func(context.Context) error
-}
-
-// finish sends the follow-ups of the handlers that succeeded; err is the result of
-// handling the message. A handler whose follow-up cannot be sent counts as failed.
-func (r *run) finish(ctx context.Context, err error) error {
-	result := &HandlersError{}
-	if err != nil && !errors.As(err, &result) {
-		r.next(len(r.later))
-		return err // the message is handled again as a whole
-	}
-	whole := err == nil
-	for i := 0; ; i++ { // follow-ups may have follow-ups
-		f, ok := r.next(i)
-		if !ok {
-			break
-		}
-		if f.handler == "" && !whole || f.handler != "" && !slices.Contains(r.succeeded, f.handler) {
-			continue
-		}
-		if sendErr := f.send(ctx); sendErr != nil {
-			isHandler := func(name string) bool { return name == f.handler }
-			r.succeeded = slices.DeleteFunc(r.succeeded, isHandler)
-			result.Failed = append(result.Failed, HandlerError{f.handler, fmt.Errorf("dispatch after current bus: %w", sendErr)})
-			err = result
-		}
-	}
-	result.Succeeded = r.succeeded
-	return err
-}
-
-type runKey struct{}
-
-func currentRun(ctx context.Context) *run {
-	r, _ := ctx.Value(runKey{}).(*run)
-	return r
-}
-
-// EnvelopeFrom returns the envelope whose handler was given ctx, or nil.
-func EnvelopeFrom(ctx context.Context) *Envelope {
-	if run := currentRun(ctx); run != nil {
-		return run.env
-	}
-	return nil
-}
-
-// Handle registers fn under a name that is unique among the handlers of M and
-// never changes: inboxes and retries remember it. It panics on a duplicate
-// name, and on a type that cannot be a message.
-func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) {
-	Register[M](b.Types(), "")
-	var zero M
-	message, err := b.Types().NameOf(zero)
-	if err != nil {
-		panic(err)
-	}
-	b.add(message, name, func(ctx context.Context, env *Envelope) error {
-		m, ok := env.Message().(M)
-		if !ok {
-			return &TypeError{fmt.Sprintf("%T", env.Message()), fmt.Sprintf("handler %s wants %T", name, zero)}
-		}
-		return fn(ctx, m)
-	})
-}
-
-// HandleRaw registers fn for messages of a name that has no Go type in this process;
-// fn gets the body as dispatched.
-func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
-	b.Types().AllowRaw(message)
-	b.add(message, name, func(ctx context.Context, env *Envelope) error {
-		m, ok := env.Message().(RawMessage)
-		if !ok {
-			return &TypeError{fmt.Sprintf("%T", env.Message()), "the name is registered with a Go type, so it has no raw handler"}
-		}
-		return fn(ctx, m)
-	})
-}
-
-func (b *Bus) add(message, name string, run HandlerFunc) {
-	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
-		panic(fmt.Sprintf("waybill: bus %s: %q is no handler name", b.name, name))
-	}
-	if slices.ContainsFunc(b.handlers[message], func(h handler) bool { return h.name == name }) {
-		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s is registered twice", b.name, name, message))
-	}
-	b.handlers[message] = append(b.handlers[message], handler{name, run})
 }

@@ -1,0 +1,93 @@
+package waybill
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+type handler struct {
+	name string
+	run  HandlerFunc
+}
+
+// Handle registers fn under a name that is unique among the handlers of M and
+// never changes: inboxes and retries remember it. It panics on a duplicate
+// name, and on a type that cannot be a message.
+func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) {
+	Register[M](b.Types(), "")
+	var zero M
+	message, err := b.Types().NameOf(zero)
+	if err != nil {
+		panic(err)
+	}
+	b.add(message, name, func(ctx context.Context, env *Envelope) error {
+		m, ok := env.Message().(M)
+		if !ok {
+			return &TypeError{fmt.Sprintf("%T", env.Message()), fmt.Sprintf("handler %s wants %T", name, zero)}
+		}
+		return fn(ctx, m)
+	})
+}
+
+// HandleRaw registers fn for messages of a name that has no Go type in this process;
+// fn gets the body as dispatched.
+func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
+	b.Types().AllowRaw(message)
+	b.add(message, name, func(ctx context.Context, env *Envelope) error {
+		m, ok := env.Message().(RawMessage)
+		if !ok {
+			return &TypeError{fmt.Sprintf("%T", env.Message()), "the name is registered with a Go type, so it has no raw handler"}
+		}
+		return fn(ctx, m)
+	})
+}
+
+func (b *Bus) add(message, name string, run HandlerFunc) {
+	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
+		panic(fmt.Sprintf("waybill: bus %s: %q is no handler name", b.name, name))
+	}
+	if slices.ContainsFunc(b.handlers[message], func(h handler) bool { return h.name == name }) {
+		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s is registered twice", b.name, name, message))
+	}
+	b.handlers[message] = append(b.handlers[message], handler{name, run})
+}
+
+func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
+	name, _ := Last[MessageName](env)
+	handlers := b.handlers[string(name)]
+	if len(handlers) == 0 {
+		return &NoHandlerError{b.name, string(name)}
+	}
+	run := currentRun(ctx)
+	var failed []HandlerError
+	for _, h := range handlers {
+		if slices.Contains(All[HandledBy](env), HandledBy(h.name)) {
+			continue
+		}
+		run.handler = h.name
+		if err := h.runGuarded(ctx, env); err != nil {
+			failed = append(failed, HandlerError{h.name, err})
+			continue
+		}
+		run.succeeded = append(run.succeeded, h.name)
+	}
+	run.handler = ""
+	if len(failed) > 0 {
+		return &HandlersError{failed, run.succeeded}
+	}
+	return nil
+}
+
+// runGuarded turns a panic into an error of this handler alone: handlers that
+// succeeded before it are not run again.
+func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return h.run(ctx, env)
+}
