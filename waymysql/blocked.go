@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
@@ -90,7 +89,7 @@ func (db *DB) retryNow(ctx context.Context, which []any) error {
 		n := 0
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
 			run := script{buckets: db.bucketCount()}
-			err := each(ctx, tx, db.admin.Query("waiting")+" LIMIT ? FOR UPDATE SKIP LOCKED", func(rows *sql.Rows) error {
+			err := each(ctx, tx, db.admin.Query("lock_waiting"), func(rows *sql.Rows) error {
 				var e entry
 				err := rows.Scan(&e.transport, &e.route, &e.key, &e.row)
 				run.statements = append(run.statements, statement{text: db.admin.Query("retry_now"), args: e.id()})
@@ -108,7 +107,7 @@ func (db *DB) retryNow(ctx context.Context, which []any) error {
 			continue
 		}
 		some := false
-		if err := each(ctx, db.pool, db.admin.Query("waiting")+" LIMIT 1", func(*sql.Rows) error { some = true; return nil }, which...); err != nil {
+		if err := each(ctx, db.pool, db.admin.Query("any_waiting"), func(*sql.Rows) error { some = true; return nil }, which...); err != nil {
 			return err
 		}
 		if !some || time.Since(start) > releaseWait || !sleep(ctx, lockPause) {
@@ -128,18 +127,18 @@ func (db *DB) releaseOne(ctx context.Context, e blockedEntry, skip bool) error {
 	return db.inTx(ctx, func(tx *sql.Tx) error {
 		var state string
 		var locked int16
-		wait := ""
+		lock := "lock"
 		if e.gone {
-			wait = " SKIP LOCKED"
+			lock = "try"
 		}
-		err := tx.QueryRowContext(ctx, db.admin.Query("lock_entry")+wait, e.id()...).Scan(&state)
+		err := tx.QueryRowContext(ctx, db.admin.Query(lock+"_entry"), e.id()...).Scan(&state)
 		if errors.Is(err, sql.ErrNoRows) || err == nil && state != admin.Retrying { // a relay was quicker
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		err = tx.QueryRowContext(ctx, db.outbox.Query("lock_bucket")+wait, e.transport, e.versioned()).Scan(&locked)
+		err = tx.QueryRowContext(ctx, db.admin.Query(lock+"_bucket"), e.transport, e.versioned()).Scan(&locked)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -177,7 +176,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 	parked := map[string]blockedEntry{}
 	var names []string
 	for _, e := range keys {
-		parked[e.key], names = e, append(names, literal(e.key))
+		parked[e.key], names = e, append(names, e.key)
 	}
 	skipped := map[string]bool{}
 	after := int64(0)
@@ -186,7 +185,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 		next := after
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
 			var locked int16
-			if err := tx.QueryRowContext(ctx, db.outbox.Query("lock_bucket"), transport, bucket).Scan(&locked); err != nil {
+			if err := tx.QueryRowContext(ctx, db.admin.Query("lock_bucket"), transport, bucket).Scan(&locked); err != nil {
 				return err
 			}
 			ids, of, err := db.rowsOfKey(ctx, tx, transport, bucket+outbox.ParkedBuckets, after, only, releaseBatch)
@@ -214,8 +213,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 			}
 			if !more {
 				run.statements = append(run.statements, statement{text: db.outbox.Query("bump"), args: []any{transport, bucket}})
-				run.statements = append(run.statements, statement{text: fmt.Sprintf("DELETE b FROM %soutbox_blocked AS b FORCE INDEX (PRIMARY) WHERE b.transport = %d AND b.route = '' AND b.partition_key IN (%s)",
-					qualified(db.schema, db.prefix), transport, strings.Join(names, ","))})
+				run.statements = append(run.statements, statement{text: fill(db.admin.Query("unblock_keys"), transport, literals(names...)).text})
 			}
 			return db.run(ctx, tx, run)
 		})

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -29,7 +29,7 @@ type claim struct {
 
 	bumped map[int16]bool     // buckets whose version Settle has changed
 	routes map[string]bool    // that are blocked
-	keys   map[int16][]string // by bucket: blocked keys, as literals
+	keys   map[int16][]string // by bucket: blocked keys
 }
 
 // A place is where a claimed row is stored.
@@ -149,17 +149,15 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 			return nil, false, err
 		}
 	}
-	tables := qualified(c.db.schema, c.db.prefix)
-	text, args := "("+c.db.outbox.Query("table")+") UNION ALL ("+c.db.outbox.Query("paused")+")", []any{c.db.schema, c.db.prefix + "outbox"}
+	ahead := []clause{c.fill("table", c.db.schema, c.db.prefix+"outbox"), c.fill("paused")}
 	for first := 0; first < len(after) && len(found) < 2*readpos.MaxBuckets; first += maxArms {
-		var b strings.Builder
+		arms := slices.Clone(ahead)
 		for i := first; i < min(first+maxArms, len(after)); i++ {
 			bucket := (i + c.batch.View.Turn) % len(after)
-			fmt.Fprintf(&b, " UNION ALL (SELECT 'row', %d, id, NULL FROM %soutbox FORCE INDEX (PRIMARY) WHERE transport = %d AND bucket = %[1]d AND id > %[4]d ORDER BY id LIMIT 1)",
-				bucket, tables, c.on.Transport, after[bucket])
+			arms = append(arms, c.fill("next_row", bucket, c.on.Transport, bucket, after[bucket]))
 		}
 		paused := false
-		err := c.query(ctx, text+b.String(), func(rows *sql.Rows) error {
+		err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
 			var arm string
 			var bucket int16
 			var id sql.NullInt64
@@ -179,7 +177,7 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 				found = append(found, bucket)
 			}
 			return nil
-		}, args...)
+		})
 		if err != nil || paused || again {
 			return nil, again, err
 		}
@@ -190,13 +188,13 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 // dropCursors puts marks into the place of cursors that are out of date.
 func (c *claim) dropCursors(ctx context.Context, after, marks, versions []int64) error {
 	now := map[int16]int64{}
-	err := c.query(ctx, c.db.outbox.Query("versions"), func(rows *sql.Rows) error {
+	err := c.query(ctx, c.fill("versions", c.on.Transport), func(rows *sql.Rows) error {
 		var bucket int16
 		var version int64
 		err := rows.Scan(&bucket, &version)
 		now[bucket] = version
 		return err
-	}, c.on.Transport)
+	})
 	routes := c.batch.View.RouteVersion() == now[unkeyed]
 	for b := range after {
 		if !routes || versions[b] != now[int16(b)] {
@@ -211,8 +209,7 @@ func (c *claim) dropCursors(ctx context.Context, after, marks, versions []int64)
 func (c *claim) lock(ctx context.Context, buckets []int16, want int) (locked []int16, err error) {
 	for len(buckets) > 0 && len(locked) < want {
 		n := min(want-len(locked), len(buckets))
-		err := c.query(ctx, fmt.Sprintf("SELECT bucket FROM %soutbox_bucket FORCE INDEX (PRIMARY) WHERE transport = %d AND bucket IN (%s) FOR UPDATE SKIP LOCKED",
-			qualified(c.db.schema, c.db.prefix), c.on.Transport, join(buckets[:n])), func(rows *sql.Rows) error {
+		err := c.query(ctx, c.fill("try_buckets", c.on.Transport, numbers(buckets[:n])), func(rows *sql.Rows) error {
 			var bucket int16
 			err := rows.Scan(&bucket)
 			locked = append(locked, bucket)
@@ -234,17 +231,12 @@ const maxNames = 20
 // readState reads what is blocked in the locked buckets. Again says that there are
 // other buckets since the look.
 func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpos.Bucket, routes readpos.Routes, again bool, err error) {
-	tables := qualified(c.db.schema, c.db.prefix)
-	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT 'buckets', 0, CAST(value AS SIGNED), NULL FROM %[1]smeta WHERE name = 'buckets'"+
-		" UNION ALL (SELECT 'version', bucket, blocked_version, NULL FROM %[1]soutbox_bucket FORCE INDEX (PRIMARY) WHERE transport = %[2]d AND bucket IN (-1,%[3]s))"+
-		" UNION ALL (SELECT 'route', -1, 0, route FROM %[1]soutbox_blocked FORCE INDEX (PRIMARY) WHERE transport = %[2]d AND route > '')", tables, c.on.Transport, join(locked))
+	arms := []clause{c.fill("locked_state", c.on.Transport, numbers(locked), c.on.Transport)}
 	for _, bucket := range locked {
-		fmt.Fprintf(&b, " UNION ALL (SELECT 'key', %d, 0, partition_key FROM %soutbox_blocked FORCE INDEX (%soutbox_blocked_by_bucket) WHERE transport = %d AND bucket = %[1]d AND partition_key > '' LIMIT %[5]d)",
-			bucket, tables, c.db.prefix, c.on.Transport, maxNames+1)
+		arms = append(arms, c.fill("blocked_keys", bucket, c.on.Transport, bucket, maxNames+1))
 	}
 	c.routes, c.keys = map[string]bool{}, map[int16][]string{}
-	err = c.query(ctx, b.String(), func(rows *sql.Rows) error {
+	err = c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
 		var arm string
 		var bucket int16
 		var n int64
@@ -263,7 +255,7 @@ func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpo
 		case arm == "route":
 			c.routes[name.String], routes.Any = true, true
 		case arm == "key":
-			c.keys[bucket] = append(c.keys[bucket], literal(name.String))
+			c.keys[bucket] = append(c.keys[bucket], name.String)
 		}
 		return nil
 	})
@@ -273,51 +265,40 @@ func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpo
 	return buckets, routes, again, err
 }
 
-func literal(name string) string { return fmt.Sprintf("X'%x'", name) }
-
-// columns are those of a row, with its bucket and its body.
-const columns = "%s, NULL, e.id, e.message_id, e.message_name, %s, e.headers, LENGTH(e.body), %s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', e.created_at)"
-
-// body is the expression for the body of one of so many rows. Rows of a waiting route
+// body is the condition for the body of one of so many rows. Rows of a waiting route
 // come without, and rows larger than their share of what may be read: see bodies.
-func (c *claim) body(rows int, limit outbox.ClaimLimit) string {
-	of := fmt.Sprintf("LENGTH(e.body) <= %d", max(limit.Bytes/rows, 1))
+func (c *claim) body(rows int, limit outbox.ClaimLimit) clause {
+	of := []clause{c.fill("small_body", max(limit.Bytes/rows, 1))}
 	if len(c.routes) > maxNames {
-		of += fmt.Sprintf(" AND NOT EXISTS (SELECT 1 FROM %soutbox_blocked AS r FORCE INDEX (PRIMARY) WHERE r.transport = e.transport AND r.route = e.message_name AND r.partition_key = '')", qualified(c.db.schema, c.db.prefix))
+		of = append(of, c.fill("not_of_blocked_route"))
 	} else if len(c.routes) > 0 {
-		var names []string
-		for name := range c.routes {
-			names = append(names, literal(name))
-		}
-		of += " AND e.message_name NOT IN (" + strings.Join(names, ",") + ")"
+		of = append(of, c.fill("not_of_routes", literals(slices.Collect(maps.Keys(c.routes))...)))
 	}
-	return "CASE WHEN " + of + " THEN e.body END"
+	return and(of)
 }
 
 // reading returns the statement that reads the oldest rows of locked buckets, without
 // those of blocked keys and of a hot key. Where it leaves keys out, the last id of the
 // bucket comes first, in case nothing else does.
-func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimLimit) string {
-	tables := qualified(c.db.schema, c.db.prefix)
+func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimLimit) clause {
 	body := c.body(perBucket*len(reads), limit)
-	arms := make([]string, 0, len(reads))
+	arms := make([]clause, 0, len(reads))
 	for _, r := range reads {
-		where := fmt.Sprintf(" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.transport = %d AND e.bucket = %d AND e.id > %d", tables, c.on.Transport, r.Bucket, r.After)
-		without := ""
-		if keys := c.keys[r.Bucket]; len(keys) > maxNames {
-			without = fmt.Sprintf(" AND NOT EXISTS (SELECT 1 FROM %soutbox_blocked AS i FORCE INDEX (%soutbox_blocked_by_bucket) WHERE i.transport = e.transport AND i.bucket = e.bucket AND i.partition_key = e.partition_key)", tables, c.db.prefix)
-		} else if len(keys) > 0 {
-			without = " AND e.partition_key NOT IN (" + strings.Join(keys, ",") + ")"
+		var keys []clause
+		if blocked := c.keys[r.Bucket]; len(blocked) > maxNames {
+			keys = append(keys, c.fill("not_of_blocked_key"))
+		} else if len(blocked) > 0 {
+			keys = append(keys, c.fill("not_of_keys", literals(blocked...)))
 		}
 		if r.Skip != "" {
-			without += " AND e.partition_key <> " + literal(r.Skip)
+			keys = append(keys, c.fill("not_of_keys", literals(r.Skip)))
 		}
-		if without != "" {
-			arms = append(arms, fmt.Sprintf("(SELECT %d, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL%s ORDER BY e.id DESC LIMIT 1)", r.Bucket, where))
+		if len(keys) > 0 {
+			arms = append(arms, c.fill("last_id", r.Bucket, c.on.Transport, r.Bucket, r.After))
 		}
-		arms = append(arms, fmt.Sprintf("(SELECT "+columns+"%s ORDER BY e.id LIMIT %d)", "e.bucket", "e.partition_key", body, where+without, perBucket))
+		arms = append(arms, c.fill("keyed_rows", body, c.on.Transport, r.Bucket, r.After, and(keys), perBucket))
 	}
-	return strings.Join(arms, " UNION ALL ")
+	return unionAll(arms)
 }
 
 func (c *claim) begin(ctx context.Context) error {
@@ -347,9 +328,14 @@ func (c *claim) commit(ctx context.Context) error {
 	return err
 }
 
+// fill returns a statement of a claim, or a part of one.
+func (c *claim) fill(name string, args ...any) clause {
+	return fill(c.db.claiming.Query(name), args...)
+}
+
 // query runs a statement and scans each row.
-func (c *claim) query(ctx context.Context, text string, scan func(rows *sql.Rows) error, args ...any) error {
-	return each(ctx, c.conn, text, scan, args...)
+func (c *claim) query(ctx context.Context, s clause, scan func(rows *sql.Rows) error) error {
+	return each(ctx, c.conn, s.text, scan, s.args...)
 }
 
 // flush has the server write what made the rows that were read, if any. InnoDB
@@ -420,7 +406,7 @@ func (db *DB) upkeep(ctx context.Context, id int16, transport string) error {
 	}
 	var sentinels int
 	var first sql.NullInt64
-	err := db.pool.QueryRowContext(ctx, db.outbox.Query("probe"), id, bucket, id, id, bucket).Scan(&sentinels, &first)
+	err := db.pool.QueryRowContext(ctx, db.claiming.Query("probe"), id, bucket, id, id, bucket).Scan(&sentinels, &first)
 	if err == nil && first.Valid {
 		on.LowerWatermark(bucket, first.Int64)
 	}

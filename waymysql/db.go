@@ -82,7 +82,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, inbox, queue, admin, failed, rebucketing sqlfile.Set
+	outbox, claiming, inbox, queue, admin, failed, rebucketing sqlfile.Set
 
 	usual    atomic.Int64 // size of an outbox's rows in bytes
 	longest  atomic.Int64 // delay of a retry that this process has written
@@ -155,7 +155,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, wakes: map[string]chan struct{}{}, relayed: map[int16]*relayed{},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outbox, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin, "failed": &db.failed, "rebucket": &db.rebucketing} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outbox, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin, "failed": &db.failed, "rebucket": &db.rebucketing} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
 		if err != nil {
 			return nil, err

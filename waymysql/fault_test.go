@@ -375,7 +375,7 @@ func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
 	first, dsn := newDB(t, waymysql.Config{})
 	put(t, first, order{"k", 0}, order{"k", 1})
 	c := claim(t, first, manyRows)
-	network := faultproxy.HoldAt("outbox_bucket FORCE INDEX (PRIMARY) WHERE") // which locks
+	network := faultproxy.HoldAt("FOR    UPDATE SKIP LOCKED")
 	defer network.Release()
 	second := held(t, dsn, network)
 	claimed := make(chan outbox.Claim, 1)

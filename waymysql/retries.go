@@ -59,7 +59,7 @@ func (db *DB) retryAfter(d time.Duration) int64 {
 // row were removed.
 func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (again bool, err error) {
 	var due, paused bool
-	if err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("any_retry"), c.on.Transport, c.on.Transport, c.db.farthest()).Scan(&due, &paused); err != nil || !due || paused {
+	if err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_retry"), c.on.Transport, c.on.Transport, c.db.farthest()).Scan(&due, &paused); err != nil || !due || paused {
 		return false, err
 	}
 	if err := c.begin(ctx); err != nil {
@@ -71,19 +71,19 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 	}
 	n := min(limit.Rows, maxRetries)
 	entries, body := map[rowRef]*entry{}, c.body(n, limit)
-	var arms []string
-	err = c.query(ctx, c.db.outbox.Query("retries"), func(rows *sql.Rows) error {
+	var arms []clause
+	err = c.query(ctx, c.fill("retries", names, c.on.Transport, c.db.farthest(), n), func(rows *sql.Rows) error {
 		e := &entry{transport: c.on.Transport}
 		err := rows.Scan(&e.route, &e.key, &e.row, &e.bucket, &e.failures)
 		at := rowRef{e.bucket, e.row}
 		entries[at] = e
 		arms = append(arms, c.rowAt(at, body))
 		return err
-	}, names, c.on.Transport, c.db.farthest(), n)
+	})
 	if err != nil || len(entries) == 0 {
 		return false, err
 	}
-	rows, err := c.read(ctx, strings.Join(arms, " UNION ALL "), limit)
+	rows, err := c.read(ctx, unionAll(arms), limit)
 	if err != nil {
 		return false, err
 	}
@@ -100,36 +100,35 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 // dueEntries returns the names of due entries as a JSON array.
 func (c *claim) dueEntries(ctx context.Context) (string, error) {
 	var names []string
-	err := c.query(ctx, c.db.outbox.Query("due_retries"), func(rows *sql.Rows) error {
+	err := c.query(ctx, c.fill("due_retries", c.on.Transport, c.db.farthest(), c.on.Transport, dueRetries), func(rows *sql.Rows) error {
 		var route, key string
 		var row int64
 		err := rows.Scan(&route, &key, &row)
 		names = append(names, fmt.Sprintf(`["%s","%s",%d]`, route, key, row))
 		return err
-	}, c.on.Transport, c.db.farthest(), c.on.Transport, dueRetries)
+	})
 	return "[" + strings.Join(names, ",") + "]", err
 }
 
 // rowAt returns the statement that reads the row of an entry.
-func (c *claim) rowAt(at rowRef, body string) string {
-	tables := qualified(c.db.schema, c.db.prefix)
+func (c *claim) rowAt(at rowRef, body clause) clause {
 	if at.bucket == unkeyed {
-		return fmt.Sprintf("(SELECT "+columns+" FROM %soutbox_unkeyed AS e FORCE INDEX (PRIMARY) WHERE e.transport = %d AND e.held = 1 AND e.id = %d)", "-1", "''", body, tables, c.on.Transport, at.id)
+		return c.fill("unkeyed_row", body, c.on.Transport, at.id)
 	}
-	return fmt.Sprintf("(SELECT "+columns+" FROM %soutbox AS e FORCE INDEX (PRIMARY) WHERE e.transport = %d AND e.bucket = %d AND e.id = %d)", "e.bucket", "e.partition_key", body, tables, c.on.Transport, at.bucket, at.id)
+	return c.fill("keyed_row", body, c.on.Transport, at.bucket, at.id)
 }
 
 // removeGone removes those of the entries whose row an operator has deleted: what waited
 // for it is claimed then. An entry whose bucket is locked stays until the next time.
 func (c *claim) removeGone(ctx context.Context, entries map[rowRef]*entry) (again bool, err error) {
-	var arms []string
+	var arms []clause
 	for at := range entries { // of which some may only have been too large
-		arms = append(arms, c.rowAt(at, "NULL"))
+		arms = append(arms, c.rowAt(at, clause{text: "FALSE"}))
 	}
 	if len(arms) == 0 {
 		return false, nil
 	}
-	if err := c.query(ctx, strings.Join(arms, " UNION ALL "), func(rows *sql.Rows) error {
+	if err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
 		r, _, err := scanRow(rows)
 		delete(entries, rowRef{r.Bucket, r.Claimed.ID})
 		return err

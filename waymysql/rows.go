@@ -43,11 +43,11 @@ type rowRef struct {
 
 // read runs a statement that reads rows. Of each bucket it returns those up to the
 // first that is beyond the limit of bytes: the rest is left for another claim.
-func (c *claim) read(ctx context.Context, text string, limit outbox.ClaimLimit) (found []readpos.Row, err error) {
+func (c *claim) read(ctx context.Context, s clause, limit outbox.ClaimLimit) (found []readpos.Row, err error) {
 	bytes := 0
 	full := map[int16]bool{}
 	large := map[rowRef]*waybill.Record{} // whose bodies are still to be read
-	err = c.query(ctx, text, func(rows *sql.Rows) error {
+	err = c.query(ctx, s, func(rows *sql.Rows) error {
 		r, size, err := scanRow(rows)
 		if err != nil || r.None {
 			found = append(found, r)
@@ -82,19 +82,15 @@ func (c *claim) read(ctx context.Context, text string, limit outbox.ClaimLimit) 
 
 // bodies reads those that were too large to be read before it was known that they fit.
 func (c *claim) bodies(ctx context.Context, large map[rowRef]*waybill.Record) error {
-	tables := qualified(c.db.schema, c.db.prefix)
-	text := ""
+	var arms []clause
 	for at := range large {
-		if text != "" {
-			text += " UNION ALL "
-		}
 		if at.bucket == unkeyed {
-			text += fmt.Sprintf("(SELECT -1, id, body FROM %soutbox_unkeyed FORCE INDEX (PRIMARY) WHERE transport = %d AND held IN (0, 1) AND id = %d)", tables, c.on.Transport, at.id)
+			arms = append(arms, c.fill("unkeyed_body", c.on.Transport, at.id))
 		} else {
-			text += fmt.Sprintf("(SELECT bucket, id, body FROM %soutbox FORCE INDEX (PRIMARY) WHERE transport = %d AND bucket = %d AND id = %d)", tables, c.on.Transport, at.bucket, at.id)
+			arms = append(arms, c.fill("keyed_body", c.on.Transport, at.bucket, at.id))
 		}
 	}
-	err := c.query(ctx, text, func(rows *sql.Rows) error {
+	err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
 		var at rowRef
 		var body []byte
 		err := rows.Scan(&at.bucket, &at.id, &body)

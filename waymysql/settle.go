@@ -220,12 +220,12 @@ func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at place) erro
 		return err
 	}
 	var of []entry // messages without a key that were refused before it was known to be the route
-	if err := c.query(ctx, c.db.outbox.Query("unkeyed_of_route"), func(rows *sql.Rows) error {
+	if err := c.query(ctx, fill(c.db.outbox.Query("unkeyed_of_route"), c.on.Transport, []byte(f.Row.Record.Name)), func(rows *sql.Rows) error {
 		e := entry{transport: c.on.Transport}
 		err := rows.Scan(&e.row)
 		of = append(of, e)
 		return err
-	}, c.on.Transport, []byte(f.Row.Record.Name)); err != nil {
+	}); err != nil {
 		return err
 	}
 	for _, e := range of {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -90,7 +89,7 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 		return false, err
 	}
 	after, some := c.on.unkeyed.load(time.Now()), int64(0)
-	switch err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("any_unkeyed"), c.on.Transport, after).Scan(&some); {
+	switch err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_unkeyed"), c.on.Transport, after).Scan(&some); {
 	case errors.Is(err, sql.ErrNoRows):
 		return false, nil
 	case err != nil:
@@ -100,8 +99,7 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 		return false, err
 	}
 	n := min(limit.Rows, c.db.sizes(limit.Bytes))
-	rows, err := c.read(ctx, fmt.Sprintf("SELECT "+columns+" FROM %soutbox_unkeyed AS e FORCE INDEX (PRIMARY) WHERE e.transport = %d AND e.held = 0 AND e.id > %d ORDER BY e.id LIMIT %d FOR UPDATE SKIP LOCKED",
-		"-1", "''", c.body(n, limit), qualified(c.db.schema, c.db.prefix), c.on.Transport, after, n), limit)
+	rows, err := c.read(ctx, c.fill("unkeyed_rows", c.body(n, limit), c.on.Transport, after, n), limit)
 	if err != nil {
 		return false, err
 	}
@@ -128,7 +126,7 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 func (c *claim) hold(ctx context.Context, names map[int64]string) error {
 	c.rows = nil
 	var version int64
-	if err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("route_version")+" LOCK IN SHARE MODE", c.on.Transport).Scan(&version); err != nil {
+	if err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("route_version"), c.on.Transport).Scan(&version); err != nil {
 		return err
 	}
 	if _, _, err := c.readRoutes(ctx); err != nil {
@@ -149,7 +147,7 @@ func (c *claim) hold(ctx context.Context, names map[int64]string) error {
 // readRoutes reads the blocked routes and their version.
 func (c *claim) readRoutes(ctx context.Context) (version int64, paused bool, err error) {
 	c.routes = map[string]bool{}
-	err = c.query(ctx, c.db.outbox.Query("routes"), func(rows *sql.Rows) error {
+	err = c.query(ctx, c.fill("routes", c.on.Transport, c.on.Transport), func(rows *sql.Rows) error {
 		var arm string
 		var n sql.NullInt64
 		var name sql.NullString
@@ -163,7 +161,7 @@ func (c *claim) readRoutes(ctx context.Context) (version int64, paused bool, err
 			c.routes[name.String] = true
 		}
 		return err
-	}, c.on.Transport, c.on.Transport)
+	})
 	return version, paused, err
 }
 
@@ -179,12 +177,12 @@ func (c *claim) release(ctx context.Context, version int64) error {
 		return nil
 	}
 	var ids []int64
-	if err := c.query(ctx, c.db.outbox.Query("released"), func(rows *sql.Rows) error {
+	if err := c.query(ctx, c.fill("released", c.on.Transport, from, releaseBatch), func(rows *sql.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, c.on.Transport, from, releaseBatch); err != nil {
+	}); err != nil {
 		return err
 	}
 	if len(ids) > 0 {

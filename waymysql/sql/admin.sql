@@ -52,13 +52,26 @@ WHERE  (? = '' OR t.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '
 AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '')
 ORDER  BY b.transport, b.bucket;
 
--- name: waiting
--- Of them, those whose next attempt is to come.
-SELECT b.transport, b.route, b.partition_key, b.row_id FROM app.waybill_outbox_blocked AS b
+-- name: lock_waiting
+-- Entries whose next attempt is to come, but for those that a relay is trying.
+SELECT b.transport, b.route, b.partition_key, b.row_id
+FROM   app.waybill_outbox_blocked AS b
 WHERE  b.state = 'retrying' AND b.next_attempt_at > UTC_TIMESTAMP(6)
 AND    (? = '' OR b.transport = (SELECT t.id FROM app.waybill_transport AS t WHERE t.name = ?))
 AND    (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?)
-AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '');
+AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '')
+LIMIT  ?
+FOR    UPDATE SKIP LOCKED;
+
+-- name: any_waiting
+-- The same with those that a relay is trying.
+SELECT b.transport, b.route, b.partition_key, b.row_id
+FROM   app.waybill_outbox_blocked AS b
+WHERE  b.state = 'retrying' AND b.next_attempt_at > UTC_TIMESTAMP(6)
+AND    (? = '' OR b.transport = (SELECT t.id FROM app.waybill_transport AS t WHERE t.name = ?))
+AND    (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?)
+AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '')
+LIMIT  1;
 
 -- name: retry_now
 UPDATE app.waybill_outbox_blocked SET next_attempt_at = UTC_TIMESTAMP(6)
@@ -66,8 +79,35 @@ WHERE  transport = ? AND route = ? AND partition_key = ? AND row_id = ?;
 
 -- name: lock_entry
 -- Before the bucket's lock, as a relay that retries does.
-SELECT state FROM app.waybill_outbox_blocked FORCE INDEX (PRIMARY)
-WHERE  transport = ? AND route = ? AND partition_key = ? AND row_id = ? FOR UPDATE;
+SELECT state
+FROM   app.waybill_outbox_blocked FORCE INDEX (PRIMARY)
+WHERE  transport = ? AND route = ? AND partition_key = ? AND row_id = ?
+FOR    UPDATE;
+
+-- name: try_entry
+-- The same without waiting for a relay.
+SELECT state
+FROM   app.waybill_outbox_blocked FORCE INDEX (PRIMARY)
+WHERE  transport = ? AND route = ? AND partition_key = ? AND row_id = ?
+FOR    UPDATE SKIP LOCKED;
+
+-- name: try_bucket
+SELECT bucket
+FROM   app.waybill_outbox_bucket FORCE INDEX (PRIMARY)
+WHERE  transport = ? AND bucket = ?
+FOR    UPDATE SKIP LOCKED;
+
+-- name: lock_bucket
+SELECT bucket
+FROM   app.waybill_outbox_bucket FORCE INDEX (PRIMARY)
+WHERE  transport = ? AND bucket = ?
+FOR    UPDATE;
+
+-- name: unblock_keys
+-- Removes the entries of parked keys whose rows are back.
+DELETE b
+FROM   app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+WHERE  b.transport = ? AND b.route = '' AND b.partition_key IN (?);
 
 -- name: outbox_stats
 SELECT t.name, COALESCE(o.n, 0) + COALESCE(u.n, 0),
