@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -196,20 +195,19 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 	}
 }
 
-// prune removes a batch, row by row of the primary key: on any other way it
-// would wait for handlers.
+// prune removes a batch.
 func (db *DB) prune(ctx context.Context, tx *sql.Tx, age time.Duration) (n int, err error) {
-	var old []string
-	var args []any
+	var old []clause
 	err = each(ctx, tx, db.inbox.Query("old"), func(rows *sql.Rows) error {
 		var handler, key []byte
 		err := rows.Scan(&handler, &key)
-		old, args = append(old, "i.handler = ? AND i.dedup_key = ?"), append(args, handler, key)
+		old = append(old, fill(db.inbox.Query("entry"), handler, key))
 		return err
 	}, age.Microseconds(), pruneBatch)
 	if err != nil || len(old) == 0 {
 		return 0, err
 	}
-	_, err = tx.ExecContext(ctx, fmt.Sprintf("DELETE i FROM %sinbox AS i FORCE INDEX (PRIMARY) WHERE %s", qualified(db.schema, db.prefix), strings.Join(old, " OR ")), args...)
+	s := fill(db.inbox.Query("delete_old"), or(old))
+	_, err = tx.ExecContext(ctx, s.text, s.args...)
 	return len(old), err
 }

@@ -36,3 +36,13 @@ SELECT COUNT(*) FROM app.waybill_inbox WHERE processed_at < UTC_TIMESTAMP(6) - I
 -- locked are for the next one.
 SELECT handler, dedup_key FROM app.waybill_inbox FORCE INDEX (waybill_inbox_by_processed_at)
 WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ? FOR UPDATE SKIP LOCKED;
+
+-- name: delete_old
+-- Row by row of the primary key: on any other way it would wait for handlers. The
+-- condition is the next statement, joined by OR.
+DELETE i
+FROM   app.waybill_inbox AS i FORCE INDEX (PRIMARY)
+WHERE  ?;
+
+-- name: entry
+i.handler = ? AND i.dedup_key = ?;
