@@ -162,7 +162,7 @@ func (q *Queue) claim(ctx context.Context, most int) (lent []*waybill.Delivery, 
 		if err != nil || len(lent) == 0 {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, q.holder = UNHEX(?), q.lease = q.lease + 1", q.rows(idsOf(lent))), q.lease.Microseconds(), hexID(q.holder))
+		_, err = tx.ExecContext(ctx, q.db.queue.Query("lend"), jsonIDs(idsOf(lent)), q.lease.Microseconds(), hexID(q.holder))
 		return err
 	})
 	if err != nil {
@@ -187,8 +187,7 @@ func (q *Queue) free(ctx context.Context, from querier, most int) (ids []int64, 
 // is left alone.
 func (q *Queue) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*waybill.Delivery, err error) {
 	waits := map[string]bool{}
-	err = each(ctx, tx, fmt.Sprintf("SELECT q.id, COALESCE(q.held_until > UTC_TIMESTAMP(6), FALSE), q.message_id, q.message_name, q.partition_key, q.headers, q.body,"+
-		" TIMESTAMPDIFF(MICROSECOND, '1970-01-01', q.created_at), q.failures, q.lease + 1 FROM %s ORDER BY q.id FOR UPDATE%s", q.rows(ids), q.db.ofQueue()), func(rows *sql.Rows) error {
+	err = each(ctx, tx, q.db.queue.Query("lock"), func(rows *sql.Rows) error {
 		rec := &waybill.Record{}
 		d := &waybill.Delivery{Record: rec}
 		var t tag
@@ -205,7 +204,7 @@ func (q *Queue) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*wayb
 		d.Tag = t
 		lent = append(lent, d)
 		return nil
-	})
+	}, jsonIDs(ids))
 	return lent, err
 }
 
@@ -219,14 +218,14 @@ func idsOf(ds []*waybill.Delivery) []int64 {
 
 // Ack implements waybill.Receiver.
 func (q *Queue) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
-	err := q.settle(ctx, "ack", ds, "DELETE q FROM %s")
+	err := q.settle(ctx, "ack", ds)
 	q.db.hint("queue " + q.name) // the keys' next messages may be lent now
 	return err
 }
 
 // Release implements waybill.Receiver.
 func (q *Queue) Release(ctx context.Context, ds ...*waybill.Delivery) error {
-	err := q.settle(ctx, "release", ds, "UPDATE %s SET q.held_until = NULL, q.holder = NULL")
+	err := q.settle(ctx, "release", ds)
 	q.db.hint("queue " + q.name)
 	return err
 }
@@ -237,8 +236,7 @@ func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Durat
 	if err != nil {
 		return err
 	}
-	return q.settle(ctx, "retry", []*waybill.Delivery{d},
-		"UPDATE %s SET q.failures = q.failures + 1, q.headers = ?, q.holder = NULL, q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", meta, delay.Microseconds())
+	return q.settle(ctx, "retry", []*waybill.Delivery{d}, meta, delay.Microseconds())
 }
 
 // LeaseTime implements waybill.Leaser.
@@ -246,15 +244,15 @@ func (q *Queue) LeaseTime() time.Duration { return q.lease }
 
 // Renew implements waybill.Leaser.
 func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
-	lost, err := q.update(ctx, ds, "UPDATE %s SET q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", q.lease.Microseconds())
+	lost, err := q.update(ctx, "renew", ds, q.lease.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("queue %s: renew: %w", q.name, err)
 	}
 	return lost, nil
 }
 
-func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery, statement string, args ...any) error {
-	lost, err := q.update(ctx, ds, statement, args...)
+func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery, args ...any) error {
+	lost, err := q.update(ctx, verb, ds, args...)
 	if err == nil && len(lost) > 0 {
 		err = fmt.Errorf("%d of %d messages, the first %s: %w", len(lost), len(ds), lost[0].Record.ID, waybill.ErrLeaseLost)
 	}
@@ -264,23 +262,9 @@ func (q *Queue) settle(ctx context.Context, verb string, ds []*waybill.Delivery,
 	return nil
 }
 
-// ofQueue has MySQL lock the rows of the queue alone: it refuses to lock a JSON_TABLE.
-// MariaDB knows no OF.
-func (db *DB) ofQueue() string {
-	if db.isMariaDB() {
-		return ""
-	}
-	return " OF q"
-}
-
-// rows are the rows q of the queue's table that have ids. See among.
-func (q *Queue) rows(ids []int64) string {
-	return among(ids) + " STRAIGHT_JOIN " + qualified(q.db.schema, q.db.prefix) + "queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id"
-}
-
-// update runs a statement for all deliveries whose lease is still theirs, and
-// returns the others.
-func (q *Queue) update(ctx context.Context, ds []*waybill.Delivery, statement string, args ...any) (lost []*waybill.Delivery, err error) {
+// update runs the named statement for all deliveries whose lease is still theirs,
+// and returns the rest.
+func (q *Queue) update(ctx context.Context, name string, ds []*waybill.Delivery, args ...any) (lost []*waybill.Delivery, err error) {
 	if err := q.db.writer(ctx); err != nil {
 		return nil, err
 	}
@@ -310,7 +294,7 @@ func (q *Queue) update(ctx context.Context, ds []*waybill.Delivery, statement st
 		if len(ours) == 0 {
 			return nil
 		}
-		_, err = tx.ExecContext(ctx, fmt.Sprintf(statement, q.rows(ours)), args...)
+		_, err = tx.ExecContext(ctx, q.db.queue.Query(name), append([]any{jsonIDs(ours)}, args...)...)
 		return err
 	})
 	if err != nil {
@@ -323,10 +307,10 @@ func (q *Queue) update(ctx context.Context, ds []*waybill.Delivery, statement st
 // was lent last.
 func (q *Queue) leases(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]int64, error) {
 	leases := make(map[int64]int64, len(ids))
-	return leases, each(ctx, tx, fmt.Sprintf("SELECT q.id, q.lease FROM %s WHERE q.holder = UNHEX(?) ORDER BY q.id FOR UPDATE%s", q.rows(ids), q.db.ofQueue()), func(rows *sql.Rows) error {
+	return leases, each(ctx, tx, q.db.queue.Query("leases"), func(rows *sql.Rows) error {
 		var id, lease int64
 		err := rows.Scan(&id, &lease)
 		leases[id] = lease
 		return err
-	}, hexID(q.holder))
+	}, jsonIDs(ids), hexID(q.holder))
 }

@@ -59,14 +59,8 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 	return translate(err)
 }
 
-// among is a table k of ids in ascending order. What is joined to it is looked up,
-// and locked, row by row. For WHERE id IN the optimizer may read the whole table,
-// and wait for what others write, or deadlock with them.
-func among(ids []int64) string {
-	return "JSON_TABLE('" + jsonIDs(ids) + "', '$[*]' COLUMNS (id BIGINT PATH '$')) AS k"
-}
-
-// jsonIDs is an array of ids in ascending order.
+// jsonIDs is an array of ids in ascending order, for JSON_TABLE: joined rows are looked
+// up, and locked, one by one.
 func jsonIDs(ids []int64) string { return "[" + join(slices.Sorted(slices.Values(ids))) + "]" }
 
 // join writes numbers for an IN list.
