@@ -3,8 +3,6 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/readpos"
@@ -65,23 +63,17 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 	if err := c.begin(ctx); err != nil {
 		return false, err
 	}
-	names, err := c.dueEntries(ctx)
-	if err != nil {
+	n := min(limit.Rows, maxRetries)
+	found, err := c.lockEntries(ctx, n)
+	if err != nil || len(found) == 0 {
 		return false, err
 	}
-	n := min(limit.Rows, maxRetries)
 	entries, body := map[rowRef]*entry{}, c.body(n, limit)
 	var arms []clause
-	err = c.query(ctx, c.fill("retries", names, c.on.Transport, c.db.farthest(), n), func(rows *sql.Rows) error {
-		e := &entry{transport: c.on.Transport}
-		err := rows.Scan(&e.route, &e.key, &e.row, &e.bucket, &e.failures)
+	for _, e := range found {
 		at := rowRef{e.bucket, e.row}
 		entries[at] = e
 		arms = append(arms, c.rowAt(at, body))
-		return err
-	})
-	if err != nil || len(entries) == 0 {
-		return false, err
 	}
 	rows, err := c.read(ctx, unionAll(arms), limit)
 	if err != nil {
@@ -97,17 +89,27 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 	return c.removeGone(ctx, entries)
 }
 
-// dueEntries returns the names of due entries as a JSON array.
-func (c *claim) dueEntries(ctx context.Context) (string, error) {
-	var names []string
-	err := c.query(ctx, c.fill("due_retries", c.on.Transport, c.db.farthest(), c.on.Transport, dueRetries), func(rows *sql.Rows) error {
+// lockEntries locks up to n due entries, but for those that other relays try.
+func (c *claim) lockEntries(ctx context.Context, n int) (locked []*entry, err error) {
+	var due []clause
+	err = c.query(ctx, c.fill("due_retries", c.on.Transport, c.db.farthest(), c.on.Transport, dueRetries), func(rows *sql.Rows) error {
 		var route, key string
 		var row int64
 		err := rows.Scan(&route, &key, &row)
-		names = append(names, fmt.Sprintf(`["%s","%s",%d]`, route, key, row))
+		due = append(due, c.fill("due_retry", c.on.Transport, literals(route), literals(key), row, c.db.farthest()))
 		return err
 	})
-	return "[" + strings.Join(names, ",") + "]", err
+	for err == nil && len(due) > 0 && len(locked) < n {
+		some := due[:min(len(due), n-len(locked))]
+		due = due[len(some):]
+		err = c.query(ctx, unionAll(some), func(rows *sql.Rows) error {
+			e := &entry{transport: c.on.Transport}
+			err := rows.Scan(&e.route, &e.key, &e.row, &e.bucket, &e.failures)
+			locked = append(locked, e)
+			return err
+		})
+	}
+	return locked, err
 }
 
 // rowAt returns the statement that reads the row of an entry.

@@ -201,7 +201,7 @@ SELECT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked FORCE INDEX (waybill_out
 -- name: due_retries
 -- Entries to be tried, by name. One that is further ahead than the longest delay was
 -- written before the clock went back. Rows that wait for a blocked route are left out.
-SELECT HEX(b.route), HEX(b.partition_key), b.row_id
+SELECT b.route, b.partition_key, b.row_id
 FROM   app.waybill_outbox_blocked AS b FORCE INDEX (waybill_outbox_blocked_by_due)
 WHERE  b.transport = ? AND b.state = 'retrying'
 AND   (b.next_attempt_at <= UTC_TIMESTAMP(6)
@@ -213,20 +213,15 @@ AND   (b.route <> ''
 ORDER  BY b.next_attempt_at
 LIMIT  ?;
 
--- name: retries
--- Locks some of these entries. By their whole primary key: a range of due entries can leave a lock
--- on the entry behind it.
-SELECT b.route, b.partition_key, b.row_id, b.bucket, b.failures
-FROM   JSON_TABLE(?, '$[*]' COLUMNS (route VARCHAR(380) PATH '$[0]', partition_key VARCHAR(510) PATH '$[1]',
-                                     row_id BIGINT PATH '$[2]')) AS k
-STRAIGHT_JOIN app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
-ON     b.transport = ? AND b.route = UNHEX(k.route) AND b.partition_key = UNHEX(k.partition_key)
-AND    b.row_id = k.row_id
-WHERE  b.state = 'retrying'
-AND   (b.next_attempt_at <= UTC_TIMESTAMP(6)
-       OR b.next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
-LIMIT  ?
-FOR    UPDATE SKIP LOCKED;
+-- name: due_retry
+-- Locks one of these entries. By its whole primary key: a range of due entries can leave
+-- a lock on the entry behind it.
+(SELECT b.route, b.partition_key, b.row_id, b.bucket, b.failures
+ FROM   app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+ WHERE  b.transport = ? AND b.route = ? AND b.partition_key = ? AND b.row_id = ? AND b.state = 'retrying'
+ AND   (b.next_attempt_at <= UTC_TIMESTAMP(6)
+        OR b.next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
+ FOR    UPDATE SKIP LOCKED);
 
 -- name: planted_lock
 -- The planted bug lock-and-read-at-once: locks buckets in the statement that reads them,
