@@ -149,12 +149,24 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 			return nil, false, err
 		}
 	}
+	raise, err := c.freeBehind(ctx, versions)
+	if err != nil {
+		return nil, false, err
+	}
 	ahead := []clause{c.fill("table", c.db.schema, c.db.prefix+"outbox"), c.fill("paused")}
+	if len(raise) > 0 {
+		ahead = append(ahead, c.fill("any_blocked_route", c.on.Transport))
+	}
+	var empty []int16 // of raise
 	for first := 0; first < len(after) && len(found) < 2*readpos.MaxBuckets; first += maxArms {
 		arms := slices.Clone(ahead)
 		for i := first; i < min(first+maxArms, len(after)); i++ {
 			bucket := (i + c.batch.View.Turn) % len(after)
 			arms = append(arms, c.fill("next_row", bucket, c.on.Transport, bucket, after[bucket]))
+			if raise[int16(bucket)] {
+				arms = append(arms, c.fill("any_blocked_key", bucket, c.on.Transport, bucket))
+				empty = append(empty, int16(bucket))
+			}
 		}
 		paused := false
 		err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
@@ -173,8 +185,11 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 				}
 			case "paused":
 				paused = true
+			case "blocked":
+				empty = slices.DeleteFunc(empty, func(b int16) bool { return b == bucket || bucket == unkeyed })
 			default:
 				found = append(found, bucket)
+				empty = slices.DeleteFunc(empty, func(b int16) bool { return b == bucket })
 			}
 			return nil
 		})
@@ -182,7 +197,33 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 			return nil, again, err
 		}
 	}
+	c.on.Raise(c.batch.View, empty)
 	return found, false, nil
+}
+
+// freeBehind returns the buckets whose marks are far behind the table's next id and that
+// no dispatcher writes to: every lower id of theirs has been committed or rolled back. If
+// the statement that follows shows neither a row nor a blocked key of such a bucket, its
+// mark may be raised. Buckets with a cursor are left out: they are not read from their
+// mark.
+func (c *claim) freeBehind(ctx context.Context, cursors []int64) (free map[int16]bool, err error) {
+	behind := slices.DeleteFunc(c.on.Behind(c.batch.View, time.Now()), func(b int16) bool { return cursors[b] >= 0 })
+	if len(behind) == 0 {
+		return nil, nil
+	}
+	if c.db.showsUnwritten() { // or the next id may be forgotten
+		if _, err := c.db.pool.ExecContext(ctx, c.db.outbox.Query("flush")); err != nil {
+			return nil, err
+		}
+	}
+	free = map[int16]bool{}
+	err = c.query(ctx, c.fill("free_gates", c.on.Transport, numbers(behind)), func(rows *sql.Rows) error {
+		var bucket int16
+		err := rows.Scan(&bucket)
+		free[bucket] = true
+		return err
+	})
+	return free, err
 }
 
 // dropCursors puts marks into the place of cursors that are out of date.

@@ -14,43 +14,65 @@ import (
 // unkeyed is the bucket of rows without a key.
 const unkeyed = -1
 
-// An unkeyedPosition is behind which id the relays of this process have nothing left
-// to read among the rows without a key. These have no commit order: once a second they
-// are read from the start, and always while few have passed.
+// An unkeyedPosition is the read position of rows without a key. They have no commit
+// order: each read begins a margin below it, and at intervals at the start of the table.
 type unkeyedPosition struct {
 	mu      sync.Mutex
-	after   int64
-	passed  int       // rows that were claimed
-	started time.Time // when they were last read from the start
+	after   int64         // the id of the last row claimed, or of the last one given out
+	started time.Time     // time of the last read from the start
+	took    time.Duration // its duration
+	raised  time.Time     // time of the last raise
 
-	released int64 // one above the version of routes whose held rows were looked for
-	looking  int64 // the same for a look that goes on
-	from     int64 // the id behind which it does
+	released int64 // one above the version of routes for which held rows were looked for
+	looking  int64 // the same while that look goes on
+	from     int64 // the id behind which it continues
 }
 
-// fewUnkeyed is how many dead rows cost nothing.
-const fewUnkeyed = 1000
+const (
+	unkeyedMargin = 1000 // ids, of which most rows are dead
+	unkeyedPause  = time.Second
+	unkeyedShare  = 20 // reads from the start take at most one part in so many of the time
+)
 
+// load returns the id behind which to read.
 func (p *unkeyedPosition) load(now time.Time) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.passed < fewUnkeyed || now.Sub(p.started) >= time.Second {
-		p.after, p.started = 0, now
+	if now.Sub(p.started) >= max(unkeyedPause, unkeyedShare*p.took) {
+		p.started = now
+		return 0
 	}
-	return p.after
+	return max(p.after-unkeyedMargin, 0)
 }
 
-func (p *unkeyedPosition) claimed(last int64, rows int) {
+// claimed notes the last row of a claim. A row with a lower id than those before it may
+// be one of several that were committed late, or after a TRUNCATE.
+func (p *unkeyedPosition) claimed(last int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.after, p.passed = max(p.after, last), p.passed+rows
+	p.after = last
+}
+
+// empty notes a read behind an id that has found nothing, and reports whether the
+// position should be raised: relays of other processes may have published the rows.
+func (p *unkeyedPosition) empty(after int64, began, now time.Time) (raise bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if after == 0 {
+		p.took = now.Sub(began)
+	}
+	if now.Sub(p.raised) < unkeyedPause {
+		return false
+	}
+	p.raised = now
+	return true
 }
 
 // restart has the next claim read from the start.
 func (p *unkeyedPosition) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.started, p.released = time.Time{}, -1
+	p.after, p.started, p.released = 0, time.Time{}, -1
 }
 
 // look returns whether all held rows of released routes were looked for, and behind which
@@ -88,10 +110,11 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 	if err := c.release(ctx, version); err != nil {
 		return false, err
 	}
-	after, some := c.on.unkeyed.load(time.Now()), int64(0)
+	began := time.Now()
+	after, some := c.on.unkeyed.load(began), int64(0)
 	switch err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_unkeyed"), c.on.Transport, after).Scan(&some); {
 	case errors.Is(err, sql.ErrNoRows):
-		return false, nil
+		return false, c.raiseUnkeyed(ctx, after, began)
 	case err != nil:
 		return false, err
 	}
@@ -115,9 +138,23 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 		return true, c.hold(ctx, held)
 	}
 	if len(rows) > 0 {
-		c.on.unkeyed.claimed(rows[len(rows)-1].Claimed.ID, len(rows))
+		c.on.unkeyed.claimed(rows[len(rows)-1].Claimed.ID)
 	}
 	return false, nil
+}
+
+// raiseUnkeyed moves the position to the table's next id once in a while: dead versions
+// of the rows below it are read until the server has purged them.
+func (c *claim) raiseUnkeyed(ctx context.Context, after int64, began time.Time) error {
+	if !c.on.unkeyed.empty(after, began, time.Now()) {
+		return nil
+	}
+	var next sql.NullInt64
+	err := c.query(ctx, c.fill("next_unkeyed", c.db.schema, c.db.prefix+"outbox_unkeyed"), func(rows *sql.Rows) error { return rows.Scan(&next) })
+	if err == nil && next.Valid {
+		c.on.unkeyed.claimed(next.Int64 - 1)
+	}
+	return err
 }
 
 // hold sets rows of blocked routes aside, unless a route is not blocked any more: that

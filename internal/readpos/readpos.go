@@ -18,7 +18,7 @@ const MaxBuckets = 32
 // Positions are the read positions of one transport. They are safe for concurrent use.
 type Positions struct {
 	Transport int16
-	// Margin is how many ids below a mark are read again each time; New sets 512. A
+	// Margin is how many ids below a mark are read again each time; New sets 256. A
 	// sequence that was set back by hand, to the highest id that a script has seen, say,
 	// gives ids below marks to new rows; they come in order if it was set back by no more
 	// than this. A next id that is lower than a mark shows the same (ValidFor), unless new
@@ -68,7 +68,7 @@ func hashOf(key string) uint64 { return maphash.String(seed, key) }
 
 // New returns empty positions: each bucket is read from its start.
 func New(transport int16, buckets int) *Positions {
-	return &Positions{Transport: transport, Margin: 512, buckets: make([]position, buckets)}
+	return &Positions{Transport: transport, Margin: 256, buckets: make([]position, buckets)}
 }
 
 // Buckets returns the number of buckets.

@@ -32,6 +32,26 @@ AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE;
  ORDER  BY id
  LIMIT  1);
 
+-- name: free_gates
+-- The buckets that no dispatcher writes to. The locks end with the statement.
+SELECT bucket
+FROM   app.waybill_outbox_gate FORCE INDEX (PRIMARY)
+WHERE  transport = ? AND bucket IN (?)
+FOR    UPDATE SKIP LOCKED;
+
+-- name: any_blocked_key
+-- In a UNION with next_row: whether a bucket has a blocked key.
+(SELECT 'blocked', ?, NULL, NULL
+ FROM   app.waybill_outbox_blocked FORCE INDEX (waybill_outbox_blocked_by_bucket)
+ WHERE  transport = ? AND bucket = ? AND partition_key > ''
+ LIMIT  1);
+
+-- name: any_blocked_route
+(SELECT 'blocked', -1, NULL, NULL
+ FROM   app.waybill_outbox_blocked FORCE INDEX (PRIMARY)
+ WHERE  transport = ? AND route > ''
+ LIMIT  1);
+
 -- name: try_buckets
 -- Locks buckets, but for those of other relays.
 SELECT bucket
@@ -174,6 +194,11 @@ SELECT id
 FROM   app.waybill_outbox_unkeyed FORCE INDEX (PRIMARY)
 WHERE  transport = ? AND held = 0 AND id > ?
 LIMIT  1;
+
+-- name: next_unkeyed
+SELECT t.auto_increment
+FROM   information_schema.tables AS t
+WHERE  t.table_schema = ? AND t.table_name = ?;
 
 -- name: released
 -- Held rows without a reason: neither they nor their route have an entry.
