@@ -29,7 +29,7 @@ func BenchmarkEmptyPoll(b *testing.B) {
 				if _, err := old.Exec("SELECT COUNT(*) FROM waybill_outbox WHERE id > 0"); err != nil {
 					b.Fatal(err)
 				}
-				exec(b, db, "INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT l.id, s.seq % 64, UNHEX(REPLACE(UUID(), '-', '')), 'x', 'k', '{}' FROM waybill_transport AS l JOIN seq_1_to_"+fmt.Sprint(dead)+" AS s")
+				exec(b, db, "INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT l.id, s.seq % 64, UNHEX(LEFT(SHA2(UUID(), 256), 32)), 'x', 'k', '{}' FROM waybill_transport AS l JOIN "+numbers(dead)+" AS s")
 				exec(b, db, "DELETE FROM waybill_outbox WHERE id > 0")
 			}
 			var msgs []any

@@ -93,7 +93,7 @@ func loseCommit(network *faultproxy.Proxy) {
 // deadlock has the server roll tx back for a deadlock with another transaction,
 // which has written more and so is not the one that is chosen.
 func deadlock(ctx context.Context, pool *sql.DB, tx *sql.Tx) error {
-	for _, s := range []string{"CREATE TABLE IF NOT EXISTS knot (id INT PRIMARY KEY, n INT)", "INSERT IGNORE INTO knot SELECT seq, 0 FROM seq_1_to_100"} {
+	for _, s := range []string{"CREATE TABLE IF NOT EXISTS knot (id INT PRIMARY KEY, n INT)", "INSERT IGNORE INTO knot SELECT seq, 0 FROM " + numbers(100) + " AS s"} {
 		if _, err := pool.ExecContext(ctx, s); err != nil {
 			return fmt.Errorf("it proves nothing: %w", err)
 		}

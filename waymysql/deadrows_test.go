@@ -44,19 +44,16 @@ func holdSnapshot(t testing.TB, dsn string) {
 func bulk(t testing.TB, db *waymysql.DB, n, buckets int) {
 	t.Helper()
 	if buckets == 0 {
-		exec(t, db, "INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, body) SELECT t.id, UNHEX(MD5(UUID())), 'order.placed', '{}' FROM waybill_transport AS t JOIN seq_1_to_"+fmt.Sprint(n)+" AS s")
+		exec(t, db, "INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, body) SELECT t.id, UNHEX(LEFT(SHA2(UUID(), 256), 32)), 'order.placed', '{}' FROM waybill_transport AS t JOIN "+numbers(n)+" AS s")
 		return
 	}
-	exec(t, db, fmt.Sprintf("INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT t.id, s.seq %% %d, UNHEX(MD5(UUID())), 'order.placed', CONCAT('k', s.seq %% %[1]d), '{}' FROM waybill_transport AS t JOIN seq_1_to_%d AS s", buckets, n))
+	exec(t, db, fmt.Sprintf("INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT t.id, s.seq %% %d, UNHEX(LEFT(SHA2(UUID(), 256), 32)), 'order.placed', CONCAT('k', s.seq %% %[1]d), '{}' FROM waybill_transport AS t JOIN %s AS s", buckets, numbers(n)))
 }
 
 // pagesRead is how many pages do reads of the server.
 func pagesRead(t testing.TB, db *waymysql.DB, do func()) int {
 	t.Helper()
-	const query = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'INNODB_BUFFER_POOL_READ_REQUESTS'"
-	before := count(t, db, query)
-	do()
-	return count(t, db, query) - before
+	return counted(t, db, do, "Innodb_buffer_pool_read_requests")
 }
 
 // pollCost is the median of the pages and the time that looks take which find
@@ -173,7 +170,7 @@ func TestRowsBehindABlockedKeyAreReadOnce(t *testing.T) {
 	put(t, db, order{bad[0], 0})
 	c := claim(t, db, manyRows)
 	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, RetryIn: time.Hour})
-	exec(t, db, fmt.Sprintf("INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT l.id, 63, UNHEX(MD5(UUID())), 'order.placed', '%s', '{}' FROM waybill_transport AS l JOIN seq_1_to_%d", bad[0], followers))
+	exec(t, db, fmt.Sprintf("INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT l.id, 63, UNHEX(LEFT(SHA2(UUID(), 256), 32)), 'order.placed', '%s', '{}' FROM waybill_transport AS l JOIN %s AS s", bad[0], numbers(followers)))
 	pass := func() {
 		t.Helper()
 		msgs := []any{order{bad[1], 0}} // of its bucket
@@ -219,10 +216,7 @@ func keysOf63(n int) (keys []string) {
 // rowsRead is how many rows of all tables do has the server read.
 func rowsRead(t testing.TB, db *waymysql.DB, do func()) int {
 	t.Helper()
-	const query = "SELECT CAST(SUM(variable_value) AS SIGNED) FROM information_schema.global_status WHERE variable_name IN ('HANDLER_READ_FIRST', 'HANDLER_READ_KEY', 'HANDLER_READ_LAST', 'HANDLER_READ_NEXT', 'HANDLER_READ_PREV')"
-	before := count(t, db, query)
-	do()
-	return count(t, db, query) - before
+	return counted(t, db, do, "Handler_read_first", "Handler_read_key", "Handler_read_last", "Handler_read_next", "Handler_read_prev")
 }
 
 // A transaction that got its id early and commits late, below what a relay has
@@ -255,7 +249,7 @@ func TestLateCommitOfALowIdIsNotOverlooked(t *testing.T) {
 		}
 		if round == 1 { // and the horizon is moved over them
 			far := begin(t, db.Pool())
-			if _, err := far.ExecContext(t.Context(), "INSERT INTO waybill_outbox (transport, bucket, id, message_id, message_name, partition_key, body) SELECT id, 0, 1000000, UNHEX(MD5('')), 'x', '', '' FROM waybill_transport"); err != nil {
+			if _, err := far.ExecContext(t.Context(), "INSERT INTO waybill_outbox (transport, bucket, id, message_id, message_name, partition_key, body) SELECT id, 0, 1000000, UNHEX(REPEAT('00', 16)), 'x', '', '' FROM waybill_transport"); err != nil {
 				t.Fatal(err)
 			}
 			if err := far.Rollback(); err != nil {

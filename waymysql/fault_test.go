@@ -344,7 +344,7 @@ func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
 	if _, err := waymysql.Open(t.Context(), cfg.FormatDSN(), waymysql.Config{}); err == nil || errors.Is(err, waybill.ErrUnavailable) {
 		t.Errorf("Open with a wrong password = %v", err)
 	}
-	readOnly := open(t, with(t, dsn, map[string]string{"tx_read_only": "1"}), waymysql.Config{})
+	readOnly := open(t, with(t, dsn, map[string]string{variable(t, dsn, "tx_read_only"): "1"}), waymysql.Config{})
 	if _, err := readOnly.Claim(t.Context(), outbox.DefaultTransport, outbox.Keyed, manyRows); err == nil {
 		t.Error("Claim in sessions that may only read = nil")
 	}

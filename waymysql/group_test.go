@@ -29,8 +29,7 @@ func TestDDLInAGroupLeavesInDoubtOnlyWhatIs(t *testing.T) {
 		}
 		switch m.Seq % 10 {
 		case 0:
-			_, err := tx.ExecContext(ctx, "CREATE OR REPLACE TABLE made (n INT)")
-			return err
+			return makeTable(ctx, tx)
 		case 1, 2:
 			_, err := out.Dispatch(ctx, tx, m)
 			return err

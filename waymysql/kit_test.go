@@ -129,6 +129,69 @@ func count(t testing.TB, db *waymysql.DB, query string, args ...any) (n int) {
 	return n
 }
 
+// numbers is a table whose column seq has the numbers from 1 to n.
+func numbers(n int) string {
+	return fmt.Sprintf("JSON_TABLE(CONCAT('[0', REPEAT(',0', %d), ']'), '$[*]' COLUMNS (seq FOR ORDINALITY))", n-1)
+}
+
+// isMariaDB reports whether the server is a MariaDB. Any other is a MySQL.
+func isMariaDB(t testing.TB, dsn string) bool {
+	t.Helper()
+	var version string
+	if err := pool(t, dsn).QueryRow("SELECT VERSION()").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(version, "MariaDB")
+}
+
+// variable is the server's name for a variable tx_... of MariaDB.
+func variable(t testing.TB, dsn, name string) string {
+	t.Helper()
+	if isMariaDB(t, dsn) {
+		return name
+	}
+	return strings.Replace(name, "tx_", "transaction_", 1)
+}
+
+// counted is by how much do increases the sum of status counters of the server.
+func counted(t testing.TB, db *waymysql.DB, do func(), counters ...string) int {
+	t.Helper()
+	sum := func() (all int) {
+		rows, err := db.Pool().QueryContext(context.Background(), "SHOW GLOBAL STATUS WHERE variable_name IN ('"+strings.Join(counters, "', '")+"')")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		found := 0
+		for rows.Next() {
+			var name string
+			var value int
+			if err := rows.Scan(&name, &value); err != nil {
+				t.Fatal(err)
+			}
+			found++
+			all += value
+		}
+		if err := rows.Err(); err != nil || found != len(counters) {
+			t.Fatalf("the server has %d counters of %v: %v", found, counters, err)
+		}
+		return all
+	}
+	before := sum()
+	do()
+	return sum() - before
+}
+
+// makeTable makes the table made anew, by statements that commit.
+func makeTable(ctx context.Context, tx *sql.Tx) error {
+	for _, s := range []string{"DROP TABLE IF EXISTS made", "CREATE TABLE made (n INT)"} {
+		if _, err := tx.ExecContext(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // asking is held while somebody asks for what waits.
 var asking sync.Mutex
 

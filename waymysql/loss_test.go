@@ -291,10 +291,7 @@ func TestUnitWhoseTransactionIsLostDispatchesNothing(t *testing.T) {
 	out := newOutbox(t, db, outbox.Config{})
 	for what, lose := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"a deadlock": func(ctx context.Context, tx *sql.Tx) error { return b.swallow(1)(ctx, tx) },
-		"DDL": func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "CREATE OR REPLACE TABLE made (n INT)")
-			return err
-		},
+		"DDL":        makeTable,
 		"TRUNCATE": func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "TRUNCATE TABLE other")
 			return err

@@ -353,7 +353,7 @@ func TestDispatchAllDoesNotDeadlock(t *testing.T) {
 
 func TestProceduresRefuseWithAReason(t *testing.T) {
 	t.Parallel()
-	db, _ := newDB(t, waymysql.Config{})
+	db, dsn := newDB(t, waymysql.Config{})
 	refused := func(statement, want string) {
 		t.Helper()
 		var server *mysql.MySQLError
@@ -367,6 +367,10 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 	}
 	all := func(fields string) string {
 		return "CALL waybill_dispatch_all('a', '[{\"name\": \"x\", \"key\": \"k\", \"headers\": {}, \"body\": \"\"}, {" + fields + "}]')"
+	}
+	null := "must not be NULL" // JSON_TABLE of MySQL has NULL for null
+	if isMariaDB(t, dsn) {
+		null = "must be a JSON object"
 	}
 	for statement, want := range map[string]string{
 		"CALL waybill_dispatch('x', '', '{}', '')":                                                        "there are several",
@@ -413,7 +417,7 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 		all(`"name": "x", "key": "k", "headers": {}, "body": null`):                                       "message 2 of the array",
 		all(`"name": "x", "key": "k", "headers": {}, "body": {"a": 1}`):                                   "message 2 of the array",
 		all(`"name": "x", "key": "k", "body": ""`):                                                        "must not be NULL",
-		all(`"name": "x", "key": "k", "headers": null, "body": ""`):                                       "must be a JSON object",
+		all(`"name": "x", "key": "k", "headers": null, "body": ""`):                                       null,
 		all(`"name": "x", "key": "k", "headers": {"n": 1}, "body": ""`):                                   "must be strings",
 		all(`"name": "y z", "key": "k", "headers": {}, "body": ""`):                                       "is not a message name",
 	} {

@@ -22,6 +22,7 @@ import (
 // handles is set to, the same comes out.
 func TestSettingsOfTheSessionChangeNothing(t *testing.T) {
 	t.Parallel()
+	isolation := variable(t, driverDSN(t, testserver.MariaDB(t)), "tx_isolation")
 	for name, params := range map[string]map[string]string{
 		"not strict":           {"sql_mode": "''"},
 		"ANSI_QUOTES":          {"sql_mode": "'ANSI_QUOTES,STRICT_ALL_TABLES'"},
@@ -32,8 +33,8 @@ func TestSettingsOfTheSessionChangeNothing(t *testing.T) {
 		"east":                 {"time_zone": "'+05:30'"},
 		"west":                 {"time_zone": "'-11:00'", "sql_mode": "''"},
 		"latin1":               {},
-		"serializable":         {"tx_isolation": "'SERIALIZABLE'"},
-		"read uncommitted":     {"tx_isolation": "'READ-UNCOMMITTED'"},
+		"serializable":         {isolation: "'SERIALIZABLE'"},
+		"read uncommitted":     {isolation: "'READ-UNCOMMITTED'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

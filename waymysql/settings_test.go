@@ -1,7 +1,6 @@
 package waymysql_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -45,47 +44,65 @@ func refuses(t *testing.T, dsn, setting string) {
 
 func TestServerThatCannotKeepThePromisesIsRefused(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartMariaDB(t, nil)
-	dsn := driverDSN(t, server.URL())
-	db := open(t, dsn, waymysql.Config{})
-	if _, err := db.SchemaUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	db, dsn := alone(t)
 	put(t, db, order{"k", 0})
-	set := func(statement string) {
-		t.Helper()
-		if _, err := db.Pool().ExecContext(context.Background(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range [][3]string{
+	refusesEach(t, db, dsn, [][3]string{
 		{"auto_increment_increment", "2", "1"},
 		{"read_only", "1", "0"},
 		{"innodb_flush_log_at_trx_commit", "0", "1"},
+	})
+	// A setting of the session counts.
+	refuses(t, with(t, dsn, map[string]string{"auto_increment_increment": "3"}), "auto_increment_increment")
+	// Settings that keep the promises are allowed.
+	for name, value := range map[string]string{"innodb_flush_log_at_trx_commit": "2", "auto_increment_offset": "2"} {
+		exec(t, db, "SET GLOBAL "+name+" = "+value)
+	}
+	fresh := open(t, dsn, waymysql.Config{})
+	put(t, fresh, order{"k", 1})
+	if got := drained(t, fresh); len(got) != 2 {
+		t.Errorf("%v came, want two messages", got)
+	}
+}
+
+// refusesEach checks refusals of settings, which have a name, a value that is refused
+// and the default.
+func refusesEach(t *testing.T, db *waymysql.DB, dsn string, settings [][3]string) {
+	t.Helper()
+	for _, c := range settings {
+		exec(t, db, "SET GLOBAL "+c[0]+" = "+c[1])
+		refuses(t, dsn, c[0])
+		exec(t, db, "SET GLOBAL "+c[0]+" = "+c[2])
+	}
+}
+
+func TestServerThatEndsTransactionsOfRelaysIsRefused(t *testing.T) {
+	t.Parallel()
+	db, dsn := alone(t)
+	if !isMariaDB(t, dsn) {
+		t.Skip("idle_transaction_timeout and max_statement_time are settings of MariaDB")
+	}
+	put(t, db, order{"k", 0})
+	refusesEach(t, db, dsn, [][3]string{
 		{"idle_transaction_timeout", "29", "0"},
 		{"idle_write_transaction_timeout", "5", "0"},
 		{"idle_readonly_transaction_timeout", "5", "0"},
 		{"max_statement_time", "29.5", "0"},
-	} {
-		set("SET GLOBAL " + c[0] + " = " + c[1])
-		refuses(t, dsn, c[0])
-		set("SET GLOBAL " + c[0] + " = " + c[2])
-	}
-	// What is set for the session counts, whoever set it.
-	for name, value := range map[string]string{"auto_increment_increment": "3", "max_statement_time": "1", "idle_transaction_timeout": "1"} {
+	})
+	// A setting of the session or of the user counts.
+	for name, value := range map[string]string{"max_statement_time": "1", "idle_transaction_timeout": "1"} {
 		refuses(t, with(t, dsn, map[string]string{name: value}), name)
 	}
-	set("CREATE USER hasty IDENTIFIED BY 'secret' WITH MAX_STATEMENT_TIME 2")
-	set("GRANT ALL ON *.* TO hasty")
+	exec(t, db, "CREATE USER hasty IDENTIFIED BY 'secret' WITH MAX_STATEMENT_TIME 2")
+	exec(t, db, "GRANT ALL ON *.* TO hasty")
 	hasty, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	hasty.User, hasty.Passwd = "hasty", "secret"
 	refuses(t, hasty.FormatDSN(), "max_statement_time")
-	// What is long enough is no hindrance, and neither is what is set for others.
-	for name, value := range map[string]string{"idle_transaction_timeout": "30", "idle_write_transaction_timeout": "31", "max_statement_time": "30", "innodb_flush_log_at_trx_commit": "2", "auto_increment_offset": "2"} {
-		set("SET GLOBAL " + name + " = " + value)
+	// A long timeout is allowed.
+	for name, value := range map[string]string{"idle_transaction_timeout": "30", "idle_write_transaction_timeout": "31", "max_statement_time": "30"} {
+		exec(t, db, "SET GLOBAL "+name+" = "+value)
 	}
 	fresh := open(t, dsn, waymysql.Config{})
 	put(t, fresh, order{"k", 1})
@@ -100,6 +117,9 @@ func TestServerThatCannotKeepThePromisesIsRefused(t *testing.T) {
 // A node of a Galera cluster keeps the keys' order on no other node.
 func TestGaleraIsRefused(t *testing.T) {
 	t.Parallel()
+	if !isMariaDB(t, driverDSN(t, testserver.MariaDB(t))) {
+		t.Skip("wsrep_on is a setting of MariaDB")
+	}
 	server := testserver.StartMariaDB(t, map[string]string{"wsrep_on": "ON", "binlog_format": "ROW"})
 	dsn := driverDSN(t, server.URL())
 	db := open(t, with(t, dsn, map[string]string{"wsrep_on": "0"}), waymysql.Config{})
