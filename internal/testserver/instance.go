@@ -148,12 +148,13 @@ func (in *instance) stop() error {
 func (in *instance) kill() error {
 	err := slay(in.running)
 	for _, pid := range in.running {
-		_ = waitFor(time.Second, func() error {
+		// The first thread of a killed process ends before those that write to a disk.
+		err = errors.Join(err, waitFor(time.Minute, func() error {
 			if !reaped(pid) {
-				return errors.New("still there")
+				return fmt.Errorf("process %d is still there", pid)
 			}
 			return nil
-		})
+		}))
 	}
 	in.running = nil
 	return errors.Join(err, in.watcher.runs(nil))
