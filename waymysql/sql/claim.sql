@@ -1,6 +1,7 @@
 -- Claims of relays. Where a ? is a condition it stands for another statement of this
 -- file, or for TRUE. Statements in parentheses are arms of a UNION ALL, one for each
--- bucket or row.
+-- bucket or row. NO_SEMIJOIN is for MySQL, which may read all entries of a bucket for a
+-- NOT EXISTS instead of looking up one.
 
 -- name: versions
 SELECT bucket, blocked_version
@@ -132,7 +133,7 @@ e.message_name NOT IN (?);
 
 -- name: not_of_blocked_route
 -- The same by a lookup.
-NOT EXISTS (SELECT 1
+NOT EXISTS (SELECT /*+ NO_SEMIJOIN() */ 1
             FROM   app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
             WHERE  r.transport = e.transport AND r.route = e.message_name AND r.partition_key = '');
 
@@ -142,7 +143,7 @@ e.partition_key NOT IN (?);
 
 -- name: not_of_blocked_key
 -- The same by a lookup.
-NOT EXISTS (SELECT 1
+NOT EXISTS (SELECT /*+ NO_SEMIJOIN() */ 1
             FROM   app.waybill_outbox_blocked AS i FORCE INDEX (waybill_outbox_blocked_by_bucket)
             WHERE  i.transport = e.transport AND i.bucket = e.bucket AND i.partition_key = e.partition_key);
 
@@ -205,9 +206,9 @@ WHERE  t.table_schema = ? AND t.table_name = ?;
 SELECT u.id
 FROM   app.waybill_outbox_unkeyed AS u FORCE INDEX (PRIMARY)
 WHERE  u.transport = ? AND u.held = 1 AND u.id > ?
-AND    NOT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
+AND    NOT EXISTS (SELECT /*+ NO_SEMIJOIN() */ 1 FROM app.waybill_outbox_blocked AS r FORCE INDEX (PRIMARY)
                    WHERE  r.transport = u.transport AND r.route = u.message_name AND r.partition_key = '')
-AND    NOT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS i FORCE INDEX (PRIMARY)
+AND    NOT EXISTS (SELECT /*+ NO_SEMIJOIN() */ 1 FROM app.waybill_outbox_blocked AS i FORCE INDEX (PRIMARY)
                    WHERE  i.transport = u.transport AND i.route = '' AND i.partition_key = ''
                    AND    i.row_id = u.id)
 ORDER  BY u.id
