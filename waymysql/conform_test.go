@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -51,7 +52,13 @@ func place(t *testing.T) waytest.Place[*sql.Tx] {
 		"ROLLBACK": waytest.ExecSQL("ROLLBACK"), "COMMIT": waytest.ExecSQL("COMMIT"), "tx.Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
 	}
 	p.Losses = map[string]func(ctx context.Context, tx *sql.Tx) error{
-		"a deadlock": func(ctx context.Context, tx *sql.Tx) error { return deadlock(ctx, db.Pool(), tx) },
+		"a deadlock": func(ctx context.Context, tx *sql.Tx) error {
+			err := deadlock(ctx, db.Pool(), tx)
+			if !isDeadlock(err) {
+				t.Errorf("%v is no deadlock: the test proves nothing", err)
+			}
+			return err
+		},
 	}
 	p.LostAnswer = func(t *testing.T) (waytest.Store[*sql.Tx], func()) {
 		db, network := through(t, dsn)
@@ -88,6 +95,11 @@ func loseCommit(network *faultproxy.Proxy) {
 		}
 		return faultproxy.Pass
 	})
+}
+
+func isDeadlock(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && server.Number == 1213
 }
 
 // deadlock has the server roll tx back for a deadlock with another transaction,
