@@ -82,7 +82,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, claiming, inbox, queue, admin, failed, rebucketing sqlfile.Set
+	outbox, dispatching, claiming, inbox, queue, admin, failed, rebucketing sqlfile.Set
 
 	usual    atomic.Int64 // size of an outbox's rows in bytes
 	longest  atomic.Int64 // delay of a retry that this process has written
@@ -155,14 +155,15 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, wakes: map[string]chan struct{}{}, relayed: map[int16]*relayed{},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outbox, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin, "failed": &db.failed, "rebucket": &db.rebucketing} {
-		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
-		if err != nil {
+	var err error
+	for name, set := range map[string]*sqlfile.Set{
+		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin,
+		"failed": &db.failed, "rebucket": &db.rebucketing,
+	} {
+		if *set, err = namedSQL(name, schema, prefix); err != nil {
 			return nil, err
 		}
-		*set = sqlfile.MustParse(name+".sql", qualify(string(text), schema, prefix))
 	}
-	var err error
 	// Whatever the server's default is: what is said outside of a transaction holds.
 	if db.pool, err = db.connect(map[string]string{"autocommit": "1"}); err != nil {
 		return nil, err
@@ -174,6 +175,15 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 	db.units = pooled(guardedConnector{guarded})
 	db.units.SetMaxOpenConns(cmp.Or(cfg.MaxConns, defaultConns))
 	return db, nil
+}
+
+// namedSQL reads a file of named statements.
+func namedSQL(file, schema, prefix string) (sqlfile.Set, error) {
+	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		return sqlfile.Set{}, err
+	}
+	return sqlfile.MustParse(file+".sql", qualify(string(text), schema, prefix)), nil
 }
 
 // connect returns a pool whose sessions have settings.

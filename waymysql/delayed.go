@@ -214,8 +214,9 @@ func (db *DB) freeGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets i
 	if len(locks) == 0 {
 		return nil, nil
 	}
-	s := db.locking(locks)
-	err = each(ctx, tx, "SELECT g.transport, g.bucket"+s.text+" SKIP LOCKED", func(rows *sql.Rows) error {
+	of := db.locking(locks)
+	s := fill(db.dispatching.Query("lock_free_gates"), clause{of.text, of.args})
+	err = each(ctx, tx, s.text, func(rows *sql.Rows) error {
 		var g gate
 		if err := rows.Scan(&g.transport, &g.bucket); err != nil {
 			return err

@@ -17,7 +17,7 @@ type script struct {
 	statements []statement
 }
 
-// A statement is one of a script. One that locks has no beginning yet.
+// A statement is one of a script. One that locks gates is the condition for them.
 type statement struct {
 	text    string
 	args    []any
@@ -73,7 +73,8 @@ func (db *DB) execute(ctx context.Context, tx *sql.Tx, block []statement) error 
 			return err
 		}
 		locked := 0
-		err := tx.QueryRowContext(ctx, "SELECT COUNT(*)"+first.text, first.args...).Scan(&locked)
+		lock := fill(db.dispatching.Query("lock_gates"), clause{first.text, first.args})
+		err := tx.QueryRowContext(ctx, lock.text, lock.args...).Scan(&locked)
 		if err == nil && locked != first.gates {
 			return errNoGate
 		}
@@ -83,8 +84,9 @@ func (db *DB) execute(ctx context.Context, tx *sql.Tx, block []statement) error 
 	var args []any
 	b.WriteString("BEGIN NOT ATOMIC ")
 	for _, s := range block {
-		if s.gates > 0 { // a variable, not IF (SELECT ...), which locks nothing
-			fmt.Fprintf(&b, "SELECT COUNT(*) INTO @waybill_gates%s; IF @waybill_gates <> %d THEN SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = %d; END IF; ", s.text, s.gates, errNullColumn)
+		if s.gates > 0 {
+			lock := fill(db.dispatching.Query("lock_gates_in_block"), clause{text: s.text})
+			fmt.Fprintf(&b, "%s; IF @waybill_gates <> %d THEN SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = %d; END IF; ", lock.text, s.gates, errNullColumn)
 		} else {
 			b.WriteString(s.text + "; ")
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -268,7 +269,7 @@ func (db *DB) inserting(rows []outbox.Row) (script, error) {
 	if err != nil {
 		return script{}, err
 	}
-	into := inserts{tables: qualified(db.schema, db.prefix), script: script{buckets: buckets}, checked: map[int16]bool{}}
+	into := inserts{named: db.dispatching, script: script{buckets: buckets}, checked: map[int16]bool{}}
 	if len(locks) > 0 && together(locks) {
 		into.locks = locks
 	} else if len(locks) > 0 {
@@ -294,27 +295,19 @@ func (db *DB) lockGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets i
 	return db.run(ctx, tx, script{buckets, []statement{db.locking(locks)}})
 }
 
-// locking returns what locks in ascending order, because that is the order of the
-// index.
+// locking returns the condition for gates, by transport.
 func (db *DB) locking(locks []gate) statement {
-	s := statement{gates: len(locks)}
-	var b strings.Builder
-	fmt.Fprintf(&b, " FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE", qualified(db.schema, db.prefix))
+	var of []clause
 	for i := 0; i < len(locks); {
 		n := 1
 		for i+n < len(locks) && locks[i+n].transport == locks[i].transport {
 			n++
 		}
-		if i > 0 {
-			b.WriteString(" OR")
-		}
-		fmt.Fprintf(&b, " %s AND g.name = ?", ofTransport(locks[i:i+n]))
-		s.args = append(s.args, []byte(locks[i].name))
+		of = append(of, gatesOf(db.dispatching, locks[i:i+n]))
 		i += n
 	}
-	b.WriteString(" FOR UPDATE")
-	s.text = b.String()
-	return s
+	all := or(of)
+	return statement{gates: len(locks), text: all.text, args: all.args}
 }
 
 // noGate says why no gate was found for so many buckets: there are other buckets
@@ -329,12 +322,12 @@ func (db *DB) noGate(ctx context.Context, tx *sql.Tx, buckets int) error {
 // sameBuckets returns outbox.ErrBucketsChanged where there are other buckets by now. It
 // asks in the transaction, and does not wait: the number is locked while it changes.
 func (db *DB) sameBuckets(ctx context.Context, tx *sql.Tx, buckets int) error {
-	share := " FOR SHARE SKIP LOCKED"
+	share := "share_buckets"
 	if db.isMariaDB() {
-		share = " LOCK IN SHARE MODE SKIP LOCKED"
+		share = "share_buckets_mariadb"
 	}
 	var n int
-	switch err := tx.QueryRowContext(ctx, db.outbox.Query("buckets_now")+share).Scan(&n); {
+	switch err := tx.QueryRowContext(ctx, db.dispatching.Query(share)).Scan(&n); {
 	case errors.Is(err, sql.ErrNoRows):
 		return outbox.ErrBucketsChanged
 	case is(err, errNoTable):
@@ -351,12 +344,12 @@ func (db *DB) sameBuckets(ctx context.Context, tx *sql.Tx, buckets int) error {
 // inserts gathers rows of one table into statements of many rows.
 type inserts struct {
 	script
-	tables string
-	locks  []gate // of one transport, that the first statement takes
+	named sqlfile.Set
+	locks []gate // of one transport, that the first statement takes
 
 	checked map[int16]bool // transports whose number and name were checked
 
-	into string // the table, and its columns
+	into string // the name of the statement
 	sql  strings.Builder
 	rows int
 	next statement
@@ -366,83 +359,79 @@ func (in *inserts) add(s stored) {
 	if in.rows == maxInsertRows || in.next.bytes > maxInsertBytes {
 		in.flush()
 	}
-	into, row, args := in.row(s)
+	into := insertInto[s.table()]
+	head, row, _ := strings.Cut(in.named.Query(into), "VALUES ")
 	if into != in.into {
 		in.flush()
 		in.into, in.next.inserts = into, s.Record.Name
-		in.sql.WriteString(into)
+		in.sql.WriteString(head + "VALUES ")
 	}
 	if in.rows > 0 {
 		in.sql.WriteByte(',')
 	}
-	in.sql.WriteString(row)
-	in.next.args = append(in.next.args, args...)
+	values := fill(row, in.row(s)...)
+	in.sql.WriteString(values.text)
+	in.next.args = append(in.next.args, values.args...)
 	in.next.bytes += len(s.body) + len(s.headers)
 	in.rows++
 }
 
-// message returns the values of a message's columns. Ids and headers are hexadecimal:
-// raw bytes in a statement's text break the server's views of what runs. Names and keys
-// are bytes, whatever the character set of the connection is.
-func message(s stored) (row string, args []any) {
-	row, args = fmt.Sprintf("X'%s',?,", hexID(s.Record.ID)), []any{[]byte(s.Record.Name)}
-	if s.table() != 1 {
-		row, args = row+"?,", append(args, []byte(s.Record.Key))
-	}
-	return row + fmt.Sprintf("CONVERT(X'%x' USING utf8mb4),?,?", s.headers), append(args, s.body, stamp(s.created))
-}
+// insertInto names the statements by table.
+var insertInto = [...]string{"insert_keyed", "insert_unkeyed", "insert_queued", "insert_delayed"}
 
-// row returns the beginning of the statement for s, its row and the arguments.
-func (in *inserts) row(s stored) (into, row string, args []any) {
-	values, args := message(s)
-	columns := "message_id, message_name, partition_key, headers, body, created_at) VALUES "
+// row returns the values of a row. Ids and headers are hexadecimal: raw bytes in a
+// statement's text break the server's views of what runs. Names and keys are bytes,
+// whatever the character set of the connection is.
+func (in *inserts) row(s stored) (values []any) {
 	switch s.table() {
 	case 3:
-		into = "INSERT INTO " + in.tables + "delayed (due_at, transport, queue, " + columns
-		due := stamp(s.created.Add(s.Record.Delay))
+		values = []any{stamp(s.created.Add(s.Record.Delay))}
 		if s.Queue != "" {
-			return into, "(?,NULL,?," + values + ")", append([]any{due, []byte(s.Queue)}, args...)
+			values = append(values, nil, []byte(s.Queue))
+		} else {
+			values = append(values, in.transport(s), nil)
 		}
-		to, named := in.transport(s)
-		return into, "(?," + to + ",NULL," + values + ")", append(append([]any{due}, named...), args...)
 	case 2:
-		return "INSERT INTO " + in.tables + "queue (queue, " + columns, "(?," + values + ")", append([]any{[]byte(s.Queue)}, args...)
+		values = []any{[]byte(s.Queue)}
 	case 1:
-		to, named := in.transport(s)
-		return "INSERT INTO " + in.tables + "outbox_unkeyed (transport, message_id, message_name, headers, body, created_at) VALUES ", "(" + to + "," + values + ")", append(named, args...)
+		values = []any{in.transport(s)}
+	default:
+		values = []any{in.transport(s), s.bucket}
 	}
-	to, named := in.transport(s)
-	return "INSERT INTO " + in.tables + "outbox (transport, bucket, " + columns, fmt.Sprintf("(%s,%d,%s)", to, s.bucket, values), append(named, args...)
+	values = append(values, literals(string(s.Record.ID[:])), []byte(s.Record.Name))
+	if s.table() != 1 {
+		values = append(values, []byte(s.Record.Key))
+	}
+	return append(values, literals(s.headers), s.body, stamp(s.created))
 }
 
 // transport returns the number of the row's transport. The first row takes it from rows
 // of the gates that it locks, or of the transports: the server reads these before it
 // gives ids to all rows of the statement. NULL, which no column takes, says that there is
 // no such row.
-func (in *inserts) transport(s stored) (number string, args []any) {
+func (in *inserts) transport(s stored) any {
 	id := s.gate.transport
 	if in.checked[id] {
-		return fmt.Sprint(id), nil
+		return id
 	}
 	in.checked[id] = true
-	if s.table() > 0 || len(in.locks) == 0 {
-		return fmt.Sprintf("(SELECT t.id FROM %stransport AS t WHERE t.id = %d AND t.name = ?)", in.tables, id), []any{[]byte(s.Transport)}
+	switch n := len(in.locks); {
+	case s.table() > 0 || n == 0:
+		return fill(in.named.Query("transport"), id, []byte(s.Transport))
+	case n == 1:
+		return fill(in.named.Query("transport_of_gate"), id, in.locks[0].bucket, []byte(s.gate.name))
+	default:
+		return fill(in.named.Query("transport_of_gates"), n, id, gatesOf(in.named, in.locks))
 	}
-	of := fmt.Sprintf("(SELECT g.transport FROM %soutbox_gate AS g WHERE g.transport = %d AND g.bucket = %d AND g.name = ? FOR UPDATE)", in.tables, id, in.locks[0].bucket)
-	if n := len(in.locks); n > 1 {
-		of = fmt.Sprintf("(SELECT CASE WHEN COUNT(*) = %d THEN %d END FROM %soutbox_gate AS g FORCE INDEX (PRIMARY) WHERE %s AND g.name = ? FOR UPDATE)", n, id, in.tables, ofTransport(in.locks))
-	}
-	return of, []any{[]byte(s.gate.name)}
 }
 
-// ofTransport is the condition for gates of one transport. The bounds make the optimizer
-// prefer its range to all gates of the transport; it is read in ascending order.
-func ofTransport(locks []gate) string {
+// gatesOf is the condition for gates of one transport.
+func gatesOf(named sqlfile.Set, locks []gate) clause {
 	of := make([]int16, len(locks))
 	for i, g := range locks {
 		of[i] = g.bucket
 	}
-	return fmt.Sprintf("g.transport = %d AND g.bucket BETWEEN %d AND %d AND g.bucket IN (%s)", locks[0].transport, of[0], of[len(of)-1], join(of))
+	return fill(named.Query("gates_of_transport"), locks[0].transport, of[0], of[len(of)-1], numbers(of), []byte(locks[0].name))
 }
 
 func (in *inserts) flush() {
