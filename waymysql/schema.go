@@ -85,7 +85,7 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 		return nil, err
 	}
 	defer release()
-	current, begun, err := schemaVersion(ctx, conn, db.schema, db.prefix)
+	current, begun, err := db.schemaVersion(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 
 // mend gives every transport as many buckets as are recorded.
 func (db *DB) mend(ctx context.Context, conn *sql.Conn) error {
-	if current, _, err := schemaVersion(ctx, conn, db.schema, db.prefix); err != nil || current > wantedVersion {
+	if current, _, err := db.schemaVersion(ctx, conn); err != nil || current > wantedVersion {
 		return err
 	}
 	var buckets int
@@ -132,7 +132,7 @@ func (db *DB) oneMigrator(ctx context.Context) (conn *sql.Conn, release func(), 
 	}
 	lock := db.schema + "." + db.prefix + "schema"
 	var mine sql.NullInt64
-	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(SHA2(?, 256), 60)", lock).Scan(&mine)
+	err = conn.QueryRowContext(ctx, db.migrating.Query("lock"), lock).Scan(&mine)
 	if err == nil && mine.Int64 != 1 {
 		err = errors.New("another process has been changing the tables for a minute")
 	}
@@ -140,7 +140,7 @@ func (db *DB) oneMigrator(ctx context.Context) (conn *sql.Conn, release func(), 
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	return conn, func() {
-		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "DO RELEASE_LOCK(SHA2(?, 256))", lock)
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), db.migrating.Query("unlock"), lock)
 		_ = conn.Close()
 	}, nil
 }
@@ -152,7 +152,6 @@ func (db *DB) apply(ctx context.Context, conn *sql.Conn, m migration, done int) 
 	if err != nil {
 		return err
 	}
-	meta := qualified(db.schema, db.prefix) + "meta"
 	for i, s := range statements {
 		if i < done {
 			continue
@@ -164,12 +163,11 @@ func (db *DB) apply(ctx context.Context, conn *sql.Conn, m migration, done int) 
 			return err
 		}
 		// The first statement of all makes the table where the steps are kept.
-		note := fmt.Sprintf("REPLACE INTO %s (name, value) VALUES ('schema_step', '%d.%d')", meta, m.version, i+1)
-		if _, err := conn.ExecContext(ctx, note); err != nil {
+		if _, err := conn.ExecContext(ctx, db.migrating.Query("note_step"), fmt.Sprintf("%d.%d", m.version, i+1)); err != nil {
 			return err
 		}
 	}
-	for _, s := range []string{setVersion(m.version, db.schema, db.prefix), "DELETE FROM " + meta + " WHERE name = 'schema_step'"} {
+	for _, s := range []string{noteVersion(db.migrating, m.version), db.migrating.Query("forget_step")} {
 		if _, err := conn.ExecContext(ctx, s); err != nil {
 			return err
 		}
@@ -207,8 +205,9 @@ func (db *DB) alone(ctx context.Context, conn *sql.Conn, pause bool, change func
 // pauseTime is longer than a try.
 const pauseTime = 10 * time.Second
 
-func setVersion(version int, schema, prefix string) string {
-	return fmt.Sprintf("REPLACE INTO %smeta (name, value) VALUES ('schema_version', '%d')", qualified(schema, prefix), version)
+// noteVersion returns a statement for SchemaSQL as well, without arguments.
+func noteVersion(named sqlfile.Set, version int) string {
+	return fill(named.Query("note_version"), clause{text: fmt.Sprintf("'%d'", version)}).text
 }
 
 // SchemaStatus compares the tables with what this version of waybill wants. It refuses
@@ -218,7 +217,7 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	if err != nil {
 		return admin.SchemaStatus{}, err
 	}
-	current, _, err := schemaVersion(ctx, db.pool, db.schema, db.prefix)
+	current, _, err := db.schemaVersion(ctx, db.pool)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", translate(err))
 	}
@@ -252,6 +251,10 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	named, err := namedSQL("migrate", schema, prefix)
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	b.WriteString("DELIMITER //\n\n") // bodies of procedures have semicolons
 	for _, m := range all {
@@ -260,7 +263,7 @@ func SchemaSQL(schema, prefix string) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(&b, "-- %s\n", m.name)
-		for _, s := range append(statements, setVersion(m.version, schema, prefix)) {
+		for _, s := range append(statements, noteVersion(named, m.version)) {
 			fmt.Fprintf(&b, "%s //\n\n", s)
 		}
 	}
@@ -285,15 +288,15 @@ func (s steps) of(version int) int {
 }
 
 // schemaVersion returns 0 when there are no tables.
-func schemaVersion(ctx context.Context, q rowQuerier, schema, prefix string) (version int, begun steps, err error) {
+func (db *DB) schemaVersion(ctx context.Context, q rowQuerier) (version int, begun steps, err error) {
 	var exists bool
-	if err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?)", schema, prefix+"meta").Scan(&exists); err != nil || !exists {
+	if err := q.QueryRowContext(ctx, db.migrating.Query("any_table"), db.schema, db.prefix+"meta").Scan(&exists); err != nil || !exists {
 		return 0, begun, err
 	}
-	meta := qualified(schema, prefix) + "meta"
+	meta := qualified(db.schema, db.prefix) + "meta"
 	read := func(name string) (string, error) {
 		var value string
-		err := q.QueryRowContext(ctx, "SELECT value FROM "+meta+" WHERE name = ?", name).Scan(&value)
+		err := q.QueryRowContext(ctx, db.migrating.Query("read"), name).Scan(&value)
 		if errors.Is(err, sql.ErrNoRows) {
 			return "", nil
 		}
@@ -336,8 +339,7 @@ func (db *DB) checkSchema(ctx context.Context) (buckets int, err error) {
 // there are.
 func (db *DB) readBuckets(ctx context.Context) (n int, err error) {
 	var count, hash string
-	err = db.pool.QueryRowContext(ctx, fmt.Sprintf("SELECT COALESCE((SELECT value FROM %[1]smeta WHERE name = 'buckets'), '?'), COALESCE((SELECT value FROM %[1]smeta WHERE name = 'hash'), '?')",
-		qualified(db.schema, db.prefix))).Scan(&count, &hash)
+	err = db.pool.QueryRowContext(ctx, db.migrating.Query("buckets")).Scan(&count, &hash)
 	if err != nil {
 		return 0, translate(err)
 	}
@@ -377,7 +379,7 @@ func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admi
 		return done, fmt.Errorf("rebucket: %w", translate(err))
 	}
 	defer release()
-	switch current, _, err := schemaVersion(ctx, conn, db.schema, db.prefix); {
+	switch current, _, err := db.schemaVersion(ctx, conn); {
 	case err != nil:
 		return done, fmt.Errorf("rebucket: %w", translate(err))
 	case current != wantedVersion:
