@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/readpos"
@@ -78,6 +80,18 @@ func (c *claim) read(ctx context.Context, s clause, limit outbox.ClaimLimit) (fo
 		err = c.bodies(ctx, large)
 	}
 	return found, err
+}
+
+// body is the condition for the body of one of so many rows. Rows of a waiting route
+// come without, and rows larger than their share of what may be read: see bodies.
+func (c *claim) body(rows int, limit outbox.ClaimLimit) clause {
+	of := []clause{c.fill("small_body", max(limit.Bytes/rows, 1))}
+	if len(c.routes) > maxNames {
+		of = append(of, c.fill("not_of_blocked_route"))
+	} else if len(c.routes) > 0 {
+		of = append(of, c.fill("not_of_routes", literals(slices.Collect(maps.Keys(c.routes))...)))
+	}
+	return and(of)
 }
 
 // bodies reads those that were too large to be read before it was known that they fit.

@@ -1,0 +1,234 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// claimKeyed locks buckets in one statement and reads them in a later one. See the
+// package's doc.
+func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again bool, err error) {
+	found, again, err := c.look(ctx)
+	if err != nil || again || len(found) == 0 {
+		return again, err
+	}
+	if err := c.begin(ctx); err != nil {
+		return false, err
+	}
+	want := min(limit.Rows, readpos.MaxBuckets, c.db.sizes(limit.Bytes))
+	locked, read := found[:min(want, len(found))], c.read
+	if mutant.Active(mutant.LockAndReadAtOnce) {
+		read = c.lockAndRead(locked)
+	} else if locked, err = c.lock(ctx, found, want); err != nil || len(locked) == 0 {
+		return false, err
+	}
+	buckets, routes, again, err := c.readState(ctx, locked)
+	if err != nil || again {
+		return again, err
+	}
+	perBucket := max(min(limit.Rows, c.db.sizes(limit.Bytes))/len(locked), 1)
+	rows, err := read(ctx, c.reading(c.batch.Reads(buckets, routes), perBucket, limit), limit)
+	if err != nil {
+		return false, err
+	}
+	return c.batch.Take(rows, perBucket), nil
+}
+
+// maxArms bounds a statement of a look.
+const maxArms = 128
+
+// look returns buckets that have rows behind their positions, beginning with the one
+// whose turn it is. Again says that the positions were of an earlier time.
+func (c *claim) look(ctx context.Context) (found []int16, again bool, err error) {
+	after, marks, versions := c.batch.View.After()
+	if slices.ContainsFunc(versions, func(v int64) bool { return v >= 0 }) {
+		if err := c.dropCursors(ctx, after, marks, versions); err != nil {
+			return nil, false, err
+		}
+	}
+	raise, err := c.freeBehind(ctx, versions)
+	if err != nil {
+		return nil, false, err
+	}
+	ahead := []clause{c.fill("table", c.db.schema, c.db.prefix+"outbox"), c.fill("paused")}
+	if len(raise) > 0 {
+		ahead = append(ahead, c.fill("any_blocked_route", c.on.Transport))
+	}
+	var empty []int16 // of raise
+	for first := 0; first < len(after) && len(found) < 2*readpos.MaxBuckets; first += maxArms {
+		arms := slices.Clone(ahead)
+		for i := first; i < min(first+maxArms, len(after)); i++ {
+			bucket := (i + c.batch.View.Turn) % len(after)
+			arms = append(arms, c.fill("next_row", bucket, c.on.Transport, bucket, after[bucket]))
+			if raise[int16(bucket)] {
+				arms = append(arms, c.fill("any_blocked_key", bucket, c.on.Transport, bucket))
+				empty = append(empty, int16(bucket))
+			}
+		}
+		paused := false
+		err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
+			var arm string
+			var bucket int16
+			var id sql.NullInt64
+			var server sql.NullString
+			if err := rows.Scan(&arm, &bucket, &id, &server); err != nil {
+				return err
+			}
+			switch arm {
+			case "table":
+				again = int(bucket) != len(after) || !c.on.ValidFor(c.batch.View, server.String, id.Int64)
+				if int(bucket) != len(after) {
+					c.db.setBuckets(int(bucket))
+				}
+			case "paused":
+				paused = true
+			case "blocked":
+				empty = slices.DeleteFunc(empty, func(b int16) bool { return b == bucket || bucket == unkeyed })
+			default:
+				found = append(found, bucket)
+				empty = slices.DeleteFunc(empty, func(b int16) bool { return b == bucket })
+			}
+			return nil
+		})
+		if err != nil || paused || again {
+			return nil, again, err
+		}
+	}
+	c.on.Raise(c.batch.View, empty)
+	return found, false, nil
+}
+
+// freeBehind returns the buckets whose marks are far behind the table's next id and that
+// no dispatcher writes to: every lower id of theirs has been committed or rolled back. If
+// the statement that follows shows neither a row nor a blocked key of such a bucket, its
+// mark may be raised. Buckets with a cursor are left out: they are not read from their
+// mark.
+func (c *claim) freeBehind(ctx context.Context, cursors []int64) (free map[int16]bool, err error) {
+	behind := slices.DeleteFunc(c.on.Behind(c.batch.View, time.Now()), func(b int16) bool { return cursors[b] >= 0 })
+	if len(behind) == 0 {
+		return nil, nil
+	}
+	if c.db.showsUnwritten() { // or the next id may be forgotten
+		if _, err := c.db.pool.ExecContext(ctx, c.db.outbox.Query("flush")); err != nil {
+			return nil, err
+		}
+	}
+	free = map[int16]bool{}
+	err = c.query(ctx, c.fill("free_gates", c.on.Transport, numbers(behind)), func(rows *sql.Rows) error {
+		var bucket int16
+		err := rows.Scan(&bucket)
+		free[bucket] = true
+		return err
+	})
+	return free, err
+}
+
+// dropCursors puts marks into the place of cursors that are out of date.
+func (c *claim) dropCursors(ctx context.Context, after, marks, versions []int64) error {
+	now := map[int16]int64{}
+	err := c.query(ctx, c.fill("versions", c.on.Transport), func(rows *sql.Rows) error {
+		var bucket int16
+		var version int64
+		err := rows.Scan(&bucket, &version)
+		now[bucket] = version
+		return err
+	})
+	routes := c.batch.View.RouteVersion() == now[unkeyed]
+	for b := range after {
+		if !routes || versions[b] != now[int16(b)] {
+			after[b] = marks[b]
+		}
+	}
+	return err
+}
+
+// lock locks as many of the buckets as it wants, and leaves those that other relays
+// have.
+func (c *claim) lock(ctx context.Context, buckets []int16, want int) (locked []int16, err error) {
+	for len(buckets) > 0 && len(locked) < want {
+		n := min(want-len(locked), len(buckets))
+		err := c.query(ctx, c.fill("try_buckets", c.on.Transport, numbers(buckets[:n])), func(rows *sql.Rows) error {
+			var bucket int16
+			err := rows.Scan(&bucket)
+			locked = append(locked, bucket)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		buckets = buckets[n:]
+	}
+	return locked, nil
+}
+
+// maxNames is how many blocked keys of a bucket, or routes, a statement has by name.
+// Beyond that it looks them up, which takes MariaDB a millisecond to plan for each
+// bucket.
+const maxNames = 20
+
+// readState reads what is blocked in the locked buckets. Again says that there are
+// other buckets since the look.
+func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpos.Bucket, routes readpos.Routes, again bool, err error) {
+	arms := []clause{c.fill("locked_state", c.on.Transport, numbers(locked), c.on.Transport)}
+	for _, bucket := range locked {
+		arms = append(arms, c.fill("blocked_keys", bucket, c.on.Transport, bucket, maxNames+1))
+	}
+	c.routes, c.keys = map[string]bool{}, map[int16][]string{}
+	err = c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
+		var arm string
+		var bucket int16
+		var n int64
+		var name sql.NullString
+		if err := rows.Scan(&arm, &bucket, &n, &name); err != nil {
+			return err
+		}
+		switch {
+		case arm == "buckets" && int(n) != c.on.Buckets():
+			c.db.setBuckets(int(n))
+			again = true
+		case arm == "version" && bucket == unkeyed:
+			routes.Version = n
+		case arm == "version":
+			buckets = append(buckets, readpos.Bucket{Number: bucket, Version: n})
+		case arm == "route":
+			c.routes[name.String], routes.Any = true, true
+		case arm == "key":
+			c.keys[bucket] = append(c.keys[bucket], name.String)
+		}
+		return nil
+	})
+	for i, bucket := range buckets {
+		buckets[i].Blocked = len(c.keys[bucket.Number]) > 0
+	}
+	return buckets, routes, again, err
+}
+
+// reading returns the statement that reads the oldest rows of locked buckets, without
+// those of blocked keys and of a hot key. Where it leaves keys out, the last id of the
+// bucket comes first, in case nothing else does.
+func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimLimit) clause {
+	body := c.body(perBucket*len(reads), limit)
+	arms := make([]clause, 0, len(reads))
+	for _, r := range reads {
+		var keys []clause
+		if blocked := c.keys[r.Bucket]; len(blocked) > maxNames {
+			keys = append(keys, c.fill("not_of_blocked_key"))
+		} else if len(blocked) > 0 {
+			keys = append(keys, c.fill("not_of_keys", literals(blocked...)))
+		}
+		if r.Skip != "" {
+			keys = append(keys, c.fill("not_of_keys", literals(r.Skip)))
+		}
+		if len(keys) > 0 {
+			arms = append(arms, c.fill("last_id", r.Bucket, c.on.Transport, r.Bucket, r.After))
+		}
+		arms = append(arms, c.fill("keyed_rows", body, c.on.Transport, r.Bucket, r.After, and(keys), perBucket))
+	}
+	return unionAll(arms)
+}
