@@ -29,7 +29,7 @@ func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows,
 	return found, nil
 }
 
-// limit is one that no table reaches, for zero.
+// limit returns n, or for zero a number that no table reaches.
 func limit(n int) int64 {
 	if n == 0 {
 		return math.MaxInt64
@@ -37,8 +37,8 @@ func limit(n int) int64 {
 	return int64(n)
 }
 
-// twice gives each filter as often as a statement asks: whether it is empty, and
-// what it is.
+// twice gives each filter as often as a statement has it: once to tell whether it is
+// empty.
 func twice(filters ...string) (args []any) {
 	for _, f := range filters {
 		args = append(args, []byte(f), []byte(f))
@@ -81,7 +81,7 @@ func (i id) Scan(v any) error {
 	return nil
 }
 
-// Outbox implements admin.Database: first what is pending, then what is delayed.
+// Outbox implements admin.Database: pending messages first, then delayed ones.
 func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMessage, error) {
 	scan := func(rows *sql.Rows, m *admin.OutboxMessage) error {
 		return rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, maybe{&m.DueAt}, &m.Bytes, &m.Blocked)
@@ -131,7 +131,7 @@ func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
 	})
 }
 
-// millis rounds an age to what is worth printing.
+// millis rounds an age to milliseconds.
 func millis(seconds float64) float64 {
 	return max(0, time.Duration(seconds*float64(time.Second)).Round(time.Millisecond).Seconds())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A blockedEntry is one that an operator releases.
+// A blockedEntry is an entry that an operator releases.
 type blockedEntry struct {
 	entry
 	problem string
@@ -63,9 +63,9 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 const releaseWait = time.Second
 
 // releaseKeys is how many parked keys of a bucket are brought back before a key of
-// another bucket. Their rows go out before what came since in the bucket, so the next
-// of them wait until a relay has published the last batch, for at most releasePause:
-// other keys are held up for moments only.
+// another bucket. Their rows go out before later rows of the bucket, so the next keys
+// wait until a relay has published the last batch, for at most releasePause: other keys
+// are held up for moments only.
 const (
 	releaseKeys  = 50
 	releasePause = 50 * time.Millisecond
@@ -83,7 +83,7 @@ func (db *DB) published(ctx context.Context, transport, bucket int16, last int64
 	return ctx.Err()
 }
 
-// retryNow has entries tried at once, but for those that a relay is trying.
+// retryNow has entries tried at once, unless a relay is trying them.
 func (db *DB) retryNow(ctx context.Context, which []any) error {
 	for start := time.Now(); ; {
 		n := 0
@@ -116,8 +116,8 @@ func (db *DB) retryNow(ctx context.Context, which []any) error {
 	}
 }
 
-// releaseOne removes an entry that retries, if its row is gone or is to be skipped. One
-// without a row stays where a relay publishes other keys of the bucket: a relay removes
+// releaseOne removes a retrying entry if its row is gone or is to be skipped. An entry
+// without a row stays while a relay publishes other keys of the bucket: a relay removes
 // it.
 func (db *DB) releaseOne(ctx context.Context, e blockedEntry, skip bool) error {
 	skip = skip && e.route == ""
@@ -154,7 +154,7 @@ func (db *DB) releaseOne(ctx context.Context, e blockedEntry, skip bool) error {
 	})
 }
 
-// skipping returns what moves the row of an entry to the failure store.
+// skipping returns the statements that move an entry's row to the failure store.
 func (db *DB) skipping(e blockedEntry) []statement {
 	at := fmt.Sprintf("[[%d,%d]]", e.bucket, e.row)
 	if e.bucket == unkeyed {

@@ -54,7 +54,7 @@ func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, lim
 	}
 	halfway := readpos.Halfway(ctx)
 	for {
-		on := db.relaying(id) // another one once there are other buckets
+		on := db.relaying(id) // replaced when the number of buckets changes
 		c, again, err := db.claim(ctx, on, part, limit)
 		if err != nil {
 			on.reset()
@@ -66,8 +66,8 @@ func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, lim
 	}
 }
 
-// claim makes one attempt. Again says that there may be something behind what was
-// read, or that the positions were out of date.
+// claim makes one attempt. again is true if later rows may be publishable, or if the
+// positions were out of date.
 func (db *DB) claim(ctx context.Context, on *relayed, part outbox.Part, limit outbox.ClaimLimit) (c *claim, again bool, err error) {
 	pool, err := db.relayPool(ctx)
 	if err != nil {
@@ -143,11 +143,11 @@ func (c *claim) query(ctx context.Context, s clause, scan func(rows *sql.Rows) e
 	return each(ctx, c.conn, s.text, scan, s.args...)
 }
 
-// flush has the server write what made the rows that were read, if any. InnoDB
-// shows a commit before it is in its log: a server that is killed in between
-// forgets the row, and gives its id to another. A commit of our own is written
-// after all that was seen. The claim's own session is silent meanwhile: it must
-// still be there, and counts anew.
+// flush makes the rows that were read durable. InnoDB shows a commit before it is
+// in the log: a server that is killed in between forgets the row, and gives its id
+// to another. A later commit, by the pool, is written after all commits seen here.
+// The claim's session is silent meanwhile: the ping shows that it is alive, and
+// restarts its idle timeout.
 func (c *claim) flush(ctx context.Context) error {
 	if len(c.rows) == 0 || !c.db.showsUnwritten() {
 		return nil
@@ -181,7 +181,7 @@ type relayed struct {
 	unkeyed unkeyedPosition
 }
 
-// reset drops all positions: after an error nothing is known of what was committed.
+// reset drops all positions: after an error it is unknown whether the claim committed.
 func (on *relayed) reset() {
 	on.Reset()
 	on.unkeyed.restart()
@@ -198,8 +198,8 @@ func (db *DB) relaying(transport int16) *relayed {
 	return on
 }
 
-// upkeep does what is due before a claim: it promotes delayed messages, and once a
-// second reads one bucket from its start.
+// upkeep precedes a claim: it promotes delayed messages, and once a second reads one
+// bucket from its start.
 func (db *DB) upkeep(ctx context.Context, id int16, transport string) error {
 	if err := db.promote(ctx); err != nil {
 		return err

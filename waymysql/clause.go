@@ -69,7 +69,7 @@ func joined(all []clause, by string) clause {
 func numbers(of []int16) clause { return clause{text: join(of)} }
 
 // literals are bytes as values of an IN list: raw ones in a statement's text break the
-// server's views of what runs.
+// server's views of running statements.
 func literals(of ...string) clause {
 	var b strings.Builder
 	for i, s := range of {

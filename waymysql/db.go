@@ -65,7 +65,7 @@ const (
 
 	// queueBuckets is how many gates the queues share.
 	queueBuckets = 64
-	// bucketHash is what outbox.Bucket does. The tables record it.
+	// bucketHash names the function of outbox.Bucket. The tables record it.
 	bucketHash = "sha256-2"
 )
 
@@ -75,7 +75,7 @@ var sqlFiles embed.FS
 // A DB is waybill's part of one database. It is safe for concurrent use.
 type DB struct {
 	cfg       *mysql.Config
-	pool      *sql.DB // for statements of their own
+	pool      *sql.DB // for single statements and short transactions
 	units     *sql.DB // for units of work: autocommit is off
 	prefix    string
 	retention time.Duration
@@ -102,14 +102,14 @@ type DB struct {
 }
 
 // Open prepares to use the database that dsn names, in the form of
-// github.com/go-sql-driver/mysql, with pools of its own. It does not create
+// github.com/go-sql-driver/mysql, with private pools. It does not create
 // tables: see SchemaUp. The first use connects.
 func Open(ctx context.Context, dsn string, cfg Config) (*DB, error) {
 	c, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, errors.New("waymysql: the DSN is not of the form user:password@tcp(host:port)/database") // the driver's words may have the password
 	}
-	c.Logger = &mysql.NopLogger{} // what it would say comes back as an error
+	c.Logger = &mysql.NopLogger{} // errors are returned as well
 	db, err := New(c, cfg)
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 	if !strings.HasPrefix(collation, "utf8mb4_") {
 		collation = ""
 	}
-	if err := c.Apply(mysql.Charset("utf8mb4", collation)); err != nil { // what waybill writes and reads is UTF-8
+	if err := c.Apply(mysql.Charset("utf8mb4", collation)); err != nil { // waybill writes and reads UTF-8
 		return nil, fmt.Errorf("waymysql: %w", err)
 	}
 	if c.Logger == nil {
@@ -164,7 +164,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 			return nil, err
 		}
 	}
-	// Whatever the server's default is: what is said outside of a transaction holds.
+	// Statements outside of a transaction commit, whatever the server's default is.
 	if db.pool, err = db.connect(map[string]string{"autocommit": "1"}); err != nil {
 		return nil, err
 	}
@@ -219,9 +219,9 @@ func (db *DB) connector(settings map[string]string) (driver.Connector, error) {
 	return connector{c}, nil
 }
 
-// A connector gives each connection a configuration of its own. The driver's
-// shares one, and removes TLS from it when a server has none that need not have
-// it: that would be a race, and plain for all connections that follow.
+// A connector gives each connection a private configuration. The driver's shares
+// one, and removes TLS from it when a server has none that need not have it: that
+// would be a race, and plain for all connections that follow.
 type connector struct{ cfg *mysql.Config }
 
 // Connect implements driver.Connector.
@@ -281,7 +281,7 @@ func (f flavor) String() string {
 	return fmt.Sprintf("%s %d.%d.%d", name, f.version[0], f.version[1], f.version[2])
 }
 
-// parseFlavor reads what a server says of itself, such as "8.0.36" or
+// parseFlavor reads a server's version, such as "8.0.36" or
 // "10.11.19-MariaDB-0+deb12u1".
 func parseFlavor(version string) (flavor, error) {
 	f := flavor{mariaDB: strings.Contains(strings.ToLower(version), "mariadb"), isolation: "transaction_isolation"}
@@ -315,7 +315,7 @@ func (f flavor) before(major, minor, patch int) bool {
 	return false
 }
 
-// server asks once what the server is.
+// server asks for the server's version once.
 func (db *DB) server(ctx context.Context) (flavor, error) {
 	db.mu.Lock()
 	known := db.flavor
@@ -392,8 +392,8 @@ func (e *settingError) Error() string {
 	return fmt.Sprintf("waymysql: the server has %s = %s, want %s: %s", e.name, e.value, e.want, e.why)
 }
 
-// writer makes sure that the server keeps what the outbox promises. It looks
-// once; who only reads does not need it.
+// writer makes sure that the server's settings keep the outbox's promises. It looks
+// once; readers do not need it.
 func (db *DB) writer(ctx context.Context) error {
 	if err := db.ready(ctx); err != nil {
 		return err
@@ -450,7 +450,7 @@ func (db *DB) logsAll(ctx context.Context) bool {
 }
 
 // showsUnwritten reports whether the server shows commits that it would forget if
-// it were killed. With a binary log of the database it shows what is in there.
+// it were killed. With a binary log it shows commits that are in the log.
 func (db *DB) showsUnwritten() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -474,7 +474,7 @@ func checkSettings(settings map[string]string, idle time.Duration) error {
 	if by := settings["auto_increment_increment"]; by != "1" {
 		return &settingError{"auto_increment_increment", by, "1", "with several servers that give ids, ids are not in commit order"}
 	}
-	// Unlike wait_timeout these are not the relay's to set: somebody wants them.
+	// Unlike wait_timeout these are not the relay's to set: an operator wants them.
 	for _, name := range []string{"idle_transaction_timeout", "idle_write_transaction_timeout", "idle_readonly_transaction_timeout", "max_statement_time"} {
 		seconds, err := strconv.ParseFloat(cmp.Or(settings[name], "0"), 64)
 		if err == nil && seconds > 0 && seconds < idle.Seconds() {
@@ -485,7 +485,7 @@ func checkSettings(settings map[string]string, idle time.Duration) error {
 }
 
 // relayPool returns the pool for claims, whose sessions the server ends when
-// they are silent, and when they do not take what it sends.
+// they are silent, and when they do not read its answers.
 func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 	f, err := db.server(ctx)
 	if err != nil {
@@ -525,7 +525,7 @@ func (db *DB) wake(name string) chan struct{} {
 	return c
 }
 
-// hint tells who waits on wake that there may be rows. It never blocks.
+// hint wakes a loop that waits on wake: there may be rows. It never blocks.
 func (db *DB) hint(name string) {
 	select {
 	case db.wake(name) <- struct{}{}:

@@ -78,9 +78,9 @@ func pollCost(t testing.TB, db *waymysql.DB, looks int) (pages int, took time.Du
 	return all[len(all)/2], times[len(times)/2]
 }
 
-// What was published costs nothing, although the server keeps it for a session that
-// reads an old state of the database: not a look at an outbox that is empty, and not a
-// claim of the few rows there are.
+// Published rows cost nothing, although the server keeps them for a session that reads
+// an old state of the database: neither a look at an empty outbox, nor a claim of a few
+// rows.
 func TestDeadRowsCostNothing(t *testing.T) {
 	t.Parallel()
 	for name, buckets := range map[string]int{"with keys": 64, "without keys": 0} {

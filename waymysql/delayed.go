@@ -27,8 +27,8 @@ const (
 	heldPause = 20 * time.Millisecond
 )
 
-// A promoter is how far this process has come in promoting delayed messages that are
-// due: behind some whose dispatch locks open transactions hold.
+// A promoter is this process's position among due delayed messages: it passes messages
+// whose dispatch locks open transactions hold.
 type promoter struct {
 	mu   sync.Mutex
 	due  string // of the last message that was looked at; empty at the start
@@ -39,9 +39,9 @@ type promoter struct {
 	wait time.Time // when to wait in line for a lock again
 }
 
-// promote moves a batch of delayed messages that are due to where they go. Those of a
-// bucket whose lock an open transaction holds stay until a later call: to wait for it
-// would hold up a relay, and with the locks held meanwhile every dispatcher.
+// promote moves a batch of due delayed messages to the outbox or their queue. Messages
+// of a bucket whose lock an open transaction holds stay until a later call: to wait for
+// it would hold up a relay, and with the locks held meanwhile every dispatcher.
 func (db *DB) promote(ctx context.Context) error {
 	p := &db.promoter
 	if !p.mu.TryLock() {
@@ -109,7 +109,7 @@ func (db *DB) promoteHeld(ctx context.Context, g gate) error {
 // promoteBatch promotes a batch in order of the time it is due, and reports whether
 // there may be more. It holds the dispatch locks, because the ids that messages get now
 // must be commit-ordered, and the number of buckets must not change meanwhile. The bucket
-// is the one that the key has now.
+// is the key's present one.
 func (db *DB) promoteBatch(ctx context.Context, tx *sql.Tx, p *promoter) (more bool, err error) {
 	var only int
 	err = tx.QueryRowContext(ctx, db.outbox.Query("promoter")).Scan(&only)
@@ -178,7 +178,7 @@ type delayedMessage struct {
 	gate gate // of the bucket that its key has now
 }
 
-// due reads a batch behind p, and which locks it needs that are not known to be held.
+// due reads a batch behind p, and returns the locks it needs, but for p.held.
 func (db *DB) due(ctx context.Context, tx *sql.Tx, p *promoter, buckets int) (seen []delayedMessage, locks []gate, more bool, err error) {
 	from, bytes := cmp.Or(p.due, "1000-01-01 00:00:00"), 0
 	err = each(ctx, tx, db.outbox.Query("due"), func(rows *sql.Rows) error {

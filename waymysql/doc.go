@@ -5,7 +5,7 @@
 // statement is qualified, so nothing depends on the connection's database. Times
 // are kept in UTC, whatever the session's time zone.
 //
-// What makes the outbox keep its order:
+// The outbox keeps its order by these means:
 //
 //   - A key belongs to one of 64 buckets. A dispatcher locks the bucket's row of
 //     the gate table before its row gets an id and holds it to its commit, so ids
@@ -18,7 +18,7 @@
 //     id there is nothing left, and rows that are not purged yet cost it nothing. A
 //     sentinel row at the head of each bucket ends the scan of the one before it:
 //     InnoDB notices the end of a range at a live row only.
-//   - A refused key has an entry in a table of its own, made under its bucket's
+//   - A refused key has an entry in a separate table, made under its bucket's
 //     lock. Claims of keyed rows leave the key out; the lock on the entry is the
 //     right to retry its head.
 //

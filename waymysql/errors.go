@@ -43,7 +43,7 @@ func translate(err error) error {
 }
 
 // unavailable reports whether err says that the database cannot be reached, or
-// not for writing, whatever is asked of it.
+// not for writing, independently of the statement.
 func unavailable(err error) bool {
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
@@ -86,8 +86,8 @@ func isMade(err error) bool {
 	return slices.ContainsFunc(append(made, gone...), func(number uint16) bool { return is(err, number) })
 }
 
-// refusesRecord reports whether an insert failed for what was inserted. Anything
-// else is the database's fault, and would fail for every other record as well.
+// refusesRecord reports whether an insert failed because of its values. Any other
+// error is the database's fault, and would hit every other record as well.
 func refusesRecord(err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
@@ -97,8 +97,8 @@ func refusesRecord(err error) bool {
 	return class == "22" || class == "23" || server.Number == errCheck || server.Number == errCheckMariaDB || server.Number == errPacket
 }
 
-// notCommitted reports whether what ends with COMMIT is known to have failed
-// before it: the server said so, or it was never sent.
+// notCommitted reports whether a block that ends with COMMIT is known to have failed
+// before it: the server said so, or the block was never sent.
 func notCommitted(err error) bool {
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {

@@ -44,7 +44,7 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 		for _, number := range slices.Sorted(slices.Values(numbers)) { // two operators lock in one order
 			row, err := db.takeSkipped(ctx, tx, number)
 			if errors.Is(err, sql.ErrNoRows) {
-				continue // somebody else was quicker
+				continue // another operator was quicker
 			}
 			if err == nil {
 				err = db.Write(ctx, tx, row)

@@ -89,8 +89,8 @@ func TestSettingsOfRelaysReplaceThoseOfTheDSN(t *testing.T) {
 	}
 }
 
-// A row that was changed since the transaction's snapshot is no fault of what was
-// written, and the transaction may be run again.
+// A row that was changed since the transaction's snapshot is no fault of the inserted
+// record, and the transaction may be run again.
 func TestChangedRecordIsUnavailability(t *testing.T) {
 	err := translate(&mysql.MySQLError{Number: 1020, SQLState: [5]byte([]byte("HY000"))})
 	if !errors.Is(err, waybill.ErrUnavailable) || refusesRecord(err) || !notCommitted(err) {

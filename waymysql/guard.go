@@ -29,7 +29,7 @@ func (c guardedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &guardedConn{fullConn: full}, nil
 }
 
-// A fullConn is all that database/sql uses of the driver's connection.
+// A fullConn has the methods of the driver's connection that database/sql uses.
 type fullConn interface {
 	driver.Conn
 	driver.ConnPrepareContext
@@ -84,7 +84,7 @@ func (tx guardedTx) end(statement string) error {
 }
 
 // guarded returns the driver's connection of a unit of work. While the unit's
-// transaction is open nobody else uses it.
+// transaction is open, the unit alone uses it.
 func guarded(conn *sql.Conn) (c *guardedConn, err error) {
 	err = conn.Raw(func(raw any) error { c = raw.(*guardedConn); return nil })
 	return c, err

@@ -12,8 +12,7 @@ import (
 
 // Remember implements inbox.Store. A transaction that handles the same message
 // at this moment is waited for. An entry that a statement of its handler has
-// committed is an unrecoverable error: nobody knows how much of the effect has
-// happened.
+// committed is an unrecoverable error: part of the effect may be missing.
 func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
 	u, err := db.unitOf(tx)
 	if err != nil {
@@ -42,7 +41,7 @@ func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db})
 // partPoint is the savepoint of a message of a group.
 const partPoint = guard + "_part"
 
-// Part implements inbox.Grouper. What precedes fn is one round trip on MariaDB.
+// Part implements inbox.Grouper. The statements ahead of fn are one round trip on MariaDB.
 // The release of the part before says whether the transaction is still the
 // unit's. An entry whose part has dispatched nothing is certain from then on: a
 // statement of a later part that commits leaves it no doubt.
@@ -109,8 +108,8 @@ func (db *DB) processed(entries []inbox.Entry) (all []statement) {
 	return all
 }
 
-// fits refuses what the columns are too short for. A server whose sql_mode is not
-// strict would cut it, and take two entries for one.
+// fits refuses values that are too long for their columns. A server whose sql_mode is
+// not strict would cut them, and take two entries for one.
 func fits(e inbox.Entry) error {
 	if len(e.Handler) > 190 || len(e.DedupKey) > 512 {
 		return waybill.Unrecoverable(fmt.Errorf("inbox: the handler's name has %d bytes, the dedup key %d: allowed are 190 and 512", len(e.Handler), len(e.DedupKey)))

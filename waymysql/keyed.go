@@ -43,8 +43,8 @@ func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again 
 // maxArms bounds a statement of a look.
 const maxArms = 128
 
-// look returns buckets that have rows behind their positions, beginning with the one
-// whose turn it is. Again says that the positions were of an earlier time.
+// look returns buckets that have rows behind their positions, in turns. again is true if
+// the positions were of other buckets, or of another server or table.
 func (c *claim) look(ctx context.Context) (found []int16, again bool, err error) {
 	after, marks, versions := c.batch.View.After()
 	if slices.ContainsFunc(versions, func(v int64) bool { return v >= 0 }) {
@@ -148,8 +148,8 @@ func (c *claim) dropCursors(ctx context.Context, after, marks, versions []int64)
 	return err
 }
 
-// lock locks as many of the buckets as it wants, and leaves those that other relays
-// have.
+// lock locks as many of the buckets as it wants, and skips buckets locked by other
+// relays.
 func (c *claim) lock(ctx context.Context, buckets []int16, want int) (locked []int16, err error) {
 	for len(buckets) > 0 && len(locked) < want {
 		n := min(want-len(locked), len(buckets))
@@ -172,8 +172,8 @@ func (c *claim) lock(ctx context.Context, buckets []int16, want int) (locked []i
 // bucket.
 const maxNames = 20
 
-// readState reads what is blocked in the locked buckets. Again says that there are
-// other buckets since the look.
+// readState reads the blocked keys and routes of locked buckets. again is true if the
+// number of buckets has changed since the look.
 func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpos.Bucket, routes readpos.Routes, again bool, err error) {
 	arms := []clause{c.fill("locked_state", c.on.Transport, numbers(locked), c.on.Transport)}
 	for _, bucket := range locked {
@@ -210,8 +210,8 @@ func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpo
 }
 
 // reading returns the statement that reads the oldest rows of locked buckets, without
-// those of blocked keys and of a hot key. Where it leaves keys out, the last id of the
-// bucket comes first, in case nothing else does.
+// rows of blocked keys and of a hot key. Where it leaves keys out, the last id of the
+// bucket comes first, in case no row follows.
 func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimLimit) clause {
 	body := c.body(perBucket*len(reads), limit)
 	arms := make([]clause, 0, len(reads))

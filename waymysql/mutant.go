@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// lockArm is the bucket of the rows that name what lockAndRead has locked.
+// lockArm is the bucket of the rows that name the buckets locked by lockAndRead.
 const lockArm = -4
 
 // lockAndRead returns a read whose statement also takes the locks on buckets, behind

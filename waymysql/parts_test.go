@@ -80,8 +80,8 @@ func TestLargeBodiesAreReadOnce(t *testing.T) {
 	}
 }
 
-// A first dispatch in a transaction of the application's own asks nothing of the pool,
-// whose only connection it has; nor does one after the number of buckets has changed.
+// A first dispatch in a transaction of the application's does not use the pool, whose only
+// connection it has; nor does a dispatch after the number of buckets has changed.
 func TestDispatchInATransactionNeedsNoOtherConnection(t *testing.T) {
 	t.Parallel()
 	db, dsn := newDB(t, waymysql.Config{})
@@ -133,7 +133,7 @@ func TestUnkeyedRowsThatWaitCostOthersNothing(t *testing.T) {
 	exec(t, db, `INSERT INTO waybill_outbox_blocked (transport, route, row_id, bucket, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error)
 		SELECT transport, message_name, id, -1, message_id, message_name, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE, 'x' FROM waybill_outbox_unkeyed WHERE id > 0 ORDER BY id LIMIT 1`)
 	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries} {
-		for range 30 { // what is held is read once
+		for range 30 { // held rows are read once
 			settle(t, claimPart(t, db, part, manyRows), nil)
 		}
 		if n := rowsRead(t, db, func() {
@@ -303,7 +303,7 @@ func TestRowsInNoBucketAreBlocked(t *testing.T) {
 	}
 }
 
-// What was to be tried soon is tried soon, also when the server's clock went back.
+// A retry that is due soon is tried soon, also when the server's clock went back.
 func TestClockThatWentBackDelaysNothing(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})
@@ -336,8 +336,8 @@ func TestAutocommitOffByDefaultChangesNothing(t *testing.T) {
 	}
 }
 
-// The text of what waybill runs is text: MySQL's views of running statements fail for
-// raw bytes, for everybody.
+// Waybill's statements are text: MySQL's views of running statements fail for raw bytes,
+// for all users.
 func TestStatementsAreText(t *testing.T) {
 	t.Parallel()
 	db, dsn := newDB(t, waymysql.Config{})
@@ -366,7 +366,7 @@ func TestStatementsAreText(t *testing.T) {
 	}
 }
 
-// Three thousand parked keys come back in order, with what was dispatched meanwhile
+// Three thousand parked keys come back in order, with messages dispatched meanwhile
 // behind them.
 func TestManyParkedKeysAreReleasedInOrder(t *testing.T) {
 	t.Parallel()

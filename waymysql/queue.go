@@ -28,7 +28,7 @@ const minLease = 50 * time.Millisecond
 
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
 // a relay and receives; any number of processes may. A key's messages are lent
-// to one receiver at a time, in order, and no more of them before those are
+// to one receiver at a time, in order, and no more of them before the last are
 // settled.
 type Queue struct {
 	db     *DB
@@ -43,7 +43,7 @@ var (
 	_ outbox.AtomicPublisher = (*Queue)(nil)
 )
 
-// Queue returns the queue of that name. Each call returns a receiver of its own.
+// Queue returns the queue of that name. Each call returns another receiver.
 func (db *DB) Queue(name string, cfg QueueConfig) (*Queue, error) {
 	if name == "" || len(name) > 190 {
 		return nil, fmt.Errorf("waymysql: queue name %q: want 1 to 190 bytes", name)
@@ -92,7 +92,7 @@ func (q *Queue) store(ctx context.Context, items []outbox.Item) error {
 // pollMin and pollMax bound the pause between looks at an empty queue.
 const pollMin, pollMax = 5 * time.Millisecond, 250 * time.Millisecond
 
-// tag is what a Delivery carries for this transport.
+// tag is a Delivery's Tag.
 type tag struct{ id, lease int64 }
 
 // Receive implements waybill.Receiver. Between looks at an empty queue it waits
@@ -145,8 +145,8 @@ func (q *Queue) claim(ctx context.Context, most int) (lent []*waybill.Delivery, 
 	if ids, err := q.free(ctx, q.db.pool, 1); err != nil || len(ids) == 0 {
 		return nil, err // without waiting for a turn
 	}
-	// A claim that began is not cut off: what it lent would be nobody's until the
-	// lease ends.
+	// A claim that began is not cut off: its rows would be lent to no receiver until
+	// the lease ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.lease)
 	defer cancel()
 	err = q.db.inTx(ctx, func(tx *sql.Tx) error {
@@ -171,7 +171,7 @@ func (q *Queue) claim(ctx context.Context, most int) (lent []*waybill.Delivery, 
 	return lent, nil
 }
 
-// free returns the ids of what may be lent.
+// free returns the ids of rows that may be lent.
 func (q *Queue) free(ctx context.Context, from querier, most int) (ids []int64, err error) {
 	err = each(ctx, from, q.db.queue.Query("free"), func(rows *sql.Rows) error {
 		var id int64
@@ -182,8 +182,8 @@ func (q *Queue) free(ctx context.Context, from querier, most int) (ids []int64, 
 	return ids, err
 }
 
-// lock reads rows that were free just now, and locks them. One that is held
-// after all was settled by its last holder, late, in the moment between: its key
+// lock reads rows that were free just now, and locks them. A row that is held
+// after all was settled late, in the moment between, by its last holder: its key
 // is left alone.
 func (q *Queue) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*waybill.Delivery, err error) {
 	waits := map[string]bool{}
@@ -303,8 +303,8 @@ func (q *Queue) update(ctx context.Context, name string, ds []*waybill.Delivery,
 	return lost, nil
 }
 
-// leases locks rows and returns the leases, from 1, of those that this receiver
-// was lent last.
+// leases locks rows and returns the leases, from 1, of rows that were last lent to
+// this receiver.
 func (q *Queue) leases(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]int64, error) {
 	leases := make(map[int64]int64, len(ids))
 	return leases, each(ctx, tx, q.db.queue.Query("leases"), func(rows *sql.Rows) error {

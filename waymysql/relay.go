@@ -76,7 +76,7 @@ func join[N int16 | int64](numbers []N) string {
 }
 
 // hexID is an id for UNHEX: raw bytes in a statement's text break the server's views of
-// what runs.
+// running statements.
 func hexID(id [16]byte) string { return fmt.Sprintf("%x", id) }
 
 // A querier is a pool, a connection or a transaction.

@@ -38,8 +38,8 @@ const (
 	dueRetries = 4 * maxRetries
 )
 
-// farthest returns how many microseconds ahead an entry can be due: one that is further
-// was written before the clock went back.
+// farthest returns how many microseconds ahead an entry can be due: an entry that is
+// further ahead was written before the clock went back.
 func (db *DB) farthest() int64 {
 	return max(time.Hour, 2*time.Duration(db.longest.Load())).Microseconds()
 }
@@ -52,8 +52,8 @@ func (db *DB) retryAfter(d time.Duration) int64 {
 	return d.Microseconds()
 }
 
-// claimRetries locks due entries. That gives the sole right to publish their rows: a
-// claim of keyed rows leaves out what has an entry. Again says that entries without a
+// claimRetries locks due entries. The lock is the sole right to publish their rows: a
+// claim of keyed rows leaves out keys with an entry. again is true if entries without a
 // row were removed.
 func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (again bool, err error) {
 	var due, paused bool
@@ -120,11 +120,11 @@ func (c *claim) rowAt(at rowRef, body clause) clause {
 	return c.fill("keyed_row", body, c.on.Transport, at.bucket, at.id)
 }
 
-// removeGone removes those of the entries whose row an operator has deleted: what waited
-// for it is claimed then. An entry whose bucket is locked stays until the next time.
+// removeGone removes entries whose row an operator has deleted: rows that waited for it
+// can be claimed then. An entry whose bucket is locked stays until the next time.
 func (c *claim) removeGone(ctx context.Context, entries map[rowRef]*entry) (again bool, err error) {
 	var arms []clause
-	for at := range entries { // of which some may only have been too large
+	for at := range entries { // some rows may only have been too large
 		arms = append(arms, c.rowAt(at, clause{text: "FALSE"}))
 	}
 	if len(arms) == 0 {

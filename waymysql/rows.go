@@ -16,7 +16,7 @@ import (
 const firstUsual = 4 << 10
 
 // sizes returns how many rows of the usual size are in maxBytes: so many are asked
-// for, because MySQL cannot stop by bytes without reading what it leaves out.
+// for, because MySQL cannot stop by bytes without reading the rows that it leaves out.
 func (db *DB) sizes(maxBytes int) int {
 	usual := db.usual.Load()
 	if usual == 0 {
@@ -43,8 +43,8 @@ type rowRef struct {
 	id     int64
 }
 
-// read runs a statement that reads rows. Of each bucket it returns those up to the
-// first that is beyond the limit of bytes: the rest is left for another claim.
+// read runs a statement that reads rows. It returns each bucket's rows up to the first
+// beyond the limit of bytes: the rest is left for another claim.
 func (c *claim) read(ctx context.Context, s clause, limit outbox.ClaimLimit) (found []readpos.Row, err error) {
 	bytes := 0
 	full := map[int16]bool{}
@@ -55,7 +55,7 @@ func (c *claim) read(ctx context.Context, s clause, limit outbox.ClaimLimit) (fo
 			found = append(found, r)
 			return err
 		}
-		// The bucket is not without rows.
+		// Rows follow: the bucket's last id is not needed.
 		if n := len(found) - 1; n >= 0 && found[n].None && found[n].Bucket == r.Bucket {
 			found = found[:n]
 		}
@@ -83,7 +83,7 @@ func (c *claim) read(ctx context.Context, s clause, limit outbox.ClaimLimit) (fo
 }
 
 // body is the condition for the body of one of so many rows. Rows of a waiting route
-// come without, and rows larger than their share of what may be read: see bodies.
+// come without, and rows larger than their share of the limit: see bodies.
 func (c *claim) body(rows int, limit outbox.ClaimLimit) clause {
 	of := []clause{c.fill("small_body", max(limit.Bytes/rows, 1))}
 	if len(c.routes) > maxNames {
@@ -94,7 +94,7 @@ func (c *claim) body(rows int, limit outbox.ClaimLimit) clause {
 	return and(of)
 }
 
-// bodies reads those that were too large to be read before it was known that they fit.
+// bodies reads bodies larger than their share, now that they are known to fit the limit.
 func (c *claim) bodies(ctx context.Context, large map[rowRef]*waybill.Record) error {
 	var arms []clause
 	for at := range large {

@@ -25,7 +25,7 @@ type migration struct {
 	sql     string
 }
 
-// wantedVersion is that of the last migration.
+// wantedVersion is the version of the last migration.
 const wantedVersion = 1
 
 // migrations returns all of them in order.
@@ -52,8 +52,8 @@ func migrations(schema, prefix string) ([]migration, error) {
 }
 
 const (
-	// A statement that changes a table in use waits for its users, and everybody
-	// else waits behind it: better to step back and try again. The server counts
+	// A statement that changes a table in use waits for its users, and later users
+	// wait behind it: better to step back and try again. The server counts
 	// whole seconds from one, or, on MariaDB, none.
 	lockTries = 200
 	lockPause = 50 * time.Millisecond
@@ -61,7 +61,7 @@ const (
 
 // SchemaUp creates or upgrades the tables. It may be run at any time, also by
 // several at once, and does nothing when they are up to date. The server commits
-// each statement on its own: one that is interrupted goes on where it stopped.
+// each statement separately: SchemaUp continues where an interrupted one stopped.
 func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
 	applied, err := db.migrate(ctx)
 	if err != nil {
@@ -175,8 +175,8 @@ func (db *DB) apply(ctx context.Context, conn *sql.Conn, m migration, done int) 
 	return nil
 }
 
-// alone makes a change that may have to wait for those who use a table, with
-// relays paused where there are tables already.
+// alone makes a change that may have to wait for users of a table, with relays
+// paused where there are tables already.
 func (db *DB) alone(ctx context.Context, conn *sql.Conn, pause bool, change func() error) error {
 	if _, err := conn.ExecContext(ctx, "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1"); err != nil {
 		return err
@@ -210,8 +210,8 @@ func noteVersion(named sqlfile.Set, version int) string {
 	return fill(named.Query("note_version"), clause{text: fmt.Sprintf("'%d'", version)}).text
 }
 
-// SchemaStatus compares the tables with what this version of waybill wants. It refuses
-// what every other use refuses.
+// SchemaStatus compares the tables with this version's migrations. It refuses unknown
+// buckets, as every other use does.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	all, err := migrations(db.schema, db.prefix)
 	if err != nil {
@@ -279,7 +279,7 @@ type rowQuerier interface {
 // not reached.
 type steps struct{ to, done int }
 
-// of returns those on the way to version.
+// of returns the steps done on the way to version.
 func (s steps) of(version int) int {
 	if s.to == version {
 		return s.done
@@ -413,7 +413,7 @@ func (db *DB) rebucketAlone(ctx context.Context, conn *sql.Conn, done *admin.Reb
 }
 
 func (db *DB) rebucket(ctx context.Context, tx *sql.Tx, done *admin.Rebucketed) error {
-	start := time.Now() // from here on others may wait
+	start := time.Now() // from here on dispatchers and relays may wait
 	if err := tx.QueryRowContext(ctx, db.rebucketing.Query("read")).Scan(&done.From); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// A script is statements that run in one order, in one transaction. Those that
+// A script is statements that run in one order, in one transaction. Statements that
 // lock gates or insert hold for so many buckets.
 type script struct {
 	buckets    int
@@ -26,13 +26,12 @@ type statement struct {
 	bytes   int    // that it inserts
 }
 
-// maxBlockBytes is what statements insert that share a round trip: more is slow
-// for other reasons. A packet of the server has at least twice as much room, for
-// what is escaped.
+// maxBlockBytes bounds the inserted bytes of one round trip: more is slow for other
+// reasons. A packet of the server has at least twice as much room, for escapes.
 const maxBlockBytes = 256 << 10
 
-// blocks cuts a script into what is sent at once: one statement, or on MariaDB
-// several as a compound one. MySQL has none outside of procedures.
+// blocks cuts a script into round trips: of one statement, or on MariaDB of several
+// as a compound one. MySQL has none outside of procedures.
 func (db *DB) blocks(all []statement) (blocks [][]statement) {
 	db.mu.Lock()
 	compound := db.flavor.mariaDB
@@ -97,7 +96,7 @@ func (db *DB) execute(ctx context.Context, tx *sql.Tx, block []statement) error 
 	return err
 }
 
-// explain says what the error of a block means.
+// explain translates the error of a block.
 func (db *DB) explain(ctx context.Context, tx *sql.Tx, err error, buckets int, block []statement) error {
 	what := "dispatch lock"
 	for _, s := range block {

@@ -121,9 +121,9 @@ func (c *claim) bump(ctx context.Context, published []place, failed []outbox.Fai
 	return nil
 }
 
-// unblock removes the entry of a row that goes, if it has one. While another relay
-// publishes other keys of the bucket, the entry stays: as one without a row, the next
-// claim of retries removes it.
+// unblock removes the entry of a row that is deleted, if it has one. While another relay
+// publishes other keys of the bucket, the entry stays: the next claim of retries removes
+// it as an entry without a row.
 func (c *claim) unblock(ctx context.Context, at place) error {
 	switch {
 	case at.entry == nil:
@@ -199,9 +199,9 @@ func (c *claim) block(ctx context.Context, f outbox.Failure, at place, route, ke
 		c.db.retryAfter(f.RetryIn), clip(f.Err.Error(), maxError), state, string(f.Policy))
 }
 
-// blockRoute makes the entry of a route, unless there is one: that is certain under
-// the lock of the routes' version. An entry that the row had is not needed any more,
-// because the row waits for the route.
+// blockRoute makes the entry of a route, unless it has one: the lock of the routes'
+// version makes that certain. The row's own entry is not needed any more, because the
+// row waits for the route.
 func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at place) error {
 	if err := c.unblock(ctx, at); err != nil {
 		return err

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// cleanText makes s what a text column takes.
+// cleanText makes s valid for a text column.
 func cleanText(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
 }
 
-// clip bounds the text of an error, which a broker may have worded, to what a
-// table takes.
+// clip bounds the text of an error, which a broker may have worded, to the size of
+// a column.
 func clip(s string, max int) string {
 	s = cleanText(s)
 	if len(s) > max {
@@ -21,8 +21,8 @@ func clip(s string, max int) string {
 	return s
 }
 
-// Times cross the connection as text and microseconds, because what the driver
-// makes of a DATETIME depends on settings of the connection.
+// Times cross the connection as text and microseconds, because the driver's reading
+// of a DATETIME depends on settings of the connection.
 
 // stamp is a time as DATETIME(6) takes it.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000") }

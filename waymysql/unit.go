@@ -27,7 +27,7 @@ type unit struct {
 	over    bool          // the function has returned
 
 	parts int           // of a group, so far
-	done  []inbox.Entry // of parts; they are certain when the transaction is seen to go on
+	done  []inbox.Entry // of parts; certain once the transaction is seen to be alive
 }
 
 // units are the units of work that are open in this process: *sql.Tx -> *unit.
@@ -58,10 +58,10 @@ func (u *unit) add(rows []outbox.Row) error {
 	return nil
 }
 
-// errOver says that a message would have been added to what is written already.
+// errOver says that a message came after the unit's rows were written.
 var errOver = errors.New("the unit of work is over")
 
-// end lets nothing more in and returns what there is.
+// end closes the buffer and returns its rows.
 func (u *unit) end() []outbox.Row {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -75,14 +75,14 @@ func (u *unit) mark() int {
 	return len(u.rows)
 }
 
-// undo forgets what was dispatched since mark.
+// undo forgets messages dispatched since mark.
 func (u *unit) undo(mark int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.rows = u.rows[:min(mark, len(u.rows))]
 }
 
-// savepoints counts those of this process.
+// savepoints counts the savepoints of this process.
 var savepoints atomic.Int64
 
 // insideKey marks contexts of functions given to InTx.
@@ -92,12 +92,12 @@ type insideKey struct{ db *DB }
 const rollbackTimeout = 5 * time.Second
 
 // InTx implements outbox.Writer and inbox.Store. Savepoints that the function
-// sets by statements of its own do not undo messages: use Tx.Savepoint. When the
+// sets by SAVEPOINT statements do not undo messages: use Tx.Savepoint. When the
 // server has ended the transaction under the function, by a deadlock whose error
 // was ignored or by a statement that commits, nothing more of it is committed
 // and the error wraps waybill.ErrTransactionLost. When ctx ends while the unit
-// commits, which may wait for others who dispatch to the same bucket, nobody
-// knows whether it has: the error wraps waybill.ErrCommitUnknown.
+// commits, which may wait for dispatchers to the same bucket, the outcome is
+// unknown: the error wraps waybill.ErrCommitUnknown.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction
@@ -111,7 +111,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	}
 	defer conn.Close()
 	// The transaction ends by our word alone: a context that ends between COMMIT
-	// and its answer must not decide what we report.
+	// and its answer must not decide the result.
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", translate(err))
@@ -164,7 +164,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 			if err := session.alive(ctx); err != nil {
 				return fmt.Errorf("the connection was lost inside the unit of work: %w", translate(err))
 			}
-			if len(block) == 1 { // nothing that may wait for others
+			if len(block) == 1 { // COMMIT waits for no lock
 				within = context.WithoutCancel(ctx)
 			}
 		}
@@ -182,8 +182,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 }
 
 // abandon rolls back. A session whose transaction was not the unit's any more is
-// not used again: what ended it may have been LOCK TABLES, which a rollback does
-// not undo.
+// not used again: LOCK TABLES may have ended it, which a rollback does not undo.
 func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
@@ -193,10 +192,10 @@ func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
 	}
 }
 
-// errLost says what has become of a unit of work whose transaction is gone.
+// errLost reports that a unit of work has lost its transaction.
 var errLost = fmt.Errorf("%w: a deadlock whose error was ignored, or a statement that commits, such as DDL: nothing more was committed, and nothing was dispatched", waybill.ErrTransactionLost)
 
-// commitUnknown says that nobody knows whether a COMMIT has happened.
+// commitUnknown reports that a COMMIT may or may not have happened.
 func commitUnknown(err error, rows []outbox.Row) error {
 	unknown := &waybill.CommitUnknownError{Err: err}
 	for _, row := range rows {
@@ -207,8 +206,8 @@ func commitUnknown(err error, rows []outbox.Row) error {
 	return unknown
 }
 
-// Savepoint implements outbox.Writer. In a transaction of the caller's own it
-// undoes statements; what was dispatched there is one of them.
+// Savepoint implements outbox.Writer. In a transaction of the caller's it undoes
+// statements, and the inserts of Dispatch are among them.
 func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context) error) error {
 	u, err := db.unitOf(tx)
 	if err != nil {

@@ -75,8 +75,8 @@ func (p *unkeyedPosition) restart() {
 	p.after, p.started, p.released = 0, time.Time{}, -1
 }
 
-// look returns whether all held rows of released routes were looked for, and behind which
-// id to go on. When the routes have changed it begins anew.
+// look returns whether the search for held rows of released routes is done, and the id
+// behind which it continues. When the routes have changed it begins anew.
 func (p *unkeyedPosition) look(version int64) (done bool, from int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +90,7 @@ func (p *unkeyedPosition) look(version int64) (done bool, from int64) {
 func (p *unkeyedPosition) looked(version int64, ids []int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.started = time.Time{} // another relay may have released others
+	p.started = time.Time{} // another relay may have released rows, too
 	switch {
 	case p.looking != version+1: // they have changed meanwhile
 	case len(ids) == releaseBatch:
@@ -202,11 +202,11 @@ func (c *claim) readRoutes(ctx context.Context) (version int64, paused bool, err
 	return version, paused, err
 }
 
-// releaseBatch is how many held rows, or parked ones, one transaction lets go.
+// releaseBatch is how many held rows, or parked ones, one transaction frees.
 const releaseBatch = 1000
 
-// release lets rows go whose route is not blocked any more: a batch, each time that
-// the blocked routes have changed until none is left.
+// release frees rows whose route is not blocked any more: a batch for each claim after
+// the blocked routes have changed, until none is left.
 func (c *claim) release(ctx context.Context, version int64) error {
 	p := &c.on.unkeyed
 	done, from := p.look(version)

@@ -2,8 +2,8 @@ package waymysql
 
 import "testing"
 
-// A look for held rows takes several batches. When routes change between them, rows
-// behind which it had come may be free.
+// A search for held rows takes several batches. When routes change between them, rows
+// that it has passed may be free.
 func TestLookForHeldRowsBeginsAnewWhenRoutesChange(t *testing.T) {
 	var p unkeyedPosition
 	batch := make([]int64, releaseBatch)

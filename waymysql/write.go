@@ -55,7 +55,7 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// addBuckets adds what is missing of a transport's buckets.
+// addBuckets adds a transport's missing buckets.
 func (db *DB) addBuckets(ctx context.Context, tx *sql.Tx, name string, buckets int) error {
 	if _, err := tx.ExecContext(ctx, db.outbox.Query("add_buckets"), []byte(name), buckets); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (db *DB) addBuckets(ctx context.Context, tx *sql.Tx, name string, buckets i
 	return db.addSentinels(ctx, tx, name, buckets)
 }
 
-// addSentinels adds those that are missing.
+// addSentinels adds missing sentinels.
 func (db *DB) addSentinels(ctx context.Context, to interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }, name string, buckets int) error {
@@ -77,8 +77,8 @@ func (db *DB) addSentinels(ctx context.Context, to interface {
 	return err
 }
 
-// readCommitted is for transactions whose later statements must see what was
-// committed while an earlier one waited, whatever the server's default is.
+// readCommitted is for transactions whose later statements must see commits made while
+// an earlier one waited, whatever the server's default is.
 var readCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
 // inTx runs fn in a transaction of waybill's own.
@@ -129,8 +129,8 @@ func (db *DB) transport(ctx context.Context, name string) (int16, error) {
 }
 
 // Write implements outbox.Writer. In a transaction of the caller's own an error
-// must end the transaction: the server may have rolled it back already. Nothing is
-// asked of the pool there, whose last connection the caller may have.
+// must end the transaction: the server may have rolled it back already. The pool is not
+// used there: the caller may have its last connection.
 func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 	u, err := db.unitOf(tx)
 	if err != nil {
@@ -162,8 +162,8 @@ type gate struct {
 	name              string // of its row; not part of its order
 }
 
-// gateName is the name of a transport's gates. It changes with the number of buckets:
-// who knows another number finds no gate, and cannot take the wrong one.
+// gateName is the name of a transport's gates. It changes with the number of buckets: a
+// process that knows another number finds no gate, and cannot take the wrong one.
 func gateName(transport string, buckets int) string {
 	if buckets == outbox.DefaultBuckets {
 		return transport
@@ -239,8 +239,8 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 	if mutant.Active(mutant.NoDispatchLock) {
 		locks = nil
 	}
-	// The outbox first: what is refused for other buckets is refused before anything
-	// was written.
+	// The outbox first: a refusal for a changed number of buckets comes before any row
+	// is written.
 	slices.SortStableFunc(all, func(a, b stored) int { return cmp.Compare(a.table(), b.table()) })
 	slices.SortFunc(locks, gate.compare)
 	return all, locks, buckets, nil
@@ -248,7 +248,7 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 
 // A statement that inserts many has at most so many rows and bytes. The server
 // takes packets of 16 MiB unless it is told otherwise, and escaping may double
-// what is sent.
+// the size.
 const maxInsertRows, maxInsertBytes = 1000, 4 << 20
 
 // insert writes rows under their gates.
@@ -260,8 +260,8 @@ func (db *DB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
 	return db.run(ctx, tx, s)
 }
 
-// inserting returns what writes rows under their gates. Rows of one transport take
-// theirs in the statement that gives the first of them its id; for several
+// inserting returns the script that writes rows under their gates. Rows of one transport
+// take their gates in the statement that gives the first of them its id; for several
 // transports, or queues, all gates are locked first. They are always locked in
 // ascending order: units of work cannot deadlock with each other.
 func (db *DB) inserting(rows []outbox.Row) (script, error) {
@@ -310,8 +310,8 @@ func (db *DB) locking(locks []gate) statement {
 	return statement{gates: len(locks), text: all.text, args: all.args}
 }
 
-// noGate says why no gate was found for so many buckets: there are other buckets
-// by now, or this is not the outbox's database.
+// noGate says why no gate was found for so many buckets: their number has changed, or
+// this is not the outbox's database.
 func (db *DB) noGate(ctx context.Context, tx *sql.Tx, buckets int) error {
 	if err := db.sameBuckets(ctx, tx, buckets); err != nil {
 		return err
@@ -319,7 +319,7 @@ func (db *DB) noGate(ctx context.Context, tx *sql.Tx, buckets int) error {
 	return errForeign
 }
 
-// sameBuckets returns outbox.ErrBucketsChanged where there are other buckets by now. It
+// sameBuckets returns outbox.ErrBucketsChanged if the number of buckets has changed. It
 // asks in the transaction, and does not wait: the number is locked while it changes.
 func (db *DB) sameBuckets(ctx context.Context, tx *sql.Tx, buckets int) error {
 	share := "share_buckets"
@@ -379,9 +379,8 @@ func (in *inserts) add(s stored) {
 // insertInto names the statements by table.
 var insertInto = [...]string{"insert_keyed", "insert_unkeyed", "insert_queued", "insert_delayed"}
 
-// row returns the values of a row. Ids and headers are hexadecimal: raw bytes in a
-// statement's text break the server's views of what runs. Names and keys are bytes,
-// whatever the character set of the connection is.
+// row returns the values of a row. Ids and headers are literals. Names and keys are
+// bytes, whatever the character set of the connection is.
 func (in *inserts) row(s stored) (values []any) {
 	switch s.table() {
 	case 3:
@@ -407,8 +406,8 @@ func (in *inserts) row(s stored) (values []any) {
 
 // transport returns the number of the row's transport. The first row takes it from rows
 // of the gates that it locks, or of the transports: the server reads these before it
-// gives ids to all rows of the statement. NULL, which no column takes, says that there is
-// no such row.
+// gives ids to all rows of the statement. NULL, which no column takes, stands for no such
+// row.
 func (in *inserts) transport(s stored) any {
 	id := s.gate.transport
 	if in.checked[id] {

@@ -53,7 +53,7 @@ AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '')
 ORDER  BY b.transport, b.bucket;
 
 -- name: lock_waiting
--- Entries whose next attempt is to come, but for those that a relay is trying.
+-- Entries whose next attempt is to come, but for entries that a relay is trying.
 SELECT b.transport, b.route, b.partition_key, b.row_id
 FROM   app.waybill_outbox_blocked AS b
 WHERE  b.state = 'retrying' AND b.next_attempt_at > UTC_TIMESTAMP(6)
@@ -64,7 +64,7 @@ LIMIT  ?
 FOR    UPDATE SKIP LOCKED;
 
 -- name: any_waiting
--- The same with those that a relay is trying.
+-- The same with entries that a relay is trying.
 SELECT b.transport, b.route, b.partition_key, b.row_id
 FROM   app.waybill_outbox_blocked AS b
 WHERE  b.state = 'retrying' AND b.next_attempt_at > UTC_TIMESTAMP(6)

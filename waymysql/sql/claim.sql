@@ -9,8 +9,8 @@ FROM   app.waybill_outbox_bucket FORCE INDEX (PRIMARY)
 WHERE  transport = ?;
 
 -- name: table
--- The number of buckets, the outbox's next id, and the identity of server and table:
--- others give the same ids to other rows. MySQL dates a TRUNCATE; on MariaDB only the
+-- The number of buckets, the outbox's next id, and the identity of server and table: with
+-- another one the same ids are other rows. MySQL dates a TRUNCATE; on MariaDB only the
 -- next id shows it.
 SELECT 'table', (SELECT CAST(m.value AS SIGNED) FROM app.waybill_meta AS m WHERE m.name = 'buckets'),
        t.auto_increment, CONCAT(@@hostname, ':', @@port, '/', @@server_id, '/', t.create_time)
@@ -54,7 +54,7 @@ FOR    UPDATE SKIP LOCKED;
  LIMIT  1);
 
 -- name: try_buckets
--- Locks buckets, but for those of other relays.
+-- Buckets locked by other relays are skipped.
 SELECT bucket
 FROM   app.waybill_outbox_bucket FORCE INDEX (PRIMARY)
 WHERE  transport = ? AND bucket IN (?)
@@ -101,7 +101,7 @@ WHERE  transport = ? AND route > '';
  LIMIT  ?);
 
 -- name: unkeyed_rows
--- Locks the oldest rows without a key, but for those of other relays.
+-- The oldest rows without a key. Rows locked by other relays are skipped.
 SELECT -1, NULL, e.id, e.message_id, e.message_name, '', e.headers, LENGTH(e.body),
        CASE WHEN ? THEN e.body END, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', e.created_at)
 FROM   app.waybill_outbox_unkeyed AS e FORCE INDEX (PRIMARY)
@@ -250,8 +250,8 @@ LIMIT  ?;
  FOR    UPDATE SKIP LOCKED);
 
 -- name: planted_lock
--- The planted bug lock-and-read-at-once: locks buckets in the statement that reads them,
--- after its snapshot was taken.
+-- The planted bug lock-and-read-at-once: the statement that reads buckets locks them as
+-- well, after its snapshot was taken.
 (SELECT ?, id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
  FROM   app.waybill_transport
  LIMIT  1)

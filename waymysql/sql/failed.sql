@@ -23,7 +23,7 @@ FROM   app.waybill_failed WHERE id = ? AND state = 'skipped' FOR UPDATE;
 DELETE FROM app.waybill_failed WHERE id = ?;
 
 -- name: remove
--- The rest stays, so that it is known what is missing.
+-- The other columns stay, as a record of the missing message.
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k STRAIGHT_JOIN app.waybill_failed AS f FORCE INDEX (PRIMARY) ON f.id = k.id
 SET    f.state = 'removed', f.body = '', f.headers = '{}', f.removed_at = UTC_TIMESTAMP(6)
 WHERE  f.state = 'skipped';

@@ -32,8 +32,8 @@ WHERE  message_id = UNHEX(?) OR dedup_key = ? ORDER BY processed_at, handler;
 SELECT COUNT(*) FROM app.waybill_inbox WHERE processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND;
 
 -- name: old
--- A small batch, so that handlers wait for milliseconds; rows that somebody has
--- locked are for the next one.
+-- A small batch, so that handlers wait for milliseconds; locked rows are for the
+-- next one.
 SELECT handler, dedup_key FROM app.waybill_inbox FORCE INDEX (waybill_inbox_by_processed_at)
 WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ? FOR UPDATE SKIP LOCKED;
 

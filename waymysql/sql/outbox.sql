@@ -40,8 +40,8 @@ SELECT t.id, h.held, -1, '', 'sentinel', '' FROM app.waybill_transport AS t JOIN
 WHERE  t.name = ?;
 
 -- name: server
--- Settings under which the outbox would lose its order, or a relay its rows. A
--- session setting is what counts for this session.
+-- Settings under which the outbox would lose its order, or a relay its rows. The
+-- session's value counts.
 SHOW SESSION VARIABLES WHERE variable_name IN ('version', 'wsrep_on', 'auto_increment_increment', 'auto_increment_offset',
     'read_only', 'super_read_only', 'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'idle_transaction_timeout',
     'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout', 'max_statement_time', 'max_execution_time',
@@ -76,8 +76,8 @@ SELECT row_id FROM app.waybill_outbox_blocked FORCE INDEX (PRIMARY)
 WHERE  transport = ? AND route = '' AND partition_key = '' AND message_name = ? FOR UPDATE SKIP LOCKED;
 
 -- name: rows_of_key
--- A statement of its own that locks nothing: an UPDATE that looked for them would wait
--- for dispatchers.
+-- A separate statement, without locks: an UPDATE that looked for the rows would wait for
+-- dispatchers.
 SELECT id, partition_key FROM app.waybill_outbox FORCE INDEX (PRIMARY)
 WHERE  transport = ? AND bucket = ? AND id > ? AND (? = '' OR partition_key = ?) ORDER BY id LIMIT ?;
 
@@ -161,9 +161,9 @@ STRAIGHT_JOIN app.waybill_delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id;
 UPDATE app.waybill_delayed SET refused = TRUE WHERE id = ?;
 
 -- name: left
--- Blocked are parked rows, those of keys and routes that are not due, with what follows in
--- their keys, those in no bucket that a relay reads, and delayed ones that could not be
--- promoted. Those that are due count as pending alone, or a drain would leave them.
+-- Blocked are parked rows, rows of keys and routes that are not due, rows behind them in
+-- their keys, rows in no bucket that a relay reads, and delayed rows that could not be
+-- promoted. Due entries count as pending alone, or a drain would leave their rows.
 WITH waiting AS (
     SELECT route, partition_key, row_id FROM app.waybill_outbox_blocked
     WHERE  transport = ? AND (state = 'parked' OR next_attempt_at > UTC_TIMESTAMP(6)))

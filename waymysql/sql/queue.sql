@@ -5,8 +5,8 @@
 
 -- name: turn
 -- Claims of a queue take turns, so that none sees a key free that another is
--- just taking. It is a statement of its own: the next one sees what the last
--- claimer has committed.
+-- just taking. A separate statement: the next one sees the commit of the last
+-- claim.
 SELECT g.bucket
 FROM   app.waybill_outbox_gate AS g
 WHERE  g.transport = -1 AND g.bucket = ?

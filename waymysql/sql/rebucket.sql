@@ -11,16 +11,16 @@ DELETE FROM app.waybill_meta WHERE name = 'relays_paused_until';
 SELECT value FROM app.waybill_meta WHERE name = 'buckets' FOR UPDATE;
 
 -- name: lock_gates
--- All that dispatches or promotes messages ends first, and begins after.
+-- Transactions that dispatch or promote messages end first, and begin after.
 SELECT g.transport FROM app.waybill_outbox_gate AS g FORCE INDEX (PRIMARY) WHERE g.transport >= 0 ORDER BY g.transport, g.bucket FOR UPDATE;
 
 -- name: lock_blocked
--- The same of retries, which lock the bucket after the entry.
+-- Claims of retries, too, which lock the bucket after the entry.
 SELECT b.transport FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
 ORDER  BY b.transport, b.route, b.partition_key, b.row_id FOR UPDATE;
 
 -- name: lock_buckets
--- The same of all that relays.
+-- Claims of keyed rows, too.
 SELECT b.transport FROM app.waybill_outbox_bucket AS b FORCE INDEX (PRIMARY) WHERE b.bucket >= 0 ORDER BY b.transport, b.bucket FOR UPDATE;
 
 -- name: count
@@ -58,7 +58,7 @@ UPDATE app.waybill_outbox_gate SET name = ? WHERE transport = ?;
 SELECT id, name FROM app.waybill_transport ORDER BY id;
 
 -- name: bump
--- What relays remember of waiting keys is worth nothing.
+-- Relays drop their cursors.
 UPDATE app.waybill_outbox_bucket SET blocked_version = blocked_version + 1;
 
 -- name: record

@@ -1,5 +1,5 @@
--- The tables of waybill on MySQL and MariaDB. docs/schema.md says what each
--- column means and what a producer in another language writes. Keys and names
+-- The tables of waybill on MySQL and MariaDB. docs/schema.md documents each column,
+-- and the rows that a producer in another language writes. Keys and names
 -- compare bytewise in every database: VARBINARY neither pads nor folds.
 
 CREATE TABLE app.waybill_meta (
@@ -134,7 +134,7 @@ CREATE TABLE app.waybill_failed (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- processed_at is NULL where a handler's own statement has committed the entry,
--- such as DDL: nobody knows how much of the effect has happened.
+-- such as DDL: part of the effect may be missing.
 CREATE TABLE app.waybill_inbox (
     handler      VARBINARY(190) NOT NULL,
     dedup_key    VARBINARY(512) NOT NULL,
@@ -145,7 +145,7 @@ CREATE TABLE app.waybill_inbox (
     KEY waybill_inbox_by_message_id (message_id)
 ) ENGINE = InnoDB;
 
--- A row is held until held_until: by holder, or by nobody while it waits for a
+-- A row is held until held_until: by holder, or without one while it waits for a
 -- retry. lease counts its holders, so that a late one cannot settle it.
 CREATE TABLE app.waybill_queue (
     id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -164,7 +164,7 @@ CREATE TABLE app.waybill_queue (
     KEY waybill_queue_held (queue, partition_key, held_until)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What relays say of themselves, each every few seconds.
+-- Reports of relays, each every few seconds.
 CREATE TABLE app.waybill_workers (
     id         BINARY(16) NOT NULL PRIMARY KEY,
     kind       VARCHAR(16) NOT NULL,
@@ -181,8 +181,8 @@ INSERT INTO app.waybill_outbox_gate (transport, bucket, name)
 WITH RECURSIVE n (bucket) AS (SELECT -1 UNION ALL SELECT bucket + 1 FROM n WHERE bucket < 63)
 SELECT transport, bucket, '' FROM n JOIN (SELECT 0 AS transport UNION ALL SELECT -1) AS of_queues;
 
--- Writes one message and returns its id: what waybill_dispatch and its friends
--- are made of. The gate is locked by the statement that gives the id, so that
+-- Writes one message and returns its id: the part that waybill_dispatch and its
+-- friends share. The gate is locked by the statement that gives the id, so that
 -- the order holds without an open transaction, too. Texts are compared by their
 -- length where they may be empty: to some collations ' ' is ''.
 CREATE PROCEDURE app.waybill_insert(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_name TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, IN p_key TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
@@ -283,7 +283,7 @@ END;
 -- The same for several messages of one transaction, which must be open:
 -- [{"name": ..., "key": ..., "headers": {...}, "body": base64}, ...]. The
 -- transport may be NULL where there is one. The buckets are locked in ascending
--- order, so it cannot deadlock with others. The result set has the ids in order.
+-- order, so calls cannot deadlock. The result set has the ids in order.
 -- A cursor reads the array once for the locks and once for the rows: to look up
 -- element after element takes minutes for some thousands.
 CREATE PROCEDURE app.waybill_dispatch_all(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_messages LONGTEXT CHARACTER SET utf8mb4)
