@@ -33,11 +33,53 @@ func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again 
 		return again, err
 	}
 	perBucket := max(min(limit.Rows, c.db.sizes(limit.Bytes))/len(locked), 1)
-	rows, err := read(ctx, c.reading(c.batch.Reads(buckets, routes), perBucket, limit), limit)
+	reads := c.batch.Reads(buckets, routes)
+	rows, err := read(ctx, c.reading(reads, perBucket, limit), limit)
 	if err != nil {
 		return false, err
 	}
+	if torn, err := c.torn(ctx, reads, rows); err != nil || torn {
+		return torn, err
+	}
 	return c.batch.Take(rows, perBucket), nil
+}
+
+// torn reports whether rows were missing when buckets were read. MariaDB collects the ids
+// of open transactions without a lock (trx_sys_t::snapshot_ids in its source). A reader
+// that is interrupted there can take a transaction for open, and see the next one, which
+// waited for the lock of the first and has ended before the reader came to it. Both have
+// ended when the statement after that begins.
+func (c *claim) torn(ctx context.Context, reads []readpos.Read, found []readpos.Row) (torn bool, err error) {
+	if !c.db.isMariaDB() || mutant.Active(mutant.LockAndReadAtOnce) {
+		return false, nil
+	}
+	rows, last := map[int16]int{}, map[int16]int64{}
+	for _, r := range found {
+		switch {
+		case !r.None:
+			rows[r.Bucket]++
+			last[r.Bucket] = r.Claimed.ID
+		case r.Last != nil:
+			last[r.Bucket] = *r.Last
+		}
+	}
+	var arms []clause
+	for _, r := range reads {
+		if up, ok := last[r.Bucket]; ok {
+			arms = append(arms, c.fill("count_keyed", r.Bucket, c.on.Transport, r.Bucket, r.After, up, and(c.conditions(r))))
+		}
+	}
+	if len(arms) == 0 {
+		return false, nil
+	}
+	err = c.query(ctx, unionAll(arms), func(result *sql.Rows) error {
+		var bucket int16
+		var n int
+		err := result.Scan(&bucket, &n)
+		torn = torn || n != rows[bucket]
+		return err
+	})
+	return torn, err
 }
 
 // maxArms bounds a statement of a look.
@@ -216,19 +258,24 @@ func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimL
 	body := c.body(perBucket*len(reads), limit)
 	arms := make([]clause, 0, len(reads))
 	for _, r := range reads {
-		var keys []clause
-		if blocked := c.keys[r.Bucket]; len(blocked) > maxNames {
-			keys = append(keys, c.fill("not_of_blocked_key"))
-		} else if len(blocked) > 0 {
-			keys = append(keys, c.fill("not_of_keys", literals(blocked...)))
-		}
-		if r.Skip != "" {
-			keys = append(keys, c.fill("not_of_keys", literals(r.Skip)))
-		}
+		keys := c.conditions(r)
 		if len(keys) > 0 {
 			arms = append(arms, c.fill("last_id", r.Bucket, c.on.Transport, r.Bucket, r.After))
 		}
 		arms = append(arms, c.fill("keyed_rows", body, c.on.Transport, r.Bucket, r.After, and(keys), perBucket))
 	}
 	return unionAll(arms)
+}
+
+// conditions returns those for the keys of a read.
+func (c *claim) conditions(r readpos.Read) (keys []clause) {
+	if blocked := c.keys[r.Bucket]; len(blocked) > maxNames {
+		keys = append(keys, c.fill("not_of_blocked_key"))
+	} else if len(blocked) > 0 {
+		keys = append(keys, c.fill("not_of_keys", literals(blocked...)))
+	}
+	if r.Skip != "" {
+		keys = append(keys, c.fill("not_of_keys", literals(r.Skip)))
+	}
+	return keys
 }

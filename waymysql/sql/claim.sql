@@ -100,6 +100,12 @@ WHERE  transport = ? AND route > '';
  ORDER  BY e.id
  LIMIT  ?);
 
+-- name: count_keyed
+-- How many rows keyed_rows should have found up to an id.
+(SELECT ?, COUNT(*)
+ FROM   app.waybill_outbox AS e FORCE INDEX (PRIMARY)
+ WHERE  e.transport = ? AND e.bucket = ? AND e.id > ? AND e.id <= ? AND ?);
+
 -- name: unkeyed_rows
 -- The oldest rows without a key. Rows locked by other relays are skipped.
 SELECT -1, NULL, e.id, e.message_id, e.message_name, '', e.headers, LENGTH(e.body),
