@@ -462,7 +462,7 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	t.Parallel()
 	other, dsn := newDB(t, waymysql.Config{})
 	put(t, other, order{"k", 0}, order{"k", 1})
-	exec(t, other, "ALTER TABLE waybill_outbox AUTO_INCREMENT = 10000") // marks are read from somewhat below
+	exec(t, other, "ALTER TABLE waybill_outbox AUTO_INCREMENT = 10000") // the mark is far above the first two
 	put(t, other, order{"k", 2})
 	network := faultproxy.HoldAt("DELETE o FROM")
 	defer network.Release()

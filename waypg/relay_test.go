@@ -502,7 +502,7 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	dsn := testserver.Postgres(t)
 	other := openAt(t, dsn, waypg.Config{})
 	put(t, other, outbox.Config{}, order{"k", 0}, order{"k", 1})
-	exec(t, other, "SELECT setval('waybill_outbox_id_seq', 10000)") // marks are read from somewhat below
+	exec(t, other, "SELECT setval('waybill_outbox_id_seq', 10000)") // the mark is far above the first two
 	put(t, other, outbox.Config{}, order{"k", 2})
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {

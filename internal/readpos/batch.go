@@ -111,7 +111,7 @@ func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 		if !holds(at.past) {
 			at.past = nil
 		}
-		from := cursor{after: at.start(b.View.margin), version: bucket.Version, routes: routes.Version}
+		from := cursor{after: at.mark, version: bucket.Version, routes: routes.Version}
 		switch {
 		case at.past != nil && at.turn:
 			from = *at.past

@@ -18,12 +18,6 @@ const MaxBuckets = 32
 // Positions are the read positions of one transport. They are safe for concurrent use.
 type Positions struct {
 	Transport int16
-	// Margin is how many ids below a mark are read again each time; New sets 256. A
-	// sequence that was set back by hand, to the highest id that a script has seen, say,
-	// gives ids below marks to new rows; they come in order if it was set back by no more
-	// than this. A next id that is lower than a mark shows the same (ValidFor), unless new
-	// rows have caught up with the mark before the next look.
-	Margin int64
 
 	mu      sync.Mutex
 	epoch   int        // counts resets
@@ -46,9 +40,6 @@ type position struct {
 	turn    bool    // the next read is one without the hot key
 }
 
-// start returns the id behind which a bucket without blocked rows is read.
-func (at *position) start(margin int64) int64 { return max(at.mark-margin, 0) }
-
 // A cursor lets a claim begin behind blocked rows. It is valid while version is that
 // of the bucket and routes is that of the transport's blocked routes. A stored cursor
 // is immutable.
@@ -68,7 +59,7 @@ func hashOf(key string) uint64 { return maphash.String(seed, key) }
 
 // New returns empty positions: each bucket is read from its start.
 func New(transport int16, buckets int) *Positions {
-	return &Positions{Transport: transport, Margin: 256, buckets: make([]position, buckets)}
+	return &Positions{Transport: transport, buckets: make([]position, buckets)}
 }
 
 // Buckets returns the number of buckets.
@@ -78,7 +69,6 @@ func (p *Positions) Buckets() int { return len(p.buckets) }
 // were reset after its snapshot.
 type View struct {
 	Turn    int // the bucket to begin with
-	margin  int64
 	epoch   int
 	next    int64
 	buckets []position
@@ -90,8 +80,7 @@ func (v *View) After() (cursors, marks, versions []int64) {
 	n := len(v.buckets)
 	cursors, marks, versions = make([]int64, n), make([]int64, n), make([]int64, n)
 	for b, at := range v.buckets {
-		start := at.start(v.margin)
-		cursors[b], marks[b], versions[b] = start, start, -1
+		cursors[b], marks[b], versions[b] = at.mark, at.mark, -1
 		if c := at.waiting; c != nil {
 			cursors[b], versions[b] = max(at.mark, c.after), c.version
 		}
@@ -142,7 +131,7 @@ func (p *Positions) Snapshot() *View {
 	}
 	p.turn++
 	turn := p.turn * 17 % len(p.buckets) // 17 spreads successive claims over the buckets
-	return &View{Turn: turn, margin: p.Margin, epoch: p.epoch, next: p.next, buckets: slices.Clone(p.buckets)}
+	return &View{Turn: turn, epoch: p.epoch, next: p.next, buckets: slices.Clone(p.buckets)}
 }
 
 // ValidFor reports whether v is valid for the database that answers: server identifies

@@ -46,7 +46,7 @@ func TestCursorsOfAnOlderRouteVersionAreDropped(t *testing.T) {
 	p := New(1, 64)
 	v := p.Snapshot()
 	p.update(v, 1, func(at *position) { at.waiting = &cursor{after: 10, version: 1, routes: 4} })
-	p.update(v, 2, func(at *position) { at.waiting, at.mark = &cursor{after: 1020, version: 2, routes: 5}, 256+3 })
+	p.update(v, 2, func(at *position) { at.waiting, at.mark = &cursor{after: 1020, version: 2, routes: 5}, 3 })
 	got := p.Snapshot()
 	after, marks, versions := got.After()
 	if got.RouteVersion() != 5 || after[1] != 0 || after[2] != 1020 || marks[2] != 3 || versions[1] != -1 || versions[2] != 2 {
@@ -122,8 +122,8 @@ func TestMarkStopsBelowTheLowestRowLeft(t *testing.T) {
 	p := New(1, 1)
 	b, _ := claimOf(p, Bucket{}, Routes{}, 9, row(1001, "a", false), row(1002, "b", false), row(1003, "c", false), row(1004, "d", false))
 	b.Settled([]outbox.ClaimedRow{b.Rows[0], b.Rows[2]})
-	if _, read := claimOf(p, Bucket{}, Routes{}, 9); read.After != 1001-256 {
-		t.Errorf("read after %d, want the margin below 1001: rows 1002 and 1004 are left", read.After)
+	if _, read := claimOf(p, Bucket{}, Routes{}, 9); read.After != 1001 {
+		t.Errorf("read after %d, want 1001: rows 1002 and 1004 are left", read.After)
 	}
 }
 
@@ -138,8 +138,8 @@ func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
 	}
 	b.Settled(b.Rows)
 	b, read = claimOf(p, Bucket{}, Routes{}, 2, row(1003, "hot", false), row(1004, "hot", false))
-	if read != (Read{After: 1002 - 256}) {
-		t.Errorf("the third read is %+v, want the margin below 1002 with the hot key", read)
+	if read != (Read{After: 1002}) {
+		t.Errorf("the third read is %+v, want after 1002 with the hot key", read)
 	}
 	b.Settled(b.Rows)
 	b = NewBatch(p)
@@ -149,24 +149,8 @@ func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
 	if again := b.Take([]Row{{None: true}}, 2); !again {
 		t.Error("again = false: no other key had rows, and the hot key's are not read at once")
 	}
-	if _, read = claimOf(p, Bucket{}, Routes{}, 2); read != (Read{After: 1004 - 256}) {
-		t.Errorf("the read after that is %+v, want the margin below 1004 with the hot key", read)
-	}
-}
-
-// A sequence that was set back a little gives ids below the mark: those rows come, and
-// first, although new ids have caught up with the mark since the last look.
-func TestRowsOfASequenceThatWasSetBackAreRead(t *testing.T) {
-	p := New(1, 1)
-	p.ValidFor(p.Snapshot(), "s", 1001)
-	b, _ := claimOf(p, Bucket{}, Routes{}, 9, row(1000, "a", false))
-	b.Settled(b.Rows)
-	if !p.ValidFor(p.Snapshot(), "s", 1100) {
-		t.Fatal("the next id is above the mark, and the positions are dropped")
-	}
-	b, read := claimOf(p, Bucket{}, Routes{}, 9, row(900, "a", false), row(1001, "a", false))
-	if read.After >= 900 || !slices.Equal(ids(b), []int64{900, 1001}) {
-		t.Errorf("read after %d, taken %v: want 900 and 1001", read.After, ids(b))
+	if _, read = claimOf(p, Bucket{}, Routes{}, 2); read != (Read{After: 1004}) {
+		t.Errorf("the read after that is %+v, want after 1004 with the hot key", read)
 	}
 }
 

@@ -21,7 +21,6 @@ const (
 func (w *world) relay(name string) {
 	w.begin(name, func(p *process) {
 		positions := readpos.New(1, buckets)
-		positions.Margin = 0 // it would hide marks that move too early
 		main, apart := p.broker.link(p), p.broker.link(p)
 		work := func(to *link, pass func(r *relaying) bool) {
 			p.thread(func(th *thread) {
