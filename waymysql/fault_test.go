@@ -415,9 +415,7 @@ func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
 func TestRowsThatATornSnapshotHidesComeInOrder(t *testing.T) {
 	t.Parallel()
 	db, dsn := newDB(t, waymysql.Config{})
-	if !isMariaDB(t, dsn) {
-		t.Skip("MySQL takes a snapshot under a lock")
-	}
+	needsMariaDB(t, dsn, "MySQL takes a snapshot under a lock")
 	put(t, db, order{"k", 0})
 	exec(t, db, "ALTER TABLE waybill_outbox AUTO_INCREMENT = 100")
 	put(t, db, order{"k", 2})

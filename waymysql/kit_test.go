@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
 	osexec "os/exec"
 	"slices"
 	"strings"
@@ -394,4 +395,17 @@ func client(t testing.TB, address string, args ...string) *osexec.Cmd {
 		cmd.Env = append(cmd.Environ(), "MYSQL_PWD="+password)
 	}
 	return cmd
+}
+
+// needsMariaDB skips a test on MySQL. A run that does not say that it is one on MySQL fails
+// instead: the usual one has MariaDB, and must not lose the test unnoticed.
+func needsMariaDB(t *testing.T, dsn, why string) {
+	t.Helper()
+	switch {
+	case isMariaDB(t, dsn):
+	case os.Getenv("WAYBILL_TEST_ON_MYSQL") == "":
+		t.Fatalf("the server is no MariaDB: set WAYBILL_TEST_ON_MYSQL=1 if that is meant (%s)", why)
+	default:
+		t.Skip(why)
+	}
 }

@@ -78,9 +78,7 @@ func refusesEach(t *testing.T, db *waymysql.DB, dsn string, settings [][3]string
 func TestServerThatEndsTransactionsOfRelaysIsRefused(t *testing.T) {
 	t.Parallel()
 	db, dsn := alone(t)
-	if !isMariaDB(t, dsn) {
-		t.Skip("idle_transaction_timeout and max_statement_time are settings of MariaDB")
-	}
+	needsMariaDB(t, dsn, "idle_transaction_timeout and max_statement_time are settings of MariaDB")
 	put(t, db, order{"k", 0})
 	refusesEach(t, db, dsn, [][3]string{
 		{"idle_transaction_timeout", "29", "0"},
@@ -117,9 +115,7 @@ func TestServerThatEndsTransactionsOfRelaysIsRefused(t *testing.T) {
 // A node of a Galera cluster keeps the keys' order on no other node.
 func TestGaleraIsRefused(t *testing.T) {
 	t.Parallel()
-	if !isMariaDB(t, driverDSN(t, testserver.MariaDB(t))) {
-		t.Skip("wsrep_on is a setting of MariaDB")
-	}
+	needsMariaDB(t, driverDSN(t, testserver.MariaDB(t)), "wsrep_on is a setting of MariaDB")
 	server := testserver.StartMariaDB(t, map[string]string{"wsrep_on": "ON", "binlog_format": "ROW"})
 	dsn := driverDSN(t, server.URL())
 	db := open(t, with(t, dsn, map[string]string{"wsrep_on": "0"}), waymysql.Config{})

@@ -546,8 +546,10 @@ func retryUnderWayHoldsUpNoRelease[TX any](t *testing.T, s *site[TX]) {
 		failed = append(failed, f)
 	}
 	s.settle(c, nil, failed...)
-	time.Sleep(5 * time.Millisecond)
 	trying := s.claimPart(outbox.Retries, manyRows)
+	for start := time.Now(); len(trying.Rows()) == 0 && time.Since(start) < patience; {
+		trying = s.claimPart(outbox.Retries, manyRows) // until it is due
+	}
 	if got := names(trying.Rows()); got != "3" {
 		t.Fatalf("a relay tries %q, want 3", got)
 	}
