@@ -69,32 +69,38 @@ func failing(ctx context.Context, name string, refused int, p place, b *broker, 
 	return res, err
 }
 
-// refusal has the broker refuse what has one of the first so many keys, as long as it
-// is told to: such a message goes to a queue which is full, too.
+// refusal has the broker refuse the messages of the first keys, while it is on: they are
+// routed to a full queue, too. While it is off they are routed to a queue with room in its
+// place, because the broker compares each message with the binding of each key.
 func (b *broker) refusal(ctx context.Context, refused int) (set func(on bool) error, end func() error, err error) {
-	keys, full := b.name+"_keys", b.name+"_full"
+	keys, full, room := b.name+"_keys", b.name+"_full", b.name+"_room"
 	end = func() error {
-		return errors.Join(second(b.ch.QueueDelete(full, false, false, false)), b.ch.ExchangeDelete(keys, false, false))
+		return errors.Join(second(b.ch.QueueDelete(full, false, false, false)), second(b.ch.QueueDelete(room, false, false, false)),
+			b.ch.ExchangeDelete(keys, false, false))
 	}
 	err = errors.Join(
 		b.ch.ExchangeDeclare(keys, "headers", true, false, false, false, nil),
 		b.ch.ExchangeBind(keys, "#", b.name, false, nil),
 		second(b.ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})),
+		second(b.ch.QueueDeclare(room, true, false, false, false, nil)),
 		b.ch.PublishWithContext(ctx, "", full, true, false, amqp.Publishing{}))
 	if err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
 	return func(on bool) error {
+		from, to := full, room
+		if on {
+			from, to = room, full
+		}
 		for i := range refused {
 			of := amqp.Table{"x-match": "all-with-x", "x-partition-key": keyOf(i, failingKeys)}
-			change := func() error { return b.ch.QueueUnbind(full, "", keys, of) }
-			if on {
-				change = func() error { return b.ch.QueueBind(full, "", keys, false, of) }
+			if err := b.ch.QueueUnbind(from, "", keys, of); err != nil {
+				return err
 			}
-			if err := change(); err != nil {
+			if err := b.ch.QueueBind(to, "", keys, false, of); err != nil {
 				return err
 			}
 		}
-		return nil
+		return second(b.ch.QueuePurge(room, false))
 	}, end, nil
 }
