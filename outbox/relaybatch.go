@@ -105,9 +105,10 @@ func (cfg RelayConfig) policy(f Failure) Policy {
 	return Block
 }
 
-// rejectedPause is the delay before a rejected record is retried: a full queue may
-// have room at any moment.
-const rejectedPause = 100 * time.Millisecond
+// rejectedRetry is the delay before a rejected record is retried: a full queue may have
+// room at any moment. It grows, because a hundred keys that are retried ten times a second
+// cost the broker and the database as much as a thousand new messages.
+var rejectedRetry = waybill.Backoff{Delay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}
 
 // decide sets the policy and the delay of a refused row, and whether it is exhausted.
 func (cfg RelayConfig) decide(f Failure) Failure {
@@ -115,7 +116,7 @@ func (cfg RelayConfig) decide(f Failure) Failure {
 	var rejected *RejectedError
 	switch {
 	case errors.As(f.Err, &rejected):
-		f.RetryIn = rejectedPause
+		f.RetryIn = rejectedRetry.After(f.failures(), nil)
 	case f.failures() < cfg.MaxAttempts:
 		f.RetryIn = cfg.Retry.After(f.failures(), f.Err)
 	default:

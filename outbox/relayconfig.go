@@ -35,7 +35,8 @@ type RelayConfig struct {
 	// batch.
 	PublishDeadline time.Duration
 	// Retry is the delay before a refused key is retried. Zero means 1 s doubling to
-	// 5 min. A rejected record (RejectedError: a full queue) is retried after 100 ms.
+	// 5 min. A rejected record (RejectedError: a full queue) is retried after 100 ms
+	// doubling to 1 s.
 	Retry waybill.Backoff
 	// MaxAttempts is how many refusals exhaust a key; zero means 10. OnExhausted then
 	// applies, and refusals are logged at level Error. Rejected records never exhaust

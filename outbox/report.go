@@ -54,6 +54,6 @@ func (r *Relay) reportFailure(ctx context.Context, f Failure) {
 		slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", e.Failures), slog.Duration("retry_in", e.Delay), slog.Any("err", f.Err))
 }
 
-// logRejected is the sampling of repeated rejections in the log: with rejectedPause,
+// logRejected is the sampling of repeated rejections in the log: with rejectedRetry,
 // one in ten seconds.
-const logRejected = 100
+const logRejected = 10
