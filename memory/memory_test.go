@@ -183,7 +183,7 @@ func TestDelayedRowIsOrderedFromItsDueTime(t *testing.T) {
 
 func TestCommitHintsAtItsRows(t *testing.T) {
 	db := newDB(t)
-	wake := db.Wake("events")
+	wake := db.Wake("events", outbox.Keyed)
 	commit(t, db, row(t, "a", "a1"), row(t, "a", "a2"))
 	select {
 	case <-wake:

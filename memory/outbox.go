@@ -16,7 +16,7 @@ type transport struct {
 	rows    []outbox.ClaimedRow // in commit order
 	blocked map[blockedKey]*blocked
 	claimed map[blockedKey]bool // keys, and rows without one, of open claims
-	hints   chan struct{}
+	hints   [2]chan struct{}    // of Keyed and Unkeyed
 }
 
 // blockedKey is a key, or a single row without one.
@@ -43,7 +43,7 @@ type blocked struct {
 func (db *DB) transport(name string) *transport {
 	t, ok := db.transports[name]
 	if !ok {
-		t = &transport{blocked: map[blockedKey]*blocked{}, claimed: map[blockedKey]bool{}, hints: make(chan struct{}, 1)}
+		t = &transport{blocked: map[blockedKey]*blocked{}, claimed: map[blockedKey]bool{}, hints: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
 		db.transports[name] = t
 	}
 	return t
@@ -51,8 +51,12 @@ func (db *DB) transport(name string) *transport {
 
 func (t *transport) add(id int64, rec *waybill.Record) {
 	t.rows = append(t.rows, outbox.ClaimedRow{ID: id, Record: rec})
+	part := outbox.Keyed
+	if rec.Key == "" {
+		part = outbox.Unkeyed
+	}
 	select {
-	case t.hints <- struct{}{}:
+	case t.hints[part] <- struct{}{}:
 	default: // a hint is waiting already
 	}
 }
@@ -71,10 +75,10 @@ func (db *DB) AddTransports(_ context.Context, names ...string) error {
 func (db *DB) Lead(context.Context) (func(), error) { return func() {}, nil }
 
 // Wake implements outbox.Store.
-func (db *DB) Wake(transport string) <-chan struct{} {
+func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return db.transport(transport).hints
+	return db.transport(transport).hints[part]
 }
 
 // Claim implements outbox.Store.

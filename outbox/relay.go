@@ -112,13 +112,14 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // passOnHints forwards the store's wake-ups to the loops of new rows.
 func (r *Relay) passOnHints(ctx context.Context) {
-	hints := r.store.Wake(r.cfg.Transport)
+	keyed, unkeyed := r.store.Wake(r.cfg.Transport, Keyed), r.store.Wake(r.cfg.Transport, Unkeyed)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-hints:
+		case <-keyed:
 			r.hint(Keyed)
+		case <-unkeyed:
 			r.hint(Unkeyed)
 		}
 	}

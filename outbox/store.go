@@ -29,10 +29,10 @@ type Store interface {
 	Claim(ctx context.Context, transport string, part Part, limit ClaimLimit) (Claim, error)
 	// Left counts the rows of the outbox for a transport.
 	Left(ctx context.Context, transport string) (Left, error)
-	// Wake returns a channel that receives after commits of rows for transport in
-	// this process; with a ListeningStore, in all processes. Hints may be lost or
-	// needless.
-	Wake(transport string) <-chan struct{}
+	// Wake returns a channel that receives after commits of rows of a part, Keyed or
+	// Unkeyed, for transport in this process; with a ListeningStore, in all processes.
+	// Hints may be lost or needless.
+	Wake(transport string, part Part) <-chan struct{}
 }
 
 // A Part is a kind of rows of a transport. Each kind is claimed separately.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // query runs a statement of an operator's and scans each row.
@@ -117,7 +118,7 @@ func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 	return query(ctx, db, db.admin.Query("outbox_stats"), func(rows *sql.Rows, s *admin.OutboxStats) error {
 		err := rows.Scan(&s.Transport, &s.Pending, &s.OldestAgeSeconds, &s.BlockedKeys, &s.Delayed, &s.Failed)
-		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
+		s.OldestAgeSeconds = sqlcore.Age(s.OldestAgeSeconds)
 		return err
 	})
 }
@@ -126,14 +127,9 @@ func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
 	return query(ctx, db, db.admin.Query("queue_stats"), func(rows *sql.Rows, s *admin.QueueStats) error {
 		err := rows.Scan(&s.Queue, &s.Pending, &s.OldestAgeSeconds, &s.InHand, &s.Retrying)
-		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
+		s.OldestAgeSeconds = sqlcore.Age(s.OldestAgeSeconds)
 		return err
 	})
-}
-
-// millis rounds an age to milliseconds.
-func millis(seconds float64) float64 {
-	return max(0, time.Duration(seconds*float64(time.Second)).Round(time.Millisecond).Seconds())
 }
 
 // InboxStats implements admin.Database.
@@ -176,23 +172,13 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 	if err := db.writer(ctx); err != nil {
 		return 0, err
 	}
-	for {
-		n := 0
-		err := db.inTx(ctx, func(tx *sql.Tx) (err error) {
+	return sqlcore.Prune(pruneBatch, progress, func() (n int, err error) {
+		err = db.inTx(ctx, func(tx *sql.Tx) (err error) {
 			n, err = db.prune(ctx, tx, age)
 			return err
 		})
-		if err != nil {
-			return total, fmt.Errorf("inbox prune: %w", translate(err))
-		}
-		total += n
-		if progress != nil {
-			progress(n)
-		}
-		if n < pruneBatch {
-			return total, nil
-		}
-	}
+		return n, translate(err)
+	})
 }
 
 // prune removes a batch.

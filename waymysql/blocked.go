@@ -64,22 +64,23 @@ const releaseWait = time.Second
 
 // releaseKeys is how many parked keys of a bucket are brought back before a key of
 // another bucket. Their rows go out before later rows of the bucket, so the next keys
-// wait until a relay has published the last batch, for at most releasePause: other keys
-// are held up for moments only.
+// wait until a relay has published the last batch, for at most releasePause, and then as
+// long again: half of the time is for other keys.
 const (
 	releaseKeys  = 50
 	releasePause = 50 * time.Millisecond
 	releasePoll  = 2 * time.Millisecond
 )
 
-// published waits until the rows of a bucket up to an id are gone.
-func (db *DB) published(ctx context.Context, transport, bucket int16, last int64) error {
-	for start := time.Now(); time.Since(start) < releasePause && sleep(ctx, releasePoll); {
-		var some bool
-		if err := db.pool.QueryRowContext(ctx, db.admin.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil || !some {
+// published waits until the rows of a bucket up to an id are gone, and then as long as
+// has passed since start.
+func (db *DB) published(ctx context.Context, start time.Time, transport, bucket int16, last int64) error {
+	for some, began := true, time.Now(); some && time.Since(began) < releasePause && sleep(ctx, releasePoll); {
+		if err := db.pool.QueryRowContext(ctx, db.admin.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil {
 			return err
 		}
 	}
+	sleep(ctx, time.Since(start))
 	return ctx.Err()
 }
 
@@ -175,14 +176,14 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 	transport, bucket := keys[0].transport, keys[0].bucket
 	parked := map[string]blockedEntry{}
 	var names []string
+	after := keys[0].row - 1 // the first row of a key is that of its entry
 	for _, e := range keys {
-		parked[e.key], names = e, append(names, e.key)
+		parked[e.key], names, after = e, append(names, e.key), min(after, e.row-1)
 	}
 	skipped := map[string]bool{}
-	after := int64(0)
 	for more := true; more; {
 		heads := map[string]bool{}
-		next := after
+		next, start := after, time.Now()
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
 			var locked int16
 			if err := tx.QueryRowContext(ctx, db.admin.Query("lock_bucket"), transport, bucket).Scan(&locked); err != nil {
@@ -218,7 +219,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 			return db.run(ctx, tx, run)
 		})
 		if err == nil && !more && next > 0 {
-			err = db.published(ctx, transport, bucket, next)
+			err = db.published(ctx, start, transport, bucket, next)
 		}
 		if err != nil {
 			return err

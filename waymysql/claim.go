@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -166,7 +167,7 @@ func (c *claim) end() {
 	conn := c.conn
 	c.conn = nil
 	if c.open {
-		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), sqlcore.RollbackTimeout)
 		defer cancel()
 		if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it
@@ -178,7 +179,7 @@ func (c *claim) end() {
 // relayed is the state of a transport in the relays of this process.
 type relayed struct {
 	*readpos.Positions
-	unkeyed unkeyedPosition
+	unkeyed unkeyedState
 }
 
 // reset drops all positions: after an error it is unknown whether the claim committed.

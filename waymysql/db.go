@@ -17,9 +17,9 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -36,7 +36,6 @@ var (
 	_ inbox.Grouper[*sql.Tx] = (*DB)(nil)
 	_ inbox.Log              = (*DB)(nil)
 	_ admin.Database         = (*DB)(nil)
-	_ waybill.Sender         = (*Queue)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -87,6 +86,7 @@ type DB struct {
 	usual    atomic.Int64 // size of an outbox's rows in bytes
 	longest  atomic.Int64 // delay of a retry that this process has written
 	promoter promoter
+	wakes    sqlcore.Wakes
 
 	mu        sync.Mutex
 	relays    *sql.DB // for claims, once there is one: sessions that end when they are silent
@@ -97,7 +97,6 @@ type DB struct {
 	unwritten bool    // it shows commits before it has written them; set with writable
 
 	transports map[string]int16
-	wakes      map[string]chan struct{}
 	relayed    map[int16]*relayed
 }
 
@@ -153,7 +152,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 	db := &DB{
 		cfg: c, prefix: prefix, schema: schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
-		transports: map[string]int16{}, wakes: map[string]chan struct{}{}, relayed: map[int16]*relayed{},
+		transports: map[string]int16{}, relayed: map[int16]*relayed{},
 	}
 	var err error
 	for name, set := range map[string]*sqlfile.Set{
@@ -511,34 +510,4 @@ func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 		db.relays.SetConnMaxIdleTime(db.idle / 2)
 	}
 	return db.relays, nil
-}
-
-// wake returns the channel that hints at rows for a transport or queue.
-func (db *DB) wake(name string) chan struct{} {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	c, ok := db.wakes[name]
-	if !ok {
-		c = make(chan struct{}, 1)
-		db.wakes[name] = c
-	}
-	return c
-}
-
-// hint wakes a loop that waits on wake: there may be rows. It never blocks.
-func (db *DB) hint(name string) {
-	select {
-	case db.wake(name) <- struct{}{}:
-	default:
-	}
-}
-
-func (db *DB) hintRows(rows []outbox.Row) {
-	for _, row := range rows {
-		if row.Queue != "" {
-			db.hint("queue " + row.Queue)
-		} else {
-			db.hint(row.Transport)
-		}
-	}
 }

@@ -5,11 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/headers"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -40,21 +39,10 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 	if _, err := db.readTransports(ctx); err != nil { // an operator's process has dispatched to none
 		return 0, err
 	}
-	err = db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		for _, number := range slices.Sorted(slices.Values(numbers)) { // two operators lock in one order
-			row, err := db.takeSkipped(ctx, tx, number)
-			if errors.Is(err, sql.ErrNoRows) {
-				continue // another operator was quicker
-			}
-			if err == nil {
-				err = db.Write(ctx, tx, row)
-			}
-			if err != nil {
-				return fmt.Errorf("failed message %d: %w", number, err)
-			}
-			n++
-		}
-		return nil
+	err = db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		take := func(number int64) (outbox.Row, string, error) { return db.takeSkipped(ctx, tx, number) }
+		n, err = sqlcore.RetryFailed(numbers, take, func(row outbox.Row) error { return db.Write(ctx, tx, row) })
+		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("retry: %w", translate(err))
@@ -63,18 +51,14 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 }
 
 // takeSkipped removes a skipped message from the failure store.
-func (db *DB) takeSkipped(ctx context.Context, tx *sql.Tx, number int64) (row outbox.Row, err error) {
+func (db *DB) takeSkipped(ctx context.Context, tx *sql.Tx, number int64) (row outbox.Row, meta string, err error) {
 	rec := &waybill.Record{}
-	var meta string
-	if err := tx.QueryRowContext(ctx, db.failed.Query("skipped"), number).Scan(&row.Transport, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}); err != nil {
-		return row, err
-	}
-	if err := headers.Decode(rec, meta); err != nil {
-		return row, err
-	}
 	row.Record = rec
+	if err := tx.QueryRowContext(ctx, db.failed.Query("skipped"), number).Scan(&row.Transport, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}); err != nil {
+		return row, "", err
+	}
 	_, err = tx.ExecContext(ctx, db.failed.Query("delete_skipped"), number)
-	return row, err
+	return row, meta, err
 }
 
 // RemoveFailed implements admin.Database.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // Remember implements inbox.Store. A transaction that handles the same message
@@ -76,17 +77,17 @@ func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx c
 	case err != nil:
 		return false, nil, fmt.Errorf("inbox: %w", translate(err))
 	}
-	mark := u.mark()
+	mark := u.Mark()
 	if failed = fn(context.WithValue(ctx, insideKey{db}, true)); failed == nil {
-		if u.mark() == mark {
+		if u.Mark() == mark {
 			u.done = append(u.done, e)
 		} else {
 			u.entries = append(u.entries, e)
 		}
 		return true, nil, nil
 	}
-	u.undo(mark)
-	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	u.Undo(mark)
+	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
 	defer cancel()
 	switch _, err := tx.ExecContext(undoing, "ROLLBACK TO SAVEPOINT "+partPoint); {
 	case is(err, errNoSavepoint):

@@ -26,7 +26,9 @@ func (db *DB) KeepsFailures() {}
 func (db *DB) BlocksRoutes() {}
 
 // Wake implements outbox.Store.
-func (db *DB) Wake(transport string) <-chan struct{} { return db.wake(transport) }
+func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
+	return db.wakes.Of(transport, part)
+}
 
 // Left implements outbox.Store.
 func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err error) {

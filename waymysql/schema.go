@@ -6,49 +6,22 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
-
-// A migration takes the tables from version-1 to version. It is never edited
-// after its release.
-type migration struct {
-	version int
-	name    string
-	sql     string
-}
 
 // wantedVersion is the version of the last migration.
 const wantedVersion = 1
 
 // migrations returns all of them in order.
-func migrations(schema, prefix string) ([]migration, error) {
-	files, err := fs.Glob(sqlFiles, "sql/schema/*.sql")
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(files)
-	all := make([]migration, 0, len(files))
-	for _, file := range files {
-		text, err := sqlFiles.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		name := strings.TrimSuffix(file[strings.LastIndexByte(file, '/')+1:], ".sql")
-		version, err := strconv.Atoi(name[:4])
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", name, err)
-		}
-		all = append(all, migration{version, name, qualify(string(text), schema, prefix)})
-	}
-	return all, nil
+func migrations(schema, prefix string) (sqlcore.Migrations, error) {
+	return sqlcore.ReadMigrations(sqlFiles, func(text string) string { return qualify(text, schema, prefix) })
 }
 
 const (
@@ -89,14 +62,11 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range all {
-		if m.version <= current {
-			continue
+	for _, m := range all.After(current) {
+		if err := db.apply(ctx, conn, m, begun.of(m.Version)); err != nil {
+			return applied, fmt.Errorf("migration %s: %w", m.Name, err)
 		}
-		if err := db.apply(ctx, conn, m, begun.of(m.version)); err != nil {
-			return applied, fmt.Errorf("migration %s: %w", m.name, err)
-		}
-		applied = append(applied, m.name)
+		applied = append(applied, m.Name)
 	}
 	return applied, db.mend(ctx, conn)
 }
@@ -147,8 +117,8 @@ func (db *DB) oneMigrator(ctx context.Context) (conn *sql.Conn, release func(), 
 
 // apply runs the statements of m from the first that was not run. The server
 // knows no transaction of DDL, so each step is written down.
-func (db *DB) apply(ctx context.Context, conn *sql.Conn, m migration, done int) error {
-	statements, err := sqlfile.Statements(m.sql)
+func (db *DB) apply(ctx context.Context, conn *sql.Conn, m sqlcore.Migration, done int) error {
+	statements, err := sqlfile.Statements(m.SQL)
 	if err != nil {
 		return err
 	}
@@ -156,18 +126,18 @@ func (db *DB) apply(ctx context.Context, conn *sql.Conn, m migration, done int) 
 		if i < done {
 			continue
 		}
-		if err := db.alone(ctx, conn, m.version > 1, func() error {
+		if err := db.alone(ctx, conn, m.Version > 1, func() error {
 			_, err := conn.ExecContext(ctx, s)
 			return err
 		}); err != nil && !(i == done && isMade(err)) { // it may have been run, and not written down
 			return err
 		}
 		// The first statement of all makes the table where the steps are kept.
-		if _, err := conn.ExecContext(ctx, db.migrating.Query("note_step"), fmt.Sprintf("%d.%d", m.version, i+1)); err != nil {
+		if _, err := conn.ExecContext(ctx, db.migrating.Query("note_step"), fmt.Sprintf("%d.%d", m.Version, i+1)); err != nil {
 			return err
 		}
 	}
-	for _, s := range []string{noteVersion(db.migrating, m.version), db.migrating.Query("forget_step")} {
+	for _, s := range []string{noteVersion(db.migrating, m.Version), db.migrating.Query("forget_step")} {
 		if _, err := conn.ExecContext(ctx, s); err != nil {
 			return err
 		}
@@ -221,12 +191,7 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", translate(err))
 	}
-	status := admin.SchemaStatus{Database: db.schema, Prefix: db.prefix, Version: current, Wanted: all[len(all)-1].version}
-	for _, m := range all {
-		if m.version > current {
-			status.Pending = append(status.Pending, m.name)
-		}
-	}
+	status := all.Status(db.schema, db.prefix, current)
 	if status.Err() == nil {
 		_, err = db.readBuckets(ctx)
 	}
@@ -258,12 +223,12 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	var b strings.Builder
 	b.WriteString("DELIMITER //\n\n") // bodies of procedures have semicolons
 	for _, m := range all {
-		statements, err := sqlfile.Statements(m.sql)
+		statements, err := sqlfile.Statements(m.SQL)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&b, "-- %s\n", m.name)
-		for _, s := range append(statements, noteVersion(named, m.version)) {
+		fmt.Fprintf(&b, "-- %s\n", m.Name)
+		for _, s := range append(statements, noteVersion(named, m.Version)) {
 			fmt.Fprintf(&b, "%s //\n\n", s)
 		}
 	}
@@ -306,8 +271,8 @@ func (db *DB) schemaVersion(ctx context.Context, q rowQuerier) (version int, beg
 	if err != nil {
 		return 0, begun, err
 	}
-	if version, err = strconv.Atoi(cmp.Or(value, "0")); err != nil {
-		return 0, begun, fmt.Errorf("%s: schema_version %q is not a number", meta, value)
+	if version, err = sqlcore.ParseVersion(meta, value); err != nil {
+		return 0, begun, err
 	}
 	if version == 0 {
 		begun = steps{1, 1} // the table meta itself

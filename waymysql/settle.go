@@ -42,6 +42,7 @@ func (c *claim) settled(published []outbox.ClaimedRow, failed []outbox.Failure) 
 	case c.part == outbox.Keyed:
 		c.batch.Settled(published)
 	case len(published)+len(failed) < len(c.rows):
+		c.on.Unkeyed.Again()
 		c.on.unkeyed.restart()
 	}
 }
@@ -256,7 +257,7 @@ func (c *claim) skip(ctx context.Context, at place, counted int, problem string)
 
 // park sets the rows of a key aside.
 func (c *claim) park(ctx context.Context, at place, key string) error {
-	ids, _, err := c.db.rowsOfKey(ctx, c.conn, c.on.Transport, at.bucket, 0, key, math.MaxInt32)
+	ids, _, err := c.db.rowsOfKey(ctx, c.conn, c.on.Transport, at.bucket, at.id-1, key, math.MaxInt32)
 	if err != nil {
 		return err
 	}

@@ -6,25 +6,22 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// unit is the buffer of one unit of work.
+// A unit is one unit of work.
 type unit struct {
+	sqlcore.Unit
 	db *DB
 
-	mu      sync.Mutex // a transaction may be shared by goroutines
-	rows    []outbox.Row
+	mu      sync.Mutex
 	entries []inbox.Entry // that were remembered, and are in doubt until the end
-	over    bool          // the function has returned
 
 	parts int           // of a group, so far
 	done  []inbox.Entry // of parts; certain once the transaction is seen to be alive
@@ -48,48 +45,8 @@ func (db *DB) unitOf(tx *sql.Tx) (*unit, error) {
 
 var errForeign = errors.New("the transaction is one of another database than the outbox's")
 
-func (u *unit) add(rows []outbox.Row) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.over {
-		return errOver
-	}
-	u.rows = append(u.rows, rows...)
-	return nil
-}
-
-// errOver says that a message came after the unit's rows were written.
-var errOver = errors.New("the unit of work is over")
-
-// end closes the buffer and returns its rows.
-func (u *unit) end() []outbox.Row {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.over = true
-	return u.rows
-}
-
-func (u *unit) mark() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.rows)
-}
-
-// undo forgets messages dispatched since mark.
-func (u *unit) undo(mark int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.rows = u.rows[:min(mark, len(u.rows))]
-}
-
-// savepoints counts the savepoints of this process.
-var savepoints atomic.Int64
-
 // insideKey marks contexts of functions given to InTx.
 type insideKey struct{ db *DB }
-
-// rollbackTimeout bounds the end of a transaction that failed.
-const rollbackTimeout = 5 * time.Second
 
 // InTx implements outbox.Writer and inbox.Store. Savepoints that the function
 // sets by SAVEPOINT statements do not undo messages: use Tx.Savepoint. When the
@@ -119,7 +76,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	u, committed := &unit{db: db}, false
 	units.Store(tx, u)
 	defer func() {
-		u.end()
+		u.End()
 		units.Delete(tx)
 		if !committed {
 			db.abandon(ctx, conn, tx)
@@ -131,12 +88,12 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	rows := u.end()
+	rows := u.End()
 	if err := db.patiently(func() error { return db.commit(ctx, conn, tx, append(u.entries, u.done...), rows) }); err != nil {
 		return err
 	}
 	committed = true
-	db.hintRows(rows)
+	db.wakes.HintRows(rows)
 	return nil
 }
 
@@ -172,7 +129,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 		case is(err, errNoSavepoint):
 			return errLost
 		case err != nil && i == last && !notCommitted(err):
-			return commitUnknown(err, rows)
+			return sqlcore.CommitUnknown(err, rows)
 		case err != nil:
 			return db.explain(ctx, tx, err, inserts.buckets, block)
 		}
@@ -184,7 +141,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 // abandon rolls back. A session whose transaction was not the unit's any more is
 // not used again: LOCK TABLES may have ended it, which a rollback does not undo.
 func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
 	defer cancel()
 	_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+guard)
 	if rolled := tx.Rollback(); err != nil || rolled != nil {
@@ -195,17 +152,6 @@ func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
 // errLost reports that a unit of work has lost its transaction.
 var errLost = fmt.Errorf("%w: a deadlock whose error was ignored, or a statement that commits, such as DDL: nothing more was committed, and nothing was dispatched", waybill.ErrTransactionLost)
 
-// commitUnknown reports that a COMMIT may or may not have happened.
-func commitUnknown(err error, rows []outbox.Row) error {
-	unknown := &waybill.CommitUnknownError{Err: err}
-	for _, row := range rows {
-		if !slices.Contains(unknown.IDs, row.Record.ID) {
-			unknown.IDs = append(unknown.IDs, row.Record.ID)
-		}
-	}
-	return unknown
-}
-
 // Savepoint implements outbox.Writer. In a transaction of the caller's it undoes
 // statements, and the inserts of Dispatch are among them.
 func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context) error) error {
@@ -213,32 +159,12 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	if err != nil {
 		return err
 	}
-	if u == nil {
-		u = &unit{db: db}
+	var buffer *sqlcore.Unit
+	if u != nil {
+		buffer = &u.Unit
 	}
-	mark := u.mark()
-	// A savepoint replaces one of the same name, and does not hide it.
-	name := fmt.Sprintf("%s_%d", guard, savepoints.Add(1))
-	done := false
-	defer func() {
-		if !done { // an error, or a panic of fn
-			u.undo(mark)
-			undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-			defer cancel()
-			if _, err := tx.ExecContext(undoing, "ROLLBACK TO SAVEPOINT "+name); err == nil {
-				_, _ = tx.ExecContext(undoing, "RELEASE SAVEPOINT "+name)
-			}
-		}
-	}()
-	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
-		return fmt.Errorf("savepoint: %w", translate(err))
-	}
-	if err := fn(ctx); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+name); err != nil {
-		return fmt.Errorf("release savepoint: %w", translate(err))
-	}
-	done = true
-	return nil
+	return sqlcore.Savepoint(ctx, buffer, func(ctx context.Context, statement string) error {
+		_, err := tx.ExecContext(ctx, statement)
+		return translate(err)
+	}, fn)
 }

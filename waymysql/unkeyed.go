@@ -14,70 +14,40 @@ import (
 // unkeyed is the bucket of rows without a key.
 const unkeyed = -1
 
-// An unkeyedPosition is the read position of rows without a key. They have no commit
-// order: each read begins a margin below it, and at intervals at the start of the table.
-type unkeyedPosition struct {
-	mu      sync.Mutex
-	after   int64         // the id of the last row claimed, or of the last one given out
-	started time.Time     // time of the last read from the start
-	took    time.Duration // its duration
-	raised  time.Time     // time of the last raise
-
-	released int64 // one above the version of routes for which held rows were looked for
-	looking  int64 // the same while that look goes on
-	from     int64 // the id behind which it continues
+// An unkeyedState is the progress of what keeps rows without a key readable.
+type unkeyedState struct {
+	mu       sync.Mutex
+	raised   time.Time // time of the last raise of the read position
+	released int64     // one above the version of routes for which held rows were looked for
+	looking  int64     // the same while that look goes on
+	from     int64     // the id behind which it continues
 }
 
-const (
-	unkeyedMargin = 1000 // ids, of which most rows are dead
-	unkeyedPause  = time.Second
-	unkeyedShare  = 20 // reads from the start take at most one part in so many of the time
-)
+// raisePause is the least time between two raises of the position.
+const raisePause = time.Second
 
-// load returns the id behind which to read.
-func (p *unkeyedPosition) load(now time.Time) int64 {
+// raise reports whether an empty read should raise the position: relays of other
+// processes may have published the rows.
+func (p *unkeyedState) raise(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now.Sub(p.started) >= max(unkeyedPause, unkeyedShare*p.took) {
-		p.started = now
-		return 0
+	due := now.Sub(p.raised) >= raisePause
+	if due {
+		p.raised = now
 	}
-	return max(p.after-unkeyedMargin, 0)
+	return due
 }
 
-// claimed notes the last row of a claim. A row with a lower id than those before it may
-// be one of several that were committed late, or after a TRUNCATE.
-func (p *unkeyedPosition) claimed(last int64) {
+// restart has the next claim look for held rows.
+func (p *unkeyedState) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.after = last
-}
-
-// empty notes a read behind an id that has found nothing, and reports whether the
-// position should be raised: relays of other processes may have published the rows.
-func (p *unkeyedPosition) empty(after int64, began, now time.Time) (raise bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if after == 0 {
-		p.took = now.Sub(began)
-	}
-	if now.Sub(p.raised) < unkeyedPause {
-		return false
-	}
-	p.raised = now
-	return true
-}
-
-// restart has the next claim read from the start.
-func (p *unkeyedPosition) restart() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.after, p.started, p.released = 0, time.Time{}, -1
+	p.released = -1
 }
 
 // look returns whether the search for held rows of released routes is done, and the id
 // behind which it continues. When the routes have changed it begins anew.
-func (p *unkeyedPosition) look(version int64) (done bool, from int64) {
+func (p *unkeyedState) look(version int64) (done bool, from int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.looking != version+1 {
@@ -87,10 +57,9 @@ func (p *unkeyedPosition) look(version int64) (done bool, from int64) {
 }
 
 // looked notes rows that were released under a version of routes.
-func (p *unkeyedPosition) looked(version int64, ids []int64) {
+func (p *unkeyedState) looked(version int64, ids []int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.started = time.Time{} // another relay may have released rows, too
 	switch {
 	case p.looking != version+1: // they have changed meanwhile
 	case len(ids) == releaseBatch:
@@ -111,7 +80,7 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 		return false, err
 	}
 	began := time.Now()
-	after, some := c.on.unkeyed.load(began), int64(0)
+	after, some := c.on.Unkeyed.After(began), int64(0)
 	switch err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_unkeyed"), c.on.Transport, after).Scan(&some); {
 	case errors.Is(err, sql.ErrNoRows):
 		return false, c.raiseUnkeyed(ctx, after, began)
@@ -138,7 +107,7 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 		return true, c.hold(ctx, held)
 	}
 	if len(rows) > 0 {
-		c.on.unkeyed.claimed(rows[len(rows)-1].Claimed.ID)
+		c.on.Unkeyed.Read(rows[len(rows)-1].Claimed.ID)
 	}
 	return false, nil
 }
@@ -146,13 +115,14 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 // raiseUnkeyed moves the position to the table's next id once in a while: dead versions
 // of the rows below it are read until the server has purged them.
 func (c *claim) raiseUnkeyed(ctx context.Context, after int64, began time.Time) error {
-	if !c.on.unkeyed.empty(after, began, time.Now()) {
+	now := time.Now()
+	if c.on.Unkeyed.Empty(after, now.Sub(began)); !c.on.unkeyed.raise(now) {
 		return nil
 	}
 	var next sql.NullInt64
 	err := c.query(ctx, c.fill("next_unkeyed", c.db.schema, c.db.prefix+"outbox_unkeyed"), func(rows *sql.Rows) error { return rows.Scan(&next) })
 	if err == nil && next.Valid {
-		c.on.unkeyed.claimed(next.Int64 - 1)
+		c.on.Unkeyed.Read(next.Int64 - 1)
 	}
 	return err
 }
@@ -228,5 +198,6 @@ func (c *claim) release(ctx context.Context, version int64) error {
 		}
 	}
 	p.looked(version, ids)
+	c.on.Unkeyed.Again() // another relay may have released rows, too
 	return nil
 }

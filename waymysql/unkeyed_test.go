@@ -5,7 +5,7 @@ import "testing"
 // A search for held rows takes several batches. When routes change between them, rows
 // that it has passed may be free.
 func TestLookForHeldRowsBeginsAnewWhenRoutesChange(t *testing.T) {
-	var p unkeyedPosition
+	var p unkeyedState
 	batch := make([]int64, releaseBatch)
 	batch[releaseBatch-1] = 5000
 	for _, step := range []struct {

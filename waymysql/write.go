@@ -137,7 +137,7 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 		return err
 	}
 	if u != nil {
-		return u.add(rows)
+		return u.Add(rows)
 	}
 	if !db.checked() {
 		return errors.New("waymysql: AddTransports comes before the first Write")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -96,7 +97,7 @@ func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 	return query(ctx, db, adminSQL, "outbox_stats", func(rows pgx.Rows, s *admin.OutboxStats) error {
 		err := rows.Scan(&s.Transport, &s.Pending, &s.OldestAgeSeconds, &s.BlockedKeys, &s.Delayed, &s.Failed)
-		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
+		s.OldestAgeSeconds = sqlcore.Age(s.OldestAgeSeconds)
 		return err
 	})
 }
@@ -105,14 +106,9 @@ func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
 	return query(ctx, db, adminSQL, "queue_stats", func(rows pgx.Rows, s *admin.QueueStats) error {
 		err := rows.Scan(&s.Queue, &s.Pending, &s.OldestAgeSeconds, &s.InHand, &s.Retrying)
-		s.OldestAgeSeconds = millis(s.OldestAgeSeconds)
+		s.OldestAgeSeconds = sqlcore.Age(s.OldestAgeSeconds)
 		return err
 	})
-}
-
-// millis rounds an age to what is worth printing.
-func millis(seconds float64) float64 {
-	return max(0, time.Duration(seconds*float64(time.Second)).Round(time.Millisecond).Seconds())
 }
 
 // InboxStats implements admin.Database.
@@ -161,18 +157,8 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 	if err != nil {
 		return 0, err
 	}
-	for {
+	return sqlcore.Prune(pruneBatch, progress, func() (int, error) {
 		tag, err := db.pool.Exec(ctx, p.inbox.Query("prune"), age.Seconds(), pruneBatch)
-		if err != nil {
-			return total, fmt.Errorf("inbox prune: %w", translate(err))
-		}
-		removed := int(tag.RowsAffected())
-		total += removed
-		if progress != nil {
-			progress(removed)
-		}
-		if removed < pruneBatch {
-			return total, nil
-		}
-	}
+		return int(tag.RowsAffected()), translate(err)
+	})
 }

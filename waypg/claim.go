@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -26,6 +27,7 @@ type claim struct {
 	conn      *pgxpool.Conn // nil once it has ended
 	part      outbox.Part
 	transport int16
+	pos       *readpos.Positions
 
 	rows  []outbox.ClaimedRow // of Unkeyed and Retries
 	refs  map[*waybill.Record]rowRef
@@ -102,7 +104,7 @@ func (db *DB) claim(ctx context.Context, p *place, pos *readpos.Positions, trans
 	if err != nil {
 		return nil, false, err
 	}
-	c := &claim{db: db, at: p, conn: conn, part: part, transport: pos.Transport, refs: map[*waybill.Record]rowRef{}}
+	c := &claim{db: db, at: p, conn: conn, part: part, transport: pos.Transport, pos: pos, refs: map[*waybill.Record]rowRef{}}
 	defer func() {
 		if err != nil || len(c.Rows()) == 0 {
 			c.end()
@@ -296,14 +298,21 @@ const maxRetries = 64
 func (c *claim) single(ctx context.Context, transport string, limit outbox.ClaimLimit) (again bool, err error) {
 	batch := &pgx.Batch{}
 	c.queueBegin(batch)
+	began, after := time.Now(), int64(0)
 	if c.part == outbox.Unkeyed {
-		batch.Queue(c.at.outbox.Query("claim_unkeyed"), c.transport, limit.Rows, limit.Bytes)
+		after = c.pos.Unkeyed.After(began)
+		batch.Queue(c.at.outbox.Query("claim_unkeyed"), c.transport, limit.Rows, limit.Bytes, after)
 	} else {
 		batch.Queue(c.at.outbox.Query("claim_retries"), c.transport, min(limit.Rows, maxRetries), limit.Bytes)
 	}
-	server, waiting, err := c.readSingle(c.conn.SendBatch(ctx, batch))
+	server, waiting, last, err := c.readSingle(c.conn.SendBatch(ctx, batch))
 	if err != nil {
 		return false, err
+	}
+	if last != nil {
+		c.pos.Unkeyed.Read(*last)
+	} else if c.part == outbox.Unkeyed {
+		c.pos.Unkeyed.Empty(after, time.Since(began))
 	}
 	switch {
 	case server.transport != transport:
@@ -318,15 +327,16 @@ func (c *claim) single(ctx context.Context, transport string, limit outbox.Claim
 	return false, nil
 }
 
-// readSingle reads the results of single.
-func (c *claim) readSingle(results pgx.BatchResults) (server server, waiting bool, err error) {
+// readSingle reads the results of single. last is the last id read of messages without
+// a key, nil if there is none.
+func (c *claim) readSingle(results pgx.BatchResults) (server server, waiting bool, last *int64, err error) {
 	defer func() { err = errors.Join(err, results.Close()) }()
 	if server, err = scanBegin(results); err != nil {
-		return server, false, err
+		return server, false, nil, err
 	}
 	rows, err := results.Query()
 	if err != nil {
-		return server, false, err
+		return server, false, nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -337,8 +347,8 @@ func (c *claim) readSingle(results pgx.BatchResults) (server server, waiting boo
 		var name, key, meta, route, entryKey *string
 		var created *time.Time
 		var failures *int
-		if err := rows.Scan(&waiting, &bucket, &at, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &route, &entryKey); err != nil {
-			return server, false, err
+		if err := rows.Scan(&waiting, &bucket, &at, &id, &message, &name, &key, &meta, &rec.Body, &created, &failures, &route, &entryKey, &last); err != nil {
+			return server, false, nil, err
 		}
 		if id == nil {
 			continue
@@ -353,7 +363,7 @@ func (c *claim) readSingle(results pgx.BatchResults) (server server, waiting boo
 		c.rows = append(c.rows, outbox.ClaimedRow{ID: *id, Record: rec, Failures: *failures, Route: *route != ""})
 		c.refs[rec] = ref
 	}
-	return server, waiting, rows.Err()
+	return server, waiting, last, rows.Err()
 }
 
 // Rows implements outbox.Claim.
@@ -382,7 +392,7 @@ func (c *claim) end() {
 	conn := c.conn
 	c.conn = nil
 	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' && !conn.Conn().PgConn().IsBusy() {
-		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), sqlcore.RollbackTimeout)
 		defer cancel()
 		_, _ = conn.Exec(ctx, "ROLLBACK")
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -90,7 +90,8 @@ type DB struct {
 	prefix    string
 	retention time.Duration
 	idle      time.Duration
-	owned     bool        // Close closes the pool
+	owned     bool // Close closes the pool
+	wakes     sqlcore.Wakes
 	due       atomic.Bool // delayed messages are, as a claim has seen
 	pace      readpos.Moving
 	promoter  promoter
@@ -105,7 +106,6 @@ type DB struct {
 	usable     bool   // buckets and transports are up to date
 	buckets    int    // of each transport
 	transports map[string]int16
-	wakes      map[string]chan struct{}
 	relaying   map[int16]*readpos.Positions
 	sqlDB      *SQLDB
 }
@@ -187,7 +187,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
 	db := &DB{
 		pool: pool, prefix: prefix, schema: cfg.Schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
-		transports: map[string]int16{}, wakes: map[string]chan struct{}{}, relaying: map[int16]*readpos.Positions{},
+		transports: map[string]int16{}, relaying: map[int16]*readpos.Positions{},
 	}
 	if err := db.setUpWaking(cfg); err != nil {
 		return nil, err
@@ -408,33 +408,11 @@ func (db *DB) knownTransport(name string) int16 {
 	return db.transports[name]
 }
 
-// wake returns the channel that hints at rows for a transport or queue.
-func (db *DB) wake(name string) chan struct{} {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	c, ok := db.wakes[name]
-	if !ok {
-		c = make(chan struct{}, 1)
-		db.wakes[name] = c
-	}
-	return c
-}
-
-// hint signals the wake channel that there may be rows. It never blocks.
-func (db *DB) hint(name string) {
-	select {
-	case db.wake(name) <- struct{}{}:
-	default:
-	}
-}
-
 // hintRows hints at rows that were committed, in this process and to others.
 func (db *DB) hintRows(rows []outbox.Row) {
+	db.wakes.HintRows(rows)
 	for _, row := range rows {
-		if row.Queue != "" {
-			db.hint("queue " + row.Queue)
-		} else {
-			db.hint(row.Transport)
+		if row.Queue == "" {
 			db.notifier.hint(row.Transport)
 		}
 	}
@@ -454,5 +432,3 @@ var (
 
 // Pool returns the pool as one of database/sql.
 func (s *SQLDB) Pool() *sql.DB { return s.pool }
-
-var _ waybill.Sender = (*Queue)(nil)

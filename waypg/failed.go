@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/headers"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -58,26 +57,15 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil { // an operator's process may know no transport
 		return 0, err
 	}
-	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		for _, number := range slices.Sorted(slices.Values(numbers)) { // two operators lock in one order
+	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		take := func(number int64) (row outbox.Row, meta string, err error) {
 			rec := &waybill.Record{}
-			var transport, meta string
-			err := tx.QueryRow(ctx, p.failed.Query("take"), number).Scan(&transport, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt)
-			if errors.Is(err, pgx.ErrNoRows) {
-				continue // another operator was quicker
-			}
-			if err == nil {
-				err = headers.Decode(rec, meta)
-			}
-			if err == nil {
-				err = db.Write(ctx, tx, outbox.Row{Record: rec, Transport: transport})
-			}
-			if err != nil {
-				return fmt.Errorf("failed message %d: %w", number, err)
-			}
-			n++
+			row.Record = rec
+			err = tx.QueryRow(ctx, p.failed.Query("take"), number).Scan(&row.Transport, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt)
+			return row, meta, err
 		}
-		return nil
+		n, err = sqlcore.RetryFailed(numbers, take, func(row outbox.Row) error { return db.Write(ctx, tx, row) })
+		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("retry: %w", translate(err))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // Remember implements inbox.Store. A transaction that handles the same message
@@ -45,7 +46,7 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	if err != nil {
 		return false, nil, err
 	}
-	mark := u.mark()
+	mark := u.Mark()
 	batch := &pgx.Batch{}
 	if u.parts++; u.parts > 1 {
 		batch.Queue("RELEASE SAVEPOINT waybill_part")
@@ -79,8 +80,8 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 		// other parts have locked and read.
 		return true, nil, fmt.Errorf("%w: %w", waybill.ErrTransactionLost, failed)
 	}
-	u.undo(mark)
-	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	u.Undo(mark)
+	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
 	defer cancel()
 	if _, err := u.conn.Exec(undoing, "ROLLBACK TO SAVEPOINT waybill_part"); err != nil {
 		return true, nil, fmt.Errorf("rollback to savepoint: %w", translate(err))

@@ -60,6 +60,72 @@ func TestWaitingUnkeyedMessagesAreNotRead(t *testing.T) {
 	})
 }
 
+// A read of messages without a key begins behind those of earlier reads, or it would pass
+// their dead index entries until the next vacuum.
+func TestDeadUnkeyedMessagesAreNotRead(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	exec(t, db, "ALTER TABLE waybill_outbox_unkeyed SET (autovacuum_enabled = false)")
+	exec(t, db, `INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, body) SELECT 1, gen_random_uuid(), 'x', '' FROM generate_series(1, 50000)`)
+	pages := func() int {
+		return readDuring(t, db, "SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'waybill_outbox_unkeyed'::regclass",
+			func() { settle(t, claimPart(t, db, outbox.Unkeyed), nil) })
+	}
+	for {
+		c := claimPart(t, db, outbox.Unkeyed)
+		settle(t, c, c.Rows())
+		if len(c.Rows()) == 0 {
+			break
+		}
+	}
+	least := pages()
+	for range 9 { // one of them may be from the start
+		least = min(least, pages())
+	}
+	if least > 20 {
+		t.Errorf("a look reads %d pages of the index of rows that are gone", least)
+	}
+}
+
+func TestClaimOfUnkeyedMessagesReadsItsBatchAlone(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	exec(t, db, `INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, body) SELECT 1, gen_random_uuid(), 'x', '' FROM generate_series(1, 20000)`)
+	if n := entriesRead(t, db, "waybill_outbox_unkeyed", func() {
+		c, err := db.Claim(t.Context(), "default", outbox.Unkeyed, outbox.ClaimLimit{Rows: 500, Bytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle(t, c, c.Rows())
+	}); n > 3*500 {
+		t.Errorf("a claim of 500 of 20,000 messages reads %d index entries", n)
+	}
+}
+
+func TestUnkeyedMessageThatCommitsLateIsNotOverlooked(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	out := newOutbox(t, db, outbox.Config{})
+	sink := &recorder{}
+	relaying(t, db, sink, outbox.RelayConfig{})
+	late, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Rollback(context.Background())
+	if _, err := out.Dispatch(t.Context(), late, order{"", 0}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, db, outbox.Config{}, orders("", 1, 3000)...)
+	await(t, "the others come", 20*time.Second, func() bool { return len(sink.all()) == 2999 })
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the late one comes", 5*time.Second, func() bool { return len(sink.all()) == 3000 })
+}
+
 func TestBlockedKeysOfOtherBucketsAreNotRead(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{})

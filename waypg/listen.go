@@ -139,7 +139,7 @@ func (l *listener) hear(ctx context.Context, p *place) error {
 			alive = time.Now()
 			// What this DB has committed it has hinted at before it announced it.
 			if transport, ok := transports[heard.Channel]; ok && heard.Payload != l.db.self {
-				l.db.hint(transport)
+				l.db.wakes.Hint(transport)
 			}
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -253,7 +253,7 @@ func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *place, tran
 			return fmt.Errorf("listen: %w", translate(err))
 		}
 		transports[channel] = transport
-		l.db.hint(transport)
+		l.db.wakes.Hint(transport)
 	}
 	l.setDeaf("")
 	return nil

@@ -100,7 +100,7 @@ func TestOnlyRelaysOfTheTransportAreWoken(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer release()
-		wakes[name] = db.Wake(of.transport)
+		wakes[name] = db.Wake(of.transport, outbox.Keyed)
 		if n := hints(wakes[name], 1); n != 1 {
 			t.Errorf("%s: %d hints when it begins to listen, want one: what was committed before is not heard", name, n)
 		}
@@ -131,7 +131,7 @@ func TestOwnAnnouncementsAreNotHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	wake := db.Wake("default")
+	wake := db.Wake("default", outbox.Keyed)
 	hints(wake, 1)
 	put(t, db, outbox.Config{}, order{"k", 0})
 	if n := hints(wake, 1); n != 1 || db.NotifyStats().Sent != 1 {

@@ -53,9 +53,9 @@ func (db *DB) KeepsFailures() {}
 // Wake implements outbox.Store. With Config.Notify or Config.Listen it also hints
 // at commits in other processes, between Lead and its release. Messages of a
 // caller's transaction give no hint: its commit is not seen.
-func (db *DB) Wake(transport string) <-chan struct{} {
+func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 	db.listener.add(transport)
-	return db.wake(transport)
+	return db.wakes.Of(transport, part)
 }
 
 // Left implements outbox.Store.
@@ -111,7 +111,7 @@ func (db *DB) upkeep(ctx context.Context, p *place, pos *readpos.Positions) erro
 		if err := db.pool.SendBatch(ctx, batch).Close(); err != nil {
 			return fmt.Errorf("upkeep: %w", translate(err))
 		}
-		if err := db.unhold(ctx, p, pos.Transport); err != nil {
+		if err := db.unhold(ctx, p, pos); err != nil {
 			return fmt.Errorf("upkeep: %w", translate(err))
 		}
 	}
@@ -138,8 +138,8 @@ const (
 )
 
 // unhold frees held messages without a key whose route is no longer blocked.
-func (db *DB) unhold(ctx context.Context, p *place, transport int16) error {
-	rows, err := db.pool.Query(ctx, p.outbox.Query("held_for_nothing"), transport)
+func (db *DB) unhold(ctx context.Context, p *place, pos *readpos.Positions) error {
+	rows, err := db.pool.Query(ctx, p.outbox.Query("held_for_nothing"), pos.Transport)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,8 @@ func (db *DB) unhold(ctx context.Context, p *place, transport int16) error {
 	for _, name := range names {
 		for freed := int64(unholdBatch); freed == unholdBatch && ctx.Err() == nil && err == nil; {
 			var tag pgconn.CommandTag
-			tag, err = db.pool.Exec(ctx, p.outbox.Query("unhold"), transport, name)
+			tag, err = db.pool.Exec(ctx, p.outbox.Query("unhold"), pos.Transport, name)
+			pos.Unkeyed.Again()
 			freed = tag.RowsAffected()
 		}
 	}

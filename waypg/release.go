@@ -17,7 +17,7 @@ import (
 // releaseBatch and releaseKeys bound the rows and the parked keys that one
 // transaction brings back. These rows precede newer ones of their bucket, so the
 // next batch of the bucket waits until a relay has published them, for at most
-// releasePause: other keys are held up only briefly.
+// releasePause, and then as long again: half of the time is for other keys.
 const (
 	releaseBatch = 500
 	releaseKeys  = 50
@@ -178,13 +178,14 @@ func (r *release) parked(ctx context.Context) error {
 		left := buckets[:0]
 		for _, b := range buckets {
 			var last int64
+			start := time.Now()
 			err := pgx.BeginTxFunc(ctx, r.db.pool, readCommitted, func(tx pgx.Tx) (err error) {
 				last, err = r.bringBack(ctx, tx, b.Transport, b.Bucket)
 				return err
 			})
 			if err == nil && last > 0 {
 				left = append(left, b)
-				err = r.published(ctx, b.Transport, b.Bucket, last)
+				err = r.published(ctx, start, b.Transport, b.Bucket, last)
 			}
 			if err != nil {
 				return err
@@ -195,20 +196,16 @@ func (r *release) parked(ctx context.Context) error {
 	return nil
 }
 
-// published waits until the rows of a bucket up to an id are gone.
-func (r *release) published(ctx context.Context, transport, bucket int16, last int64) error {
-	for start := time.Now(); time.Since(start) < releasePause; {
-		var some bool
-		if err := r.db.pool.QueryRow(ctx, r.at.settle.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil || !some {
+// published waits until the rows of a bucket up to an id are gone, and then as long as
+// has passed since start.
+func (r *release) published(ctx context.Context, start time.Time, transport, bucket int16, last int64) error {
+	for some, began := true, time.Now(); some && time.Since(began) < releasePause && sleep(ctx, releasePoll); {
+		if err := r.db.pool.QueryRow(ctx, r.at.settle.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(releasePoll):
-		}
 	}
-	return nil
+	sleep(ctx, time.Since(start))
+	return ctx.Err()
 }
 
 // bringBack brings a batch of rows of a bucket back, and returns its last id, or 0

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,39 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A migration takes the tables from version-1 to version. It is never edited
-// after its release.
-type migration struct {
-	version int
-	name    string
-	sql     string
-}
-
 // migrations returns all of them in order.
-func migrations(schema, prefix string) ([]migration, error) {
-	files, err := fs.Glob(sqlFiles, "sql/schema/*.sql")
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(files)
-	all := make([]migration, 0, len(files))
-	for _, file := range files {
-		text, err := sqlFiles.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		name := strings.TrimSuffix(file[strings.LastIndexByte(file, '/')+1:], ".sql")
-		version, err := strconv.Atoi(name[:4])
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", name, err)
-		}
-		all = append(all, migration{version, name, qualify(string(text), schema, prefix)})
-	}
-	return all, nil
+func migrations(schema, prefix string) (sqlcore.Migrations, error) {
+	return sqlcore.ReadMigrations(sqlFiles, func(text string) string { return qualify(text, schema, prefix) })
 }
 
 const (
@@ -131,16 +104,13 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 		if err != nil {
 			return err
 		}
-		for _, m := range all {
-			if m.version <= current {
-				continue
-			}
+		for _, m := range all.After(current) {
 			if err := apply(ctx, tx, m, p.schema, db.prefix); err != nil {
-				return fmt.Errorf("migration %s: %w", m.name, err)
+				return fmt.Errorf("migration %s: %w", m.Name, err)
 			}
-			applied = append(applied, m.name)
+			applied = append(applied, m.Name)
 		}
-		if current > all[len(all)-1].version { // the tables are a newer version's
+		if current > all.Wanted() { // the tables are a newer version's
 			return nil
 		}
 		return db.mend(ctx, tx, p)
@@ -161,12 +131,12 @@ func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *place) error {
 	return mendBuckets(ctx, tx, p)
 }
 
-func apply(ctx context.Context, tx pgx.Tx, m migration, schema, prefix string) error {
-	statements, err := sqlfile.Statements(m.sql)
+func apply(ctx context.Context, tx pgx.Tx, m sqlcore.Migration, schema, prefix string) error {
+	statements, err := sqlfile.Statements(m.SQL)
 	if err != nil {
 		return err
 	}
-	for _, s := range append(statements, setVersion(m.version, schema, prefix)) {
+	for _, s := range append(statements, setVersion(m.Version, schema, prefix)) {
 		if _, err := tx.Exec(ctx, s, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
@@ -202,13 +172,7 @@ func (db *DB) versions(ctx context.Context) (admin.SchemaStatus, error) {
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", translate(err))
 	}
-	status := admin.SchemaStatus{Database: p.database + "." + p.schema, Prefix: db.prefix, Version: current, Wanted: all[len(all)-1].version}
-	for _, m := range all {
-		if m.version > current {
-			status.Pending = append(status.Pending, m.name)
-		}
-	}
-	return status, nil
+	return all.Status(p.database+"."+p.schema, db.prefix, current), nil
 }
 
 // SchemaSQL implements admin.Database.
@@ -230,7 +194,7 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	}
 	var b strings.Builder
 	for _, m := range all {
-		fmt.Fprintf(&b, "-- %s\n%s\n\n%s;\n", m.name, strings.TrimSpace(m.sql), setVersion(m.version, schema, prefix))
+		fmt.Fprintf(&b, "-- %s\n%s\n\n%s;\n", m.Name, strings.TrimSpace(m.SQL), setVersion(m.Version, schema, prefix))
 	}
 	return b.String(), nil
 }
@@ -254,11 +218,7 @@ func schemaVersion(ctx context.Context, q querier, schema, prefix string) (int, 
 	if err != nil {
 		return 0, err
 	}
-	version, err := strconv.Atoi(value)
-	if err != nil {
-		return 0, fmt.Errorf("%s: schema_version %q is not a number", meta, value)
-	}
-	return version, nil
+	return sqlcore.ParseVersion(meta, value)
 }
 
 // checkSchema refuses tables that this version cannot work with.

@@ -37,6 +37,9 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 		c.db.positions(c.transport).Reset()
 		return translate(err)
 	case c.Batch == nil:
+		if c.part == outbox.Unkeyed && len(published)+len(failed) < len(c.rows) {
+			c.pos.Unkeyed.Again()
+		}
 	case gone != len(published): // a row was moved: the positions are not to be trusted
 		c.Positions.Reset()
 	default:

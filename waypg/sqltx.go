@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -58,7 +59,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	}
 	units.Store(tx, u)
 	defer func() {
-		u.end()
+		u.End()
 		units.Delete(tx)
 		_ = tx.Rollback() // after a commit this does nothing
 	}()
@@ -71,7 +72,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	if err := stillOpen(u.conn); err != nil {
 		return err
 	}
-	rows := u.end()
+	rows := u.End()
 	if len(rows) > 0 {
 		if _, err := tx.ExecContext(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
 			return fmt.Errorf("commit: %w", translate(err))
@@ -94,10 +95,7 @@ func (s *SQLDB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.C
 	if err != nil {
 		return err
 	}
-	if u == nil {
-		u = &unit{db: s.DB}
-	}
-	return savepoint(ctx, u, func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, u.buffer(), func(ctx context.Context, statement string) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return translate(err)
 	}, fn)
@@ -110,7 +108,7 @@ func (s *SQLDB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error
 		return err
 	}
 	if u != nil {
-		return u.add(rows)
+		return u.Add(rows)
 	}
 	ask := func(ctx context.Context, query string, args ...any) pgx.Row {
 		return tx.QueryRowContext(ctx, query, args...)

@@ -4,62 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// unit is the buffer of one unit of work.
+// A unit is one unit of work.
 type unit struct {
+	sqlcore.Unit
 	db    *DB
 	conn  *pgx.Conn // of InTx
 	parts int       // of a group, so far
-
-	mu    sync.Mutex // a transaction may be shared by goroutines
-	rows  []outbox.Row
-	depth int  // of savepoints
-	over  bool // the function has returned
 }
 
-func (u *unit) add(rows []outbox.Row) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.over {
-		return errOver
+// buffer returns the rows of a unit, or nil for none.
+func (u *unit) buffer() *sqlcore.Unit {
+	if u == nil {
+		return nil
 	}
-	u.rows = append(u.rows, rows...)
-	return nil
-}
-
-// errOver says that a message would have been added to what is written already.
-var errOver = errors.New("the unit of work, or the savepoint, is over")
-
-// end lets nothing more in and returns what there is.
-func (u *unit) end() []outbox.Row {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.over = true
-	return u.rows
-}
-
-func (u *unit) mark() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.rows)
-}
-
-// undo forgets what was dispatched since mark.
-func (u *unit) undo(mark int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.rows = u.rows[:min(mark, len(u.rows))]
+	return &u.Unit
 }
 
 // unitTx is a unit's transaction, as the application sees it. It ends with the
@@ -91,7 +59,7 @@ type nestedTx struct {
 }
 
 func nest(ctx context.Context, outer pgx.Tx, u *unit) (pgx.Tx, error) {
-	from := u.mark()
+	from := u.Mark()
 	tx, err := outer.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -114,14 +82,14 @@ func (t *nestedTx) Rollback(ctx context.Context) error {
 	t.over.Store(true)
 	err := t.Tx.Rollback(ctx)
 	if !errors.Is(err, pgx.ErrTxClosed) {
-		t.unit.undo(t.from)
+		t.unit.Undo(t.from)
 	}
 	return err
 }
 
 func (t *nestedTx) unitOf() (*unit, error) {
 	if t.over.Load() {
-		return nil, errOver
+		return nil, sqlcore.ErrOver
 	}
 	return t.unit, nil
 }
@@ -140,9 +108,6 @@ func (db *DB) unitOf(tx pgx.Tx) (*unit, error) {
 
 // insideKey marks contexts of functions given to InTx.
 type insideKey struct{ db *DB }
-
-// rollbackTimeout bounds the end of a transaction that failed.
-const rollbackTimeout = 5 * time.Second
 
 // InTx implements outbox.Writer and inbox.Store. What was dispatched is written
 // by one round trip together with COMMIT, after the deferred constraints were
@@ -167,9 +132,9 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 	u := &unit{db: db, conn: conn.Conn()}
 	committed := false
 	defer func() {
-		u.end()
+		u.End()
 		if !committed && !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
 			defer cancel()
 			_ = tx.Rollback(ctx)
 		}
@@ -183,7 +148,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 	if err := stillOpen(conn.Conn()); err != nil {
 		return err
 	}
-	rows := u.end()
+	rows := u.End()
 	if err := db.commit(ctx, place, conn.Conn(), rows); err != nil {
 		return err
 	}
@@ -251,13 +216,7 @@ func commitError(err error, rows []outbox.Row) error {
 	if notCommitted(err) {
 		return fmt.Errorf("commit: %w", translate(err))
 	}
-	unknown := &waybill.CommitUnknownError{Err: err}
-	for _, row := range rows {
-		if !slices.Contains(unknown.IDs, row.Record.ID) {
-			unknown.IDs = append(unknown.IDs, row.Record.ID)
-		}
-	}
-	return unknown
+	return sqlcore.CommitUnknown(err, rows)
 }
 
 // Savepoint implements outbox.Writer. In a transaction of the caller's own it
@@ -267,45 +226,8 @@ func (db *DB) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Cont
 	if err != nil {
 		return err
 	}
-	if u == nil {
-		u = &unit{db: db}
-	}
-	return savepoint(ctx, u, func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, u.buffer(), func(ctx context.Context, statement string) error {
 		_, err := tx.Exec(ctx, statement)
 		return translate(err)
 	}, fn)
-}
-
-// savepoint runs fn between a savepoint and its release.
-func savepoint(ctx context.Context, u *unit, exec func(ctx context.Context, statement string) error, fn func(ctx context.Context) error) error {
-	u.mu.Lock()
-	mark := len(u.rows)
-	u.depth++
-	name := fmt.Sprintf("waybill_%d", u.depth)
-	u.mu.Unlock()
-	done := false
-	defer func() {
-		if !done { // an error, or a panic of fn
-			u.undo(mark)
-			undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-			defer cancel()
-			if exec(undoing, "ROLLBACK TO SAVEPOINT "+name) == nil {
-				_ = exec(undoing, "RELEASE SAVEPOINT "+name)
-			}
-		}
-		u.mu.Lock()
-		u.depth--
-		u.mu.Unlock()
-	}()
-	if err := exec(ctx, "SAVEPOINT "+name); err != nil {
-		return fmt.Errorf("savepoint: %w", err)
-	}
-	if err := fn(ctx); err != nil {
-		return err
-	}
-	if err := exec(ctx, "RELEASE SAVEPOINT "+name); err != nil {
-		return fmt.Errorf("release savepoint: %w", err)
-	}
-	done = true
-	return nil
 }

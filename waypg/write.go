@@ -76,7 +76,7 @@ func (db *DB) Write(ctx context.Context, tx pgx.Tx, rows ...outbox.Row) error {
 		return err
 	}
 	if u != nil {
-		return u.add(rows)
+		return u.Add(rows)
 	}
 	p, err := db.inside(ctx, tx.QueryRow)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // query runs a statement of an operator's and scans each row.
@@ -92,7 +93,7 @@ func age(t sql.NullInt64) float64 {
 	if !t.Valid {
 		return 0
 	}
-	return max(0, time.Since(micros(t.Int64)).Round(time.Millisecond).Seconds())
+	return sqlcore.Age(time.Since(micros(t.Int64)).Seconds())
 }
 
 // InboxStats implements admin.Database.
@@ -140,22 +141,12 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 	if err := db.checkSchema(ctx); err != nil {
 		return 0, err
 	}
-	before, total := time.Now().Add(-age).UnixMicro(), 0
-	for {
-		var removed int
-		err := db.write(ctx, func(tx *txn) (err error) {
+	before := time.Now().Add(-age).UnixMicro()
+	return sqlcore.Prune(pruneBatch, progress, func() (removed int, err error) {
+		err = db.write(ctx, func(tx *txn) (err error) {
 			removed, err = tx.exec(ctx, db.inboxSQL.Query("prune"), before, pruneBatch)
 			return err
 		})
-		if err != nil {
-			return total, fmt.Errorf("inbox prune: %w", err)
-		}
-		total += removed
-		if progress != nil {
-			progress(removed)
-		}
-		if removed < pruneBatch {
-			return total, nil
-		}
-	}
+		return removed, err
+	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -67,13 +68,13 @@ type DB struct {
 	retention      time.Duration
 	busy           time.Duration // the longest wait for the writer
 	owned          bool          // Close closes the pools
+	wakes          sqlcore.Wakes
 
 	outboxSQL, failedSQL, inboxSQL, queueSQL, adminSQL sqlfile.Set
 
 	mu         sync.Mutex
 	ready      bool // the schema was checked
-	wakes      map[string]chan struct{}
-	leaders    int // relays of this process
+	leaders    int  // relays of this process
 	leaderLock *fileLock
 	cursors    map[int64]cursor // by transport
 	claimed    map[part]bool    // parts with a claim that is not settled
@@ -131,7 +132,7 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 	}
 	db := &DB{
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
-		wakes: map[string]chan struct{}{}, cursors: map[int64]cursor{}, claimed: map[part]bool{},
+		cursors: map[int64]cursor{}, claimed: map[part]bool{},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
 		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
@@ -230,26 +231,6 @@ func (db *DB) Close() error {
 		return nil
 	}
 	return errors.Join(db.reader.Close(), db.writer.Close())
-}
-
-// wake returns the channel that hints at rows for a transport or queue.
-func (db *DB) wake(name string) chan struct{} {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	c, ok := db.wakes[name]
-	if !ok {
-		c = make(chan struct{}, 1)
-		db.wakes[name] = c
-	}
-	return c
-}
-
-// hint tells who waits on wake that there may be rows. It never blocks.
-func (db *DB) hint(name string) {
-	select {
-	case db.wake(name) <- struct{}{}:
-	default:
-	}
 }
 
 func micros(t int64) time.Time { return time.UnixMicro(t).UTC() }

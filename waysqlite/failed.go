@@ -10,7 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/headers"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -45,28 +45,17 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 
 // RetryFailed implements admin.Database.
 func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	err = db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		for _, number := range numbers {
+	err = db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		take := func(number int64) (row outbox.Row, meta string, err error) {
 			rec := &waybill.Record{}
-			var transport, meta string
+			row.Record = rec
 			var created int64
-			err := tx.QueryRowContext(ctx, db.failedSQL.Query("take"), number).Scan(&transport, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created)
-			if errors.Is(err, sql.ErrNoRows) {
-				continue // removed, or retried meanwhile
-			}
-			if err == nil {
-				rec.DispatchedAt = micros(created)
-				err = headers.Decode(rec, meta)
-			}
-			if err == nil {
-				err = db.Write(ctx, tx, outbox.Row{Record: rec, Transport: transport})
-			}
-			if err != nil {
-				return fmt.Errorf("failed message %d: %w", number, err)
-			}
-			n++
+			err = tx.QueryRowContext(ctx, db.failedSQL.Query("take"), number).Scan(&row.Transport, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created)
+			rec.DispatchedAt = micros(created)
+			return row, meta, err
 		}
-		return nil
+		n, err = sqlcore.RetryFailed(numbers, take, func(row outbox.Row) error { return db.Write(ctx, tx, row) })
+		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("retry: %w", translate(err))

@@ -31,7 +31,7 @@ func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx c
 	if u == nil {
 		return false, nil, errNoUnit
 	}
-	mark := u.mark()
+	mark := u.Mark()
 	open := "SAVEPOINT waybill_part"
 	if u.parts++; u.parts > 1 {
 		open = "RELEASE waybill_part; " + open
@@ -46,7 +46,7 @@ func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx c
 	if failed == nil { // where SQLite has rolled back, the next RELEASE or InTx says so
 		return true, nil, nil
 	}
-	u.undo(mark)
+	u.Undo(mark)
 	if _, err := tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO waybill_part"); err != nil {
 		return true, nil, fmt.Errorf("rollback to savepoint: %w", translate(err))
 	}

@@ -56,7 +56,9 @@ func (db *DB) Lead(ctx context.Context) (func(), error) {
 func (db *DB) KeepsFailures() {}
 
 // Wake implements outbox.Store.
-func (db *DB) Wake(transport string) <-chan struct{} { return db.wake(transport) }
+func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
+	return db.wakes.Of(transport, part)
+}
 
 // Left implements outbox.Store.
 func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err error) {

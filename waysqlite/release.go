@@ -70,7 +70,7 @@ func (b *releasing) release(ctx context.Context, tx *txn, entries []entry) error
 		if _, err := tx.exec(ctx, b.outboxSQL.Query("bump"), id); err != nil {
 			return err
 		}
-		b.hint(name)
+		b.wakes.Hint(name)
 	}
 	return nil
 }

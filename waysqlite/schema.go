@@ -6,44 +6,17 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
-// A migration takes the tables from version-1 to version. It is never edited
-// after its release.
-type migration struct {
-	version int
-	name    string
-	sql     string
-}
-
 // migrations returns all of them in order, for tables with that prefix.
-func migrations(prefix string) ([]migration, error) {
-	files, err := fs.Glob(sqlFiles, "sql/schema/*.sql")
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(files)
-	all := make([]migration, 0, len(files))
-	for _, file := range files {
-		text, err := sqlFiles.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		name := strings.TrimSuffix(file[strings.LastIndexByte(file, '/')+1:], ".sql")
-		version, err := strconv.Atoi(name[:4])
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", name, err)
-		}
-		all = append(all, migration{version, name, sqlfile.Rewrite(string(text), prefix)})
-	}
-	return all, nil
+func migrations(prefix string) (sqlcore.Migrations, error) {
+	return sqlcore.ReadMigrations(sqlFiles, func(text string) string { return sqlfile.Rewrite(text, prefix) })
 }
 
 // SchemaUp creates or upgrades the tables in one transaction. It may be run at
@@ -63,14 +36,11 @@ func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
 		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", err)
 	}
 	var applied []string
-	for _, m := range all {
-		if m.version <= current {
-			continue
-		}
+	for _, m := range all.After(current) {
 		if err := db.migrate(ctx, tx, m); err != nil {
-			return admin.SchemaStatus{}, fmt.Errorf("schema up: migration %s: %w", m.name, translate(err))
+			return admin.SchemaStatus{}, fmt.Errorf("schema up: migration %s: %w", m.Name, translate(err))
 		}
-		applied = append(applied, m.name)
+		applied = append(applied, m.Name)
 	}
 	if err := tx.Commit(); err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", translate(err))
@@ -80,8 +50,8 @@ func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
 	return status, err
 }
 
-func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m migration) error {
-	statements, err := sqlfile.Statements(m.sql)
+func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m sqlcore.Migration) error {
+	statements, err := sqlfile.Statements(m.SQL)
 	if err != nil {
 		return err
 	}
@@ -90,7 +60,7 @@ func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m migration) error {
 			return err
 		}
 	}
-	_, err = tx.ExecContext(ctx, sqlfile.Rewrite(setVersion, db.prefix), strconv.Itoa(m.version))
+	_, err = tx.ExecContext(ctx, sqlfile.Rewrite(setVersion, db.prefix), strconv.Itoa(m.Version))
 	return err
 }
 
@@ -106,13 +76,7 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
 	}
-	status := admin.SchemaStatus{Database: db.path, Prefix: db.prefix, Version: current, Wanted: all[len(all)-1].version}
-	for _, m := range all {
-		if m.version > current {
-			status.Pending = append(status.Pending, m.name)
-		}
-	}
-	return status, nil
+	return all.Status(db.path, db.prefix, current), nil
 }
 
 // Rebucket implements admin.Database.
@@ -136,8 +100,8 @@ func SchemaSQL(prefix string) (string, error) {
 	}
 	var b strings.Builder
 	for _, m := range all {
-		fmt.Fprintf(&b, "-- %s\n%s\n", m.name, strings.TrimSpace(m.sql))
-		version := strings.Replace(sqlfile.Rewrite(setVersion, prefix), "?", "'"+strconv.Itoa(m.version)+"'", 1)
+		fmt.Fprintf(&b, "-- %s\n%s\n", m.Name, strings.TrimSpace(m.SQL))
+		version := strings.Replace(sqlfile.Rewrite(setVersion, prefix), "?", "'"+strconv.Itoa(m.Version)+"'", 1)
 		fmt.Fprintf(&b, "\n%s;\n", version)
 	}
 	return b.String(), nil
@@ -164,11 +128,7 @@ func (db *DB) schemaVersion(ctx context.Context, q querier) (int, error) {
 	if err != nil {
 		return 0, translate(err)
 	}
-	version, err := strconv.Atoi(value)
-	if err != nil {
-		return 0, fmt.Errorf("%smeta: schema_version %q is not a number", db.prefix, value)
-	}
-	return version, nil
+	return sqlcore.ParseVersion(db.prefix+"meta", value)
 }
 
 // checkSchema refuses tables that are missing, older than this version knows,

@@ -22,7 +22,7 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	}
 	err := c.db.write(ctx, func(tx *txn) error { return s.write(ctx, tx, published) })
 	if err == nil && s.changed {
-		c.db.hint(c.part.transport) // keys may be unblocked
+		c.db.wakes.Hint(c.part.transport) // keys may be unblocked
 	}
 	return err
 }

@@ -5,54 +5,26 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"modernc.org/sqlite"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/headers"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// unit is the buffer of one unit of work.
+// A unit is one unit of work.
 type unit struct {
-	db *DB
-
-	mu    sync.Mutex // a transaction may be shared by goroutines
-	rows  []outbox.Row
-	depth int  // of savepoints
-	parts int  // of a group, so far
-	over  bool // the function has returned
+	sqlcore.Unit
+	db    *DB
+	parts int // of a group, so far
 
 	// Only touched under the connection's lock, by hooks and InTx.
 	ready bool // to commit: the function has returned and the rows are flushed
 	ended bool // SQLite has rolled back, asked or not
 }
-
-func (u *unit) mark() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.rows)
-}
-
-// undo forgets what was dispatched since mark.
-func (u *unit) undo(mark int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.rows = u.rows[:min(mark, len(u.rows))]
-}
-
-// finish refuses further dispatches and returns the unit's rows.
-func (u *unit) finish() []outbox.Row {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.over = true
-	return u.rows
-}
-
-// errOver is the error of a dispatch after the unit's rows were written.
-var errOver = errors.New("the unit of work is over")
 
 // units are those that are open in this process: *sql.Tx -> *unit.
 var units sync.Map
@@ -126,7 +98,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if u.ended {
 		return errEnded
 	}
-	rows := u.finish()
+	rows := u.End()
 	if err := db.insert(ctx, newTxn(tx), rows); err != nil {
 		return err
 	}
@@ -134,7 +106,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if err := tx.Commit(); err != nil {
 		return commitError(err, rows)
 	}
-	db.hintRows(rows)
+	db.wakes.HintRows(rows)
 	return nil
 }
 
@@ -143,13 +115,7 @@ func commitError(err error, rows []outbox.Row) error {
 	if notCommitted(err) || errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("commit: %w", translate(err))
 	}
-	unknown := &waybill.CommitUnknownError{Err: err}
-	for _, row := range rows {
-		if !slices.Contains(unknown.IDs, row.Record.ID) {
-			unknown.IDs = append(unknown.IDs, row.Record.ID)
-		}
-	}
-	return unknown
+	return sqlcore.CommitUnknown(err, rows)
 }
 
 // writerConn takes the one connection that writes, which others may hold for
@@ -174,35 +140,14 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	if err != nil {
 		return err
 	}
-	if u == nil {
-		u = &unit{db: db}
+	var buffer *sqlcore.Unit
+	if u != nil {
+		buffer = &u.Unit
 	}
-	u.mu.Lock()
-	mark := len(u.rows)
-	u.depth++
-	name := fmt.Sprintf("waybill_%d", u.depth)
-	u.mu.Unlock()
-	done := false
-	defer func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.depth--
-		if !done { // an error, or a panic of fn
-			u.rows = u.rows[:mark]
-			_, _ = tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO "+name+"; RELEASE "+name)
-		}
-	}()
-	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
-		return fmt.Errorf("savepoint: %w", translate(err))
-	}
-	if err := fn(ctx); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "RELEASE "+name); err != nil {
-		return fmt.Errorf("release savepoint: %w", translate(err))
-	}
-	done = true
-	return nil
+	return sqlcore.Savepoint(ctx, buffer, func(ctx context.Context, statement string) error {
+		_, err := tx.ExecContext(ctx, statement)
+		return translate(err)
+	}, fn)
 }
 
 // unitOf returns the unit of work whose transaction tx is, or nil.
@@ -229,13 +174,7 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 		defer tx.close()
 		return db.insert(ctx, tx, rows)
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.over {
-		return errOver
-	}
-	u.rows = append(u.rows, rows...)
-	return nil
+	return u.Add(rows)
 }
 
 // insert writes rows as part of tx.
@@ -280,14 +219,4 @@ func bodyOf(rec *waybill.Record) []byte {
 		return []byte{}
 	}
 	return rec.Body
-}
-
-func (db *DB) hintRows(rows []outbox.Row) {
-	for _, row := range rows {
-		if row.Queue != "" {
-			db.hint("queue " + row.Queue)
-		} else {
-			db.hint(row.Transport)
-		}
-	}
 }

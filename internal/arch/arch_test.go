@@ -90,6 +90,7 @@ var rules = []rule{
 	{packages: "internal/nearest"},
 	{packages: "internal/chaos"},
 	{packages: "internal/sim", reaches: core, modules: ids},
+	{packages: "internal/sqlcore", reaches: []string{".", "admin", "outbox", "internal/..."}, modules: ids},
 	{packages: "internal/sqlfile"},
 	{packages: "internal/stack"},
 }

@@ -79,7 +79,7 @@ func commits(ctx context.Context, opt Options, p place, w waking) (Result, error
 		return Result{}, err
 	}
 	defer release()
-	w.hears.Wake(outbox.DefaultTransport)
+	w.hears.Wake(outbox.DefaultTransport, outbox.Keyed)
 	res := Result{Case: fmt.Sprintf("commit of %d writers, announced against not", committers), Database: p.database(), Keys: opt.Keys, Workers: committers, Rounds: opt.Rounds}
 	side := func(one transaction) func(ctx context.Context) (quantiles, error) {
 		return func(ctx context.Context) (quantiles, error) {

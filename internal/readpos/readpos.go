@@ -18,6 +18,7 @@ const MaxBuckets = 32
 // Positions are the read positions of one transport. They are safe for concurrent use.
 type Positions struct {
 	Transport int16
+	Unkeyed   Unkeyed
 
 	mu      sync.Mutex
 	epoch   int        // counts resets
@@ -110,6 +111,7 @@ func (p *Positions) Reset() {
 func (p *Positions) drop() {
 	p.epoch++
 	p.next = 0
+	p.Unkeyed.Again()
 	clear(p.buckets)
 }
 

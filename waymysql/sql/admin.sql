@@ -50,7 +50,7 @@ SELECT b.transport, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.
 FROM   app.waybill_outbox_blocked AS b JOIN app.waybill_transport AS t ON t.id = b.transport
 WHERE  (? = '' OR t.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?)
 AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '')
-ORDER  BY b.transport, b.bucket;
+ORDER  BY b.transport, b.bucket, b.row_id;
 
 -- name: lock_waiting
 -- Entries whose next attempt is to come, but for entries that a relay is trying.

@@ -165,23 +165,24 @@ WHERE  r.id IS NULL OR r.before < $8
 ORDER  BY r.n, r.id;
 
 -- name: claim_unkeyed
--- Rows without a key have no order: relays share them row by row. Rows of a blocked route are held, so that
--- they are not read again.
+-- Rows without a key have no order: relays share them row by row, behind an id ($4). Rows of a blocked route
+-- are held, so that they are not read again. The last column is the last id read.
 WITH picked AS MATERIALIZED (
-    SELECT o.id, octet_length(o.body) + pg_column_size(o.headers) AS size,
+    SELECT o.id, o.ctid, octet_length(o.body) + pg_column_size(o.headers) AS size,
            (SELECT 1 FROM public.waybill_outbox_blocked AS r
             WHERE r.transport = o.transport AND r.route = o.message_name AND r.route <> '' LIMIT 1) IS NOT NULL AS waits
     FROM   public.waybill_outbox_unkeyed AS o
-    WHERE  o.transport = $1::smallint AND o.held = 0
+    WHERE  o.transport = $1::smallint AND o.held = 0 AND o.id > $4
     AND    NOT EXISTS (SELECT 1 FROM public.waybill_meta AS m WHERE m.name = 'relays_paused_until' AND m.value::timestamptz > now())
     ORDER  BY o.id LIMIT $2
     FOR    UPDATE OF o SKIP LOCKED),
 waiting AS (
     UPDATE public.waybill_outbox_unkeyed AS o SET held = 1
-    WHERE  o.transport = $1::smallint AND o.held = 0 AND o.id = ANY (ARRAY(SELECT p.id FROM picked AS p WHERE p.waits))
+    FROM   picked AS p WHERE p.waits AND o.ctid = p.ctid
     RETURNING 1),
 sized AS (SELECT id, sum(size) OVER (ORDER BY id) - size AS before FROM picked WHERE NOT waits)
-SELECT w.n > 0, -1::smallint, o.at, o.id, o.message_id, o.message_name, '', o.headers, o.body, o.created_at, 0, '', ''
+SELECT w.n > 0, -1::smallint, o.at, o.id, o.message_id, o.message_name, '', o.headers, o.body, o.created_at, 0, '', '',
+       (SELECT max(p.id) FROM picked AS p)
 FROM  (SELECT count(*) AS n FROM waiting) AS w
 LEFT   JOIN (sized AS s CROSS JOIN LATERAL (
              SELECT e.ctid AS at, e.id, e.message_id, e.message_name, e.headers, e.body, e.created_at FROM public.waybill_outbox_unkeyed AS e
@@ -220,7 +221,7 @@ sized AS (
            WHERE  p.bucket < 0 AND u.transport = $1::smallint AND u.held = 2 AND u.id = p.row_id) AS h ON true
     WHERE  p.after_route IS NULL)
 SELECT w.n > 0, s.bucket, s.at, s.row_id, s.message_id, s.message_name, coalesce(s.row_key, s.partition_key), s.headers,
-       s.body, s.created_at, s.failures, s.route, s.partition_key
+       s.body, s.created_at, s.failures, s.route, s.partition_key, NULL::bigint
 FROM  (SELECT count(*) AS n FROM waiting) AS w LEFT JOIN sized AS s ON s.at IS NULL OR s.before < $3
 ORDER  BY s.row_id;
 
@@ -249,8 +250,8 @@ WHERE  n.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM public.waybill_outbox_bl
 
 -- name: unhold
 UPDATE public.waybill_outbox_unkeyed SET held = 0
-WHERE  transport = $1::smallint AND held = 1 AND id = ANY (ARRAY(
-       SELECT u.id FROM public.waybill_outbox_unkeyed AS u
+WHERE  ctid = ANY (ARRAY(
+       SELECT u.ctid FROM public.waybill_outbox_unkeyed AS u
        WHERE  u.transport = $1::smallint AND u.held = 1 AND u.message_name = $2::text ORDER BY u.id LIMIT 1000));
 
 -- name: end_stuck

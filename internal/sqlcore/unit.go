@@ -1,0 +1,111 @@
+package sqlcore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// A Unit buffers the rows that a unit of work dispatches until it commits. The zero
+// value is ready for use. It is safe for concurrent use, because goroutines may share a
+// transaction.
+type Unit struct {
+	mu   sync.Mutex
+	rows []outbox.Row
+	over bool
+}
+
+// ErrOver is the error of a dispatch after the rows of its unit were written.
+var ErrOver = errors.New("the unit of work, or the savepoint, is over")
+
+// Add appends rows, until End.
+func (u *Unit) Add(rows []outbox.Row) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return ErrOver
+	}
+	u.rows = append(u.rows, rows...)
+	return nil
+}
+
+// End closes the buffer and returns its rows.
+func (u *Unit) End() []outbox.Row {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	return u.rows
+}
+
+// Mark returns the number of rows, for Undo.
+func (u *Unit) Mark() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.rows)
+}
+
+// Undo removes the rows added since Mark.
+func (u *Unit) Undo(mark int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rows = u.rows[:min(mark, len(u.rows))]
+}
+
+// savepoints counts the savepoints of this process: MariaDB and MySQL replace one of the
+// same name.
+var savepoints atomic.Int64
+
+// RollbackTimeout limits the rollback of a failed transaction, which outlives its context.
+const RollbackTimeout = 5 * time.Second
+
+// Savepoint runs fn between a savepoint and its release. An error or a panic of fn rolls
+// back its statements, and removes the rows that it added to u, which is nil in a
+// transaction of the caller's own: there they are statements.
+func Savepoint(ctx context.Context, u *Unit, exec func(ctx context.Context, statement string) error, fn func(ctx context.Context) error) error {
+	if u == nil {
+		u = &Unit{}
+	}
+	mark := u.Mark()
+	name := fmt.Sprintf("waybill_%d", savepoints.Add(1))
+	done := false
+	defer func() {
+		if done {
+			return
+		}
+		u.Undo(mark)
+		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), RollbackTimeout)
+		defer cancel()
+		if exec(undoing, "ROLLBACK TO SAVEPOINT "+name) == nil {
+			_ = exec(undoing, "RELEASE SAVEPOINT "+name)
+		}
+	}()
+	if err := exec(ctx, "SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("savepoint: %w", err)
+	}
+	if err := fn(ctx); err != nil {
+		return err
+	}
+	if err := exec(ctx, "RELEASE SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("release savepoint: %w", err)
+	}
+	done = true
+	return nil
+}
+
+// CommitUnknown is the error of a COMMIT that may or may not have happened.
+func CommitUnknown(err error, rows []outbox.Row) error {
+	unknown := &waybill.CommitUnknownError{Err: err}
+	for _, row := range rows {
+		if !slices.Contains(unknown.IDs, row.Record.ID) {
+			unknown.IDs = append(unknown.IDs, row.Record.ID)
+		}
+	}
+	return unknown
+}
