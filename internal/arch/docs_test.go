@@ -39,7 +39,7 @@ func TestInvariantsNameTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, doc := range []string{"invariants.md", "testing.md"} {
+	for _, doc := range []string{"invariants.md", "testing.md", "architecture.md", "design.md", "operations.md"} {
 		text, err := os.ReadFile(filepath.Join(root, "docs", doc))
 		if err != nil {
 			t.Fatal(err)
@@ -53,5 +53,23 @@ func TestInvariantsNameTestsThatExist(t *testing.T) {
 	}
 	if named < 15 {
 		t.Errorf("only %d tests are named: is the pattern still right?", named)
+	}
+}
+
+// A map that names a file which is gone misleads.
+func TestArchitectureNamesFilesThatExist(t *testing.T) {
+	const root = "../.."
+	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`([a-z]+(?:/[a-z0-9_]+)*(?:/[a-z0-9_]+\\.(?:go|sql)|\\.go)|internal/[a-z]+)`").FindAllStringSubmatch(string(text), -1)
+	for _, m := range named {
+		if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+			t.Errorf("docs/architecture.md names %s: %v", m[1], err)
+		}
+	}
+	if len(named) < 60 {
+		t.Errorf("only %d files are named: is the pattern still right?", len(named))
 	}
 }
