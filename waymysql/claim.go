@@ -26,9 +26,10 @@ type claim struct {
 	rows  []outbox.ClaimedRow
 	at    map[*waybill.Record]place
 
-	bumped map[int16]bool     // buckets whose version Settle has changed
-	routes map[string]bool    // that are blocked
-	keys   map[int16][]string // by bucket: blocked keys
+	bumped  map[int16]bool     // buckets whose version Settle has changed
+	refused []statement        // of Settle: entries that were refused again
+	routes  map[string]bool    // that are blocked
+	keys    map[int16][]string // by bucket: blocked keys
 }
 
 // A place is where a claimed row is stored.

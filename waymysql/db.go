@@ -83,7 +83,7 @@ type DB struct {
 
 	outbox, dispatching, claiming, inbox, queue, admin, failed, migrating, rebucketing sqlfile.Set
 
-	usual    atomic.Int64 // size of an outbox's rows in bytes
+	usual    rowSize      // of an outbox's rows
 	longest  atomic.Int64 // delay of a retry that this process has written
 	promoter promoter
 	wakes    sqlcore.Wakes

@@ -30,6 +30,8 @@ const (
 // A promoter is this process's position among due delayed messages: it passes messages
 // whose dispatch locks open transactions hold.
 type promoter struct {
+	usual rowSize // of delayed messages
+
 	mu   sync.Mutex
 	due  string // of the last message that was looked at; empty at the start
 	id   int64
@@ -178,9 +180,11 @@ type delayedMessage struct {
 	gate gate // of the bucket that its key has now
 }
 
-// due reads a batch behind p, and returns the locks it needs, but for p.held.
+// due reads a batch behind p, and returns the locks it needs, but for p.held. It asks for
+// as many messages as are likely to be in promoteBytes: the server reads a whole body for
+// its length.
 func (db *DB) due(ctx context.Context, tx *sql.Tx, p *promoter, buckets int) (seen []delayedMessage, locks []gate, more bool, err error) {
-	from, bytes := cmp.Or(p.due, "1000-01-01 00:00:00"), 0
+	from, bytes, limit := cmp.Or(p.due, "1000-01-01 00:00:00"), 0, min(promoteRows, db.promoter.usual.rowsIn(promoteBytes))
 	err = each(ctx, tx, db.outbox.Query("due"), func(rows *sql.Rows) error {
 		m := delayedMessage{gate: gate{bucket: unkeyed}}
 		var due, key string
@@ -188,6 +192,7 @@ func (db *DB) due(ctx context.Context, tx *sql.Tx, p *promoter, buckets int) (se
 		if err := rows.Scan(&m.id, &due, &m.gate.transport, &key, &m.gate.name, &size); err != nil || more {
 			return err
 		}
+		db.promoter.usual.learn(size)
 		if more = len(seen) > 0 && bytes+size > promoteBytes; more {
 			return nil
 		}
@@ -204,9 +209,9 @@ func (db *DB) due(ctx context.Context, tx *sql.Tx, p *promoter, buckets int) (se
 		}
 		seen = append(seen, m)
 		return nil
-	}, from, from, p.id, promoteRows)
+	}, from, from, p.id, limit)
 	slices.SortFunc(locks, gate.compare)
-	return seen, locks, more || len(seen) == promoteRows, err
+	return seen, locks, more || len(seen) == limit, err
 }
 
 // freeGates locks the free ones of the gates, and returns them.

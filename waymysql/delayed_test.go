@@ -76,3 +76,32 @@ func TestMoverLeavesTheLockWaitOfItsSessionAlone(t *testing.T) {
 		t.Errorf("%d messages are claimed once the transaction has ended, want 2", got)
 	}
 }
+
+// The server reads a whole body for its length, so a promotion asks for as many messages
+// as it is likely to promote: all that are due would be read again for each batch.
+func TestPromotionReadsFewLargeBodies(t *testing.T) {
+	t.Parallel()
+	db, _ := alone(t)
+	put(t, db)
+	const n = 200
+	for range n {
+		exec(t, db, `INSERT INTO waybill_delayed (due_at, transport, message_id, message_name, partition_key, headers, body)
+			SELECT UTC_TIMESTAMP(6), id, UNHEX(REPEAT('00', 16)), 'big', '', '{}', REPEAT('x', 300 << 10) FROM waybill_transport`)
+	}
+	next := counted(t, db, func() {
+		for some := true; some; {
+			c, err := db.Claim(t.Context(), outbox.DefaultTransport, outbox.Unkeyed, outbox.ClaimLimit{Rows: 500, Bytes: 64 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			settle(t, c, c.Rows())
+			settle(t, claim(t, db, outbox.ClaimLimit{Rows: 1, Bytes: 1}), nil)
+			if err := db.Pool().QueryRowContext(t.Context(), "SELECT EXISTS (SELECT 1 FROM waybill_delayed)").Scan(&some); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}, "Handler_read_next")
+	if next > 5*n {
+		t.Errorf("%d entries were read for %d messages", next, n)
+	}
+}

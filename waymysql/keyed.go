@@ -21,7 +21,7 @@ func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again 
 	if err := c.begin(ctx); err != nil {
 		return false, err
 	}
-	want := min(limit.Rows, readpos.MaxBuckets, c.db.sizes(limit.Bytes))
+	want := min(limit.Rows, readpos.MaxBuckets, c.db.usual.rowsIn(limit.Bytes))
 	locked, read := found[:min(want, len(found))], c.read
 	if mutant.Active(mutant.LockAndReadAtOnce) {
 		read = c.lockAndRead(locked)
@@ -32,7 +32,7 @@ func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again 
 	if err != nil || again {
 		return again, err
 	}
-	perBucket := max(min(limit.Rows, c.db.sizes(limit.Bytes))/len(locked), 1)
+	perBucket := max(min(limit.Rows, c.db.usual.rowsIn(limit.Bytes))/len(locked), 1)
 	reads := c.batch.Reads(buckets, routes)
 	rows, err := read(ctx, c.reading(reads, perBucket, limit), limit)
 	if err != nil {

@@ -1,40 +1,39 @@
 package waymysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// firstUsual is the usual size of rows before any was seen.
-const firstUsual = 4 << 10
+// A rowSize is the usual size of a table's rows in bytes. The zero value is a guess.
+type rowSize struct{ bytes atomic.Int64 }
 
-// sizes returns how many rows of the usual size are in maxBytes: so many are asked
-// for, because MySQL cannot stop by bytes without reading the rows that it leaves out.
-func (db *DB) sizes(maxBytes int) int {
-	usual := db.usual.Load()
-	if usual == 0 {
-		usual = firstUsual
-	}
-	return max(maxBytes/int(usual), 1)
+// firstSize is the usual size before any row was seen.
+const firstSize = 4 << 10
+
+// rowsIn returns how many rows of the usual size are in maxBytes: so many are asked
+// for, because the server cannot stop by bytes without reading the rows that it leaves
+// out.
+func (s *rowSize) rowsIn(maxBytes int) int {
+	return max(maxBytes/int(cmp.Or(s.bytes.Load(), firstSize)), 1)
 }
 
-// measure learns the usual size: from larger rows at once, from smaller ones slowly.
-func (db *DB) measure(size int) {
-	n, old := int64(size), db.usual.Load()
-	if old == 0 {
-		old = firstUsual
-	}
+// learn takes a row into account: a larger one at once, a smaller one slowly.
+func (s *rowSize) learn(size int) {
+	n, old := int64(size), cmp.Or(s.bytes.Load(), firstSize)
 	if n < old {
 		n = old - (old-n)/64
 	}
-	db.usual.Store(max(n, 1))
+	s.bytes.Store(max(n, 1))
 }
 
 // rowRef names a row by bucket and id.
@@ -61,7 +60,7 @@ func (c *claim) read(ctx context.Context, s clause, limit outbox.ClaimLimit) (fo
 		}
 		rec := r.Claimed.Record
 		if r.Held = c.routes[rec.Name]; !r.Held {
-			c.db.measure(size)
+			c.db.usual.learn(size)
 			full[r.Bucket] = full[r.Bucket] || bytes > 0 && bytes+size > limit.Bytes
 		}
 		if full[r.Bucket] {

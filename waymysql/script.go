@@ -63,9 +63,15 @@ func (db *DB) run(ctx context.Context, tx *sql.Tx, s script) error {
 // errNoGate says that fewer gates were locked than should be.
 var errNoGate = errors.New("no gate")
 
+// An executor is a transaction, or a connection that has one open.
+type executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
 // execute runs a block by one round trip. In a compound statement the first error
 // is the last thing that happens.
-func (db *DB) execute(ctx context.Context, tx *sql.Tx, block []statement) error {
+func (db *DB) execute(ctx context.Context, tx executor, block []statement) error {
 	if first := block[0]; len(block) == 1 {
 		if first.gates == 0 {
 			_, err := tx.ExecContext(ctx, first.text, first.args...)

@@ -68,6 +68,11 @@ func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, faile
 			return err
 		}
 	}
+	for _, block := range c.db.blocks(c.refused) {
+		if err := c.db.execute(ctx, c.conn, block); err != nil {
+			return err
+		}
+	}
 	return c.commit(ctx)
 }
 
@@ -176,9 +181,7 @@ func (c *claim) fail(ctx context.Context, f outbox.Failure, at place) error {
 	case f.Skips() && !route:
 		return c.skip(ctx, at, counted, problem)
 	case at.entry != nil:
-		if err := c.do(ctx, "block_again", append([]any{counted, again, problem, state, string(f.Policy)}, at.entry.id()...)...); err != nil {
-			return err
-		}
+		c.refused = append(c.refused, statement{text: c.db.outbox.Query("block_again"), args: append([]any{counted, again, problem, state, string(f.Policy)}, at.entry.id()...), bytes: len(problem)})
 	default:
 		if err := c.block(ctx, f, at, "", f.Row.Record.Key, counted, state); err != nil {
 			return err

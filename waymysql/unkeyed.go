@@ -90,7 +90,7 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 	if err := c.begin(ctx); err != nil {
 		return false, err
 	}
-	n := min(limit.Rows, c.db.sizes(limit.Bytes))
+	n := min(limit.Rows, c.db.usual.rowsIn(limit.Bytes))
 	rows, err := c.read(ctx, c.fill("unkeyed_rows", c.body(n, limit), c.on.Transport, after, n), limit)
 	if err != nil {
 		return false, err

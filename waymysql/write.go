@@ -67,9 +67,7 @@ func (db *DB) addBuckets(ctx context.Context, tx *sql.Tx, name string, buckets i
 }
 
 // addSentinels adds missing sentinels.
-func (db *DB) addSentinels(ctx context.Context, to interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}, name string, buckets int) error {
+func (db *DB) addSentinels(ctx context.Context, to executor, name string, buckets int) error {
 	if _, err := to.ExecContext(ctx, db.outbox.Query("add_sentinels"), []byte(name), buckets); err != nil {
 		return err
 	}
