@@ -16,7 +16,7 @@ type transport struct {
 	rows    []outbox.ClaimedRow // in commit order
 	blocked map[blockedKey]*blocked
 	claimed map[blockedKey]bool // keys, and rows without one, of open claims
-	hints   [2]chan struct{}    // of Keyed and Unkeyed
+	hints   map[outbox.Part]chan struct{}
 }
 
 // blockedKey is a key, or a single row without one.
@@ -43,7 +43,7 @@ type blocked struct {
 func (db *DB) transport(name string) *transport {
 	t, ok := db.transports[name]
 	if !ok {
-		t = &transport{blocked: map[blockedKey]*blocked{}, claimed: map[blockedKey]bool{}, hints: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
+		t = &transport{blocked: map[blockedKey]*blocked{}, claimed: map[blockedKey]bool{}, hints: map[outbox.Part]chan struct{}{outbox.Keyed: make(chan struct{}, 1), outbox.Unkeyed: make(chan struct{}, 1)}}
 		db.transports[name] = t
 	}
 	return t

@@ -181,9 +181,10 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 		parked[e.key], names, after = e, append(names, e.key), min(after, e.row-1)
 	}
 	skipped := map[string]bool{}
+	start, moved := time.Now(), false
 	for more := true; more; {
 		heads := map[string]bool{}
-		next, start := after, time.Now()
+		next := after
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
 			var locked int16
 			if err := tx.QueryRowContext(ctx, db.admin.Query("lock_bucket"), transport, bucket).Scan(&locked); err != nil {
@@ -209,6 +210,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 					back = append(back, id)
 				}
 			}
+			moved = moved || len(back) > 0
 			if len(back) > 0 {
 				run.statements = append(run.statements, statement{text: db.outbox.Query("move_rows"), args: []any{jsonIDs(back), transport, bucket + outbox.ParkedBuckets, bucket}})
 			}
@@ -218,7 +220,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 			}
 			return db.run(ctx, tx, run)
 		})
-		if err == nil && !more && next > 0 {
+		if err == nil && !more && moved {
 			err = db.published(ctx, start, transport, bucket, next)
 		}
 		if err != nil {

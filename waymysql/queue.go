@@ -25,7 +25,9 @@ type QueueConfig struct {
 // a relay and receives; any number of processes may. A key's messages are lent
 // to one receiver at a time, in order, and no more of them before the last are
 // settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
-// commit in this process ends the wait.
+// commit in this process ends the wait. It has the methods of waybill.Sender,
+// waybill.Receiver, waybill.Leaser and outbox.AtomicPublisher, and is safe for
+// concurrent use.
 type Queue struct{ *queue }
 
 type queue = sqlcore.Queue // embedded by a name that is not exported
@@ -69,7 +71,7 @@ func turn(queue string) int {
 }
 
 // Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Receiver, limit int) (lent []*waybill.Delivery, err error) {
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (lent []*waybill.Delivery, err error) {
 	if err := s.db.promote(ctx); err != nil {
 		return nil, translate(err)
 	}
@@ -93,7 +95,7 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Receiver, limit int) (
 		}
 		ids = ids[:0]
 		for _, d := range lent {
-			ids = append(ids, d.Tag.(sqlcore.Lent).ID)
+			ids = append(ids, d.Tag.(sqlcore.LentRow).ID)
 		}
 		_, err = tx.ExecContext(ctx, s.db.queue.Query("lend"), jsonIDs(ids), to.Lease.Microseconds(), hexID(to.Holder))
 		return err
@@ -123,7 +125,7 @@ func (s queueStore) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*
 	err = each(ctx, tx, s.db.queue.Query("lock"), func(rows *sql.Rows) error {
 		rec := &waybill.Record{}
 		d := &waybill.Delivery{Record: rec}
-		var l sqlcore.Lent
+		var l sqlcore.LentRow
 		var meta string
 		var held bool
 		if err := rows.Scan(&l.ID, &held, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}, &d.Failures, &l.Lease); err != nil {
@@ -143,15 +145,15 @@ func (s queueStore) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*
 
 // Settle implements sqlcore.QueueStore. It locks the rows, and changes those whose lease
 // is the last.
-func (s queueStore) Settle(ctx context.Context, by sqlcore.Receiver, c sqlcore.QueueChange, lent []sqlcore.Lent) (settled map[sqlcore.Lent]bool, err error) {
+func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.QueueChange, lent []sqlcore.LentRow) (settled map[sqlcore.LentRow]bool, err error) {
 	ids := make([]int64, len(lent))
 	for i, l := range lent {
 		ids[i] = l.ID
 	}
 	err = s.db.inTx(ctx, func(tx *sql.Tx) error {
-		last := map[sqlcore.Lent]bool{}
+		last := map[sqlcore.LentRow]bool{}
 		err := each(ctx, tx, s.db.queue.Query("leases"), func(rows *sql.Rows) error {
-			var l sqlcore.Lent
+			var l sqlcore.LentRow
 			err := rows.Scan(&l.ID, &l.Lease)
 			last[l] = true
 			return err
@@ -159,7 +161,7 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Receiver, c sqlcore.Q
 		if err != nil {
 			return err
 		}
-		settled = map[sqlcore.Lent]bool{}
+		settled = map[sqlcore.LentRow]bool{}
 		var ours []int64
 		for _, l := range lent {
 			if last[l] {

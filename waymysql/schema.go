@@ -271,7 +271,7 @@ func (db *DB) schemaVersion(ctx context.Context, q rowQuerier) (version int, beg
 	if err != nil {
 		return 0, begun, err
 	}
-	if version, err = sqlcore.ParseVersion(meta, value); err != nil {
+	if version, err = sqlcore.ParseVersion(meta, cmp.Or(value, "0")); err != nil {
 		return 0, begun, err
 	}
 	if version == 0 {

@@ -181,7 +181,7 @@ func (c *claim) fail(ctx context.Context, f outbox.Failure, at place) error {
 	case f.Skips() && !route:
 		return c.skip(ctx, at, counted, problem)
 	case at.entry != nil:
-		c.refused = append(c.refused, statement{text: c.db.outbox.Query("block_again"), args: append([]any{counted, again, problem, state, string(f.Policy)}, at.entry.id()...), bytes: len(problem)})
+		c.refused = append(c.refused, statement{text: c.db.outbox.Query("block_again"), args: append([]any{counted, again, problem, state, string(f.Policy)}, at.entry.id()...), bytes: len(problem) + len(at.entry.key) + len(at.entry.route)})
 	default:
 		if err := c.block(ctx, f, at, "", f.Row.Record.Key, counted, state); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
@@ -44,6 +45,10 @@ func (db *DB) unitOf(tx *sql.Tx) (*unit, error) {
 }
 
 var errForeign = errors.New("the transaction is one of another database than the outbox's")
+
+// savepoints counts the savepoints of this process: a savepoint replaces one of the same
+// name, and does not hide it.
+var savepoints atomic.Int64
 
 // insideKey marks contexts of functions given to InTx.
 type insideKey struct{ db *DB }
@@ -163,7 +168,7 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	if u != nil {
 		buffer = &u.Unit
 	}
-	return sqlcore.Savepoint(ctx, buffer, func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, buffer, fmt.Sprintf("%s_%d", guard, savepoints.Add(1)), func(ctx context.Context, statement string) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return translate(err)
 	}, fn)

@@ -14,7 +14,8 @@ import (
 // unkeyed is the bucket of rows without a key.
 const unkeyed = -1
 
-// An unkeyedState is the progress of what keeps rows without a key readable.
+// An unkeyedState has the times and positions of two chores for rows without a key:
+// raising the read position, and the search for held rows of released routes.
 type unkeyedState struct {
 	mu       sync.Mutex
 	raised   time.Time // time of the last raise of the read position

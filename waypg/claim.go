@@ -309,10 +309,13 @@ func (c *claim) single(ctx context.Context, transport string, limit outbox.Claim
 	if err != nil {
 		return false, err
 	}
-	if last != nil {
-		c.pos.Unkeyed.Read(*last)
-	} else if c.part == outbox.Unkeyed {
+	switch n := len(c.rows); {
+	case last == nil: // Retries
+	case n > 0:
+		c.pos.Unkeyed.Read(c.rows[n-1].ID) // rows behind it were beyond the limit of bytes
+	default:
 		c.pos.Unkeyed.Empty(after, time.Since(began))
+		c.pos.Unkeyed.Read(*last)
 	}
 	switch {
 	case server.transport != transport:
@@ -327,8 +330,8 @@ func (c *claim) single(ctx context.Context, transport string, limit outbox.Claim
 	return false, nil
 }
 
-// readSingle reads the results of single. last is the last id read of messages without
-// a key, nil if there is none.
+// readSingle reads the results of single. last is the last id read, or given out, of messages
+// without a key; nil for Retries.
 func (c *claim) readSingle(results pgx.BatchResults) (server server, waiting bool, last *int64, err error) {
 	defer func() { err = errors.Join(err, results.Close()) }()
 	if server, err = scanBegin(results); err != nil {

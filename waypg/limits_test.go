@@ -104,6 +104,26 @@ func TestClaimOfUnkeyedMessagesReadsItsBatchAlone(t *testing.T) {
 	}
 }
 
+// A claim that ends at its limit of bytes leaves rows that it has locked, and the next one
+// begins with them.
+func TestClaimsOfLargeUnkeyedMessagesPassNothingOver(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, order{"k", 0})
+	const n = 4000
+	exec(t, db, fmt.Sprintf(`INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, body) SELECT 1, gen_random_uuid(), 'x', repeat('x', 1000)::bytea FROM generate_series(1, %d)`, n))
+	for got := 0; got < n; {
+		c, err := db.Claim(t.Context(), "default", outbox.Unkeyed, outbox.ClaimLimit{Rows: n, Bytes: 500_000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle(t, c, c.Rows())
+		if got += len(c.Rows()); len(c.Rows()) == 0 {
+			t.Fatalf("a claim finds nothing after %d of %d messages", got, n)
+		}
+	}
+}
+
 func TestUnkeyedMessageThatCommitsLateIsNotOverlooked(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{})

@@ -25,7 +25,9 @@ type QueueConfig struct {
 // a relay and receives; any number of processes may. A key's messages are lent
 // to one receiver at a time, in order, and no more of them before those are
 // settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
-// commit in this process ends the wait.
+// commit in this process ends the wait. It has the methods of waybill.Sender,
+// waybill.Receiver, waybill.Leaser and outbox.AtomicPublisher, and is safe for
+// concurrent use.
 type Queue struct{ *queue }
 
 type queue = sqlcore.Queue // embedded by a name that is not exported
@@ -67,7 +69,7 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 }
 
 // Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Receiver, limit int) (lent []*waybill.Delivery, err error) {
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (lent []*waybill.Delivery, err error) {
 	p := s.db.place()
 	if err := s.db.promoteDue(ctx, p); err != nil {
 		return nil, err
@@ -98,7 +100,7 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Receiver, limit int) (
 func toDelivery(row pgx.CollectableRow) (*waybill.Delivery, error) {
 	rec := &waybill.Record{}
 	d := &waybill.Delivery{Record: rec}
-	var lent sqlcore.Lent
+	var lent sqlcore.LentRow
 	var meta string
 	var id [16]byte
 	if err := row.Scan(&lent.ID, &id, &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt, &d.Failures, &lent.Lease); err != nil {
@@ -111,7 +113,7 @@ func toDelivery(row pgx.CollectableRow) (*waybill.Delivery, error) {
 }
 
 // Settle implements sqlcore.QueueStore.
-func (s queueStore) Settle(ctx context.Context, by sqlcore.Receiver, c sqlcore.QueueChange, lent []sqlcore.Lent) (map[sqlcore.Lent]bool, error) {
+func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.QueueChange, lent []sqlcore.LentRow) (map[sqlcore.LentRow]bool, error) {
 	ids, leases := make([]int64, len(lent)), make([]int64, len(lent))
 	for i, l := range lent {
 		ids[i], leases[i] = l.ID, l.Lease
@@ -127,8 +129,8 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Receiver, c sqlcore.Q
 	if err != nil {
 		return nil, translate(err)
 	}
-	settled := make(map[sqlcore.Lent]bool, len(lent))
-	var l sqlcore.Lent
+	settled := make(map[sqlcore.LentRow]bool, len(lent))
+	var l sqlcore.LentRow
 	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Lease}, func() error { settled[l] = true; return nil })
 	return settled, translate(err)
 }

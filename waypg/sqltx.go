@@ -95,7 +95,7 @@ func (s *SQLDB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.C
 	if err != nil {
 		return err
 	}
-	return sqlcore.Savepoint(ctx, u.buffer(), func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, u.buffer(), savepoint, func(ctx context.Context, statement string) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return translate(err)
 	}, fn)

@@ -22,6 +22,10 @@ type unit struct {
 	parts int       // of a group, so far
 }
 
+// savepoint is the name of all savepoints: the server lets a later one hide an earlier
+// one, and statistics of statements have one entry.
+const savepoint = "waybill_savepoint"
+
 // buffer returns the rows of a unit, or nil for none.
 func (u *unit) buffer() *sqlcore.Unit {
 	if u == nil {
@@ -226,7 +230,7 @@ func (db *DB) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Cont
 	if err != nil {
 		return err
 	}
-	return sqlcore.Savepoint(ctx, u.buffer(), func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, u.buffer(), savepoint, func(ctx context.Context, statement string) error {
 		_, err := tx.Exec(ctx, statement)
 		return translate(err)
 	}, fn)

@@ -23,7 +23,9 @@ type QueueConfig struct {
 // a relay and receives; any number of processes may. A key's messages are lent
 // to one receiver at a time, in order, and no more of them before those are
 // settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
-// commit in this process ends the wait.
+// commit in this process ends the wait. It has the methods of waybill.Sender,
+// waybill.Receiver, waybill.Leaser and outbox.AtomicPublisher, and is safe for
+// concurrent use.
 type Queue struct{ *queue }
 
 type queue = sqlcore.Queue // embedded by a name that is not exported
@@ -57,7 +59,7 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 }
 
 // Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Receiver, limit int) (lent []*waybill.Delivery, err error) {
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (lent []*waybill.Delivery, err error) {
 	if err := s.db.promote(ctx); err != nil {
 		return nil, err
 	}
@@ -98,7 +100,7 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Receiver, limit int) (
 func toDelivery(rows *sql.Rows) (*waybill.Delivery, error) {
 	rec := &waybill.Record{}
 	d := &waybill.Delivery{Record: rec}
-	var lent sqlcore.Lent
+	var lent sqlcore.LentRow
 	var meta string
 	var created int64
 	if err := rows.Scan(&lent.ID, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created, &d.Failures, &lent.Lease); err != nil {
@@ -111,8 +113,8 @@ func toDelivery(rows *sql.Rows) (*waybill.Delivery, error) {
 }
 
 // Settle implements sqlcore.QueueStore. All rows are one transaction.
-func (s queueStore) Settle(ctx context.Context, by sqlcore.Receiver, c sqlcore.QueueChange, lent []sqlcore.Lent) (map[sqlcore.Lent]bool, error) {
-	settled := make(map[sqlcore.Lent]bool, len(lent))
+func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.QueueChange, lent []sqlcore.LentRow) (map[sqlcore.LentRow]bool, error) {
+	settled := make(map[sqlcore.LentRow]bool, len(lent))
 	err := s.db.write(ctx, func(tx *txn) error {
 		for _, l := range lent {
 			args := []any{l.ID, by.Holder[:], l.Lease}

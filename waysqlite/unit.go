@@ -144,7 +144,7 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	if u != nil {
 		buffer = &u.Unit
 	}
-	return sqlcore.Savepoint(ctx, buffer, func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, buffer, "waybill_savepoint", func(ctx context.Context, statement string) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return translate(err)
 	}, fn)

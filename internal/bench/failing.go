@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -20,6 +21,7 @@ var failingCases = []struct {
 
 const (
 	failingKeys  = 1000
+	parkedKeys   = 10_000 // beside them, on both sides, unless opt.Rows is fewer
 	failingPace  = 10 * time.Millisecond
 	failingBurst = 20   // messages each, so that a key has two a second
 	failingRatio = 1.25 // of the 99th percentiles, at the most
@@ -35,6 +37,12 @@ func failing(ctx context.Context, name string, refused int, p place, b *broker, 
 	kinds := p.transactions()
 	opt.Keys = failingKeys
 	l := latency{place: p, broker: b, opt: opt, one: kinds[0], every: failingPace, burst: failingBurst, apart: refused}
+	parked := &backlog{p, opt, outboxTable, 1}
+	l.load.prepare = func(ctx context.Context) error {
+		return parked.refuse(ctx, min(parkedKeys, opt.Rows), func(row outbox.ClaimedRow) outbox.Failure {
+			return outbox.Failure{Row: row, Err: errRefused, Policy: outbox.Park, Exhausted: true}
+		})
+	}
 	refuse, closeRefusal, err := b.refusal(ctx, refused)
 	if err != nil {
 		return Result{}, err
@@ -50,6 +58,7 @@ func failing(ctx context.Context, name string, refused int, p place, b *broker, 
 				return q, err
 			}
 			blocked, err := db.Blocked(ctx, outbox.DefaultTransport, 0)
+			blocked = slices.DeleteFunc(blocked, func(k admin.BlockedKey) bool { return k.State == admin.Parked })
 			if err == nil && (len(blocked) > 0) != refuses {
 				err = fmt.Errorf("%d keys are blocked where the broker refuses %d: %t", len(blocked), refused, refuses)
 			}

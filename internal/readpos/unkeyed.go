@@ -18,23 +18,24 @@ type Unkeyed struct {
 }
 
 const (
-	unkeyedMargin = 1000 // ids, of which most rows are dead
-	unkeyedPause  = time.Second
-	unkeyedShare  = 20 // reads from the start take at most one part in so many of the time
+	unkeyedMargin  = 1000 // ids, of which most rows are dead
+	unkeyedPause   = time.Second
+	unkeyedShare   = 20               // reads from the start take at most one part in so many of the time,
+	unkeyedLongest = 10 * time.Second // unless that were later than this
 )
 
 // After returns the id behind which to read.
 func (p *Unkeyed) After(now time.Time) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now.Sub(p.started) >= max(unkeyedPause, unkeyedShare*p.took) {
+	if now.Sub(p.started) >= min(max(unkeyedPause, unkeyedShare*p.took), unkeyedLongest) {
 		p.started = now
 		return 0
 	}
 	return max(p.after-unkeyedMargin, 0)
 }
 
-// Read notes the last row of a read. A row with a lower id than those before it may be
+// Read notes the last row of a read, or without rows the last id given out. A row with a lower id than those before it may be
 // one of several that were committed late, or after a TRUNCATE.
 func (p *Unkeyed) Read(last int64) {
 	p.mu.Lock()
@@ -51,9 +52,9 @@ func (p *Unkeyed) Empty(after int64, took time.Duration) {
 	}
 }
 
-// Again has the next read begin at the start of the table.
+// Again has reads begin at the start of the table until Read.
 func (p *Unkeyed) Again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.started = time.Time{}
+	p.after, p.started = 0, time.Time{}
 }

@@ -1,7 +1,6 @@
 package sqlcore
 
 import (
-	"cmp"
 	"fmt"
 	"io/fs"
 	"path"
@@ -68,9 +67,9 @@ func (all Migrations) Status(database, prefix string, version int) admin.SchemaS
 	return status
 }
 
-// ParseVersion reads the schema_version of a table: empty means 0, no tables.
+// ParseVersion reads the schema_version of a table.
 func ParseVersion(table, value string) (int, error) {
-	version, err := strconv.Atoi(cmp.Or(value, "0"))
+	version, err := strconv.Atoi(value)
 	if err != nil {
 		return 0, fmt.Errorf("%s: schema_version %q is not a number", table, value)
 	}

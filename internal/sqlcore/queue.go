@@ -23,24 +23,24 @@ type QueueStore interface {
 	Insert(ctx context.Context, rows []outbox.Row) error
 	// Refuses reports whether an error of Insert is the fault of a row.
 	Refuses(err error) bool
-	// Claim lends up to limit rows to a receiver, in any order. It returns none without a
+	// Claim lends up to limit rows to a borrower, in any order. It returns none without a
 	// wait if none is due. A claim that has begun to lend outlives ctx: no receiver would
 	// have its rows until the lease ends.
-	Claim(ctx context.Context, to Receiver, limit int) ([]*waybill.Delivery, error)
-	// Settle applies a change to the rows that are still lent to a receiver, and returns
+	Claim(ctx context.Context, to Borrower, limit int) ([]*waybill.Delivery, error)
+	// Settle applies a change to the rows that are still lent to a borrower, and returns
 	// these.
-	Settle(ctx context.Context, by Receiver, c QueueChange, lent []Lent) (settled map[Lent]bool, err error)
+	Settle(ctx context.Context, by Borrower, c QueueChange, lent []LentRow) (settled map[LentRow]bool, err error)
 }
 
-// A Receiver is the borrower of rows, as the table records it.
-type Receiver struct {
+// A Borrower is a receiver of a queue, as the table records it.
+type Borrower struct {
 	Queue  string
 	Holder uuid.UUID
 	Lease  time.Duration
 }
 
-// Lent is the Tag of a delivery: its row, and how often that has been lent.
-type Lent struct{ ID, Lease int64 }
+// LentRow is the Tag of a delivery: its row, and how often that has been lent.
+type LentRow struct{ ID, Lease int64 }
 
 // A QueueChange is what happens to a lent row.
 type QueueChange struct {
@@ -51,7 +51,7 @@ type QueueChange struct {
 
 // A Queue is the receiver and sender of a table's queue. It is safe for concurrent use.
 type Queue struct {
-	self  Receiver
+	self  Borrower
 	store QueueStore
 	wakes *Wakes
 }
@@ -66,7 +66,7 @@ func NewQueue(store QueueStore, wakes *Wakes, name string, lease time.Duration) 
 	if lease != 0 && lease < minLease {
 		return nil, fmt.Errorf("queue %s: Lease %v is too short to be renewed, want at least %v", name, lease, minLease)
 	}
-	return &Queue{Receiver{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store, wakes}, nil
+	return &Queue{Borrower{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store, wakes}, nil
 }
 
 // Send implements waybill.Sender.
@@ -126,7 +126,7 @@ func (q *Queue) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, er
 			return nil, fmt.Errorf("queue %s: %w", q.self.Queue, err)
 		}
 		if len(ds) > 0 {
-			slices.SortFunc(ds, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(Lent).ID, b.Tag.(Lent).ID) })
+			slices.SortFunc(ds, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(LentRow).ID, b.Tag.(LentRow).ID) })
 			return ds, nil
 		}
 		timer := time.NewTimer(pause)
@@ -204,9 +204,9 @@ func (q *Queue) change(ctx context.Context, c QueueChange, ds []*waybill.Deliver
 	if err := q.store.Ready(ctx); err != nil {
 		return nil, err
 	}
-	lent := make([]Lent, len(ds))
+	lent := make([]LentRow, len(ds))
 	for i, d := range ds {
-		tag, ok := d.Tag.(Lent)
+		tag, ok := d.Tag.(LentRow)
 		if !ok {
 			return nil, errors.New("the delivery is not of this transport")
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -58,22 +57,17 @@ func (u *Unit) Undo(mark int) {
 	u.rows = u.rows[:min(mark, len(u.rows))]
 }
 
-// savepoints counts the savepoints of this process: MariaDB and MySQL replace one of the
-// same name.
-var savepoints atomic.Int64
-
 // RollbackTimeout limits the rollback of a failed transaction, which outlives its context.
 const RollbackTimeout = 5 * time.Second
 
-// Savepoint runs fn between a savepoint and its release. An error or a panic of fn rolls
-// back its statements, and removes the rows that it added to u, which is nil in a
-// transaction of the caller's own: there they are statements.
-func Savepoint(ctx context.Context, u *Unit, exec func(ctx context.Context, statement string) error, fn func(ctx context.Context) error) error {
+// Savepoint runs fn between a savepoint of that name and its release. An error or a panic
+// of fn rolls back its statements, and removes the rows that it added to u, which is nil in
+// a transaction of the caller's own: there they are statements.
+func Savepoint(ctx context.Context, u *Unit, name string, exec func(ctx context.Context, statement string) error, fn func(ctx context.Context) error) (err error) {
 	if u == nil {
 		u = &Unit{}
 	}
 	mark := u.Mark()
-	name := fmt.Sprintf("waybill_%d", savepoints.Add(1))
 	done := false
 	defer func() {
 		if done {
@@ -82,7 +76,9 @@ func Savepoint(ctx context.Context, u *Unit, exec func(ctx context.Context, stat
 		u.Undo(mark)
 		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), RollbackTimeout)
 		defer cancel()
-		if exec(undoing, "ROLLBACK TO SAVEPOINT "+name) == nil {
+		if failed := exec(undoing, "ROLLBACK TO SAVEPOINT "+name); failed != nil {
+			err = errors.Join(err, fmt.Errorf("rollback to savepoint: %w", failed))
+		} else {
 			_ = exec(undoing, "RELEASE SAVEPOINT "+name)
 		}
 	}()

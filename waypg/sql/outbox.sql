@@ -166,7 +166,8 @@ ORDER  BY r.n, r.id;
 
 -- name: claim_unkeyed
 -- Rows without a key have no order: relays share them row by row, behind an id ($4). Rows of a blocked route
--- are held, so that they are not read again. The last column is the last id read.
+-- are held, so that they are not read again; by ctid, because the array of their ids would be compared with all
+-- rows that wait. The last column is the last id read or, with nothing to read, the last one given out.
 WITH picked AS MATERIALIZED (
     SELECT o.id, o.ctid, octet_length(o.body) + pg_column_size(o.headers) AS size,
            (SELECT 1 FROM public.waybill_outbox_blocked AS r
@@ -182,7 +183,7 @@ waiting AS (
     RETURNING 1),
 sized AS (SELECT id, sum(size) OVER (ORDER BY id) - size AS before FROM picked WHERE NOT waits)
 SELECT w.n > 0, -1::smallint, o.at, o.id, o.message_id, o.message_name, '', o.headers, o.body, o.created_at, 0, '', '',
-       (SELECT max(p.id) FROM picked AS p)
+       coalesce((SELECT max(p.id) FROM picked AS p), (SELECT s.last_value FROM public.waybill_outbox_unkeyed_id_seq AS s))
 FROM  (SELECT count(*) AS n FROM waiting) AS w
 LEFT   JOIN (sized AS s CROSS JOIN LATERAL (
              SELECT e.ctid AS at, e.id, e.message_id, e.message_name, e.headers, e.body, e.created_at FROM public.waybill_outbox_unkeyed AS e
@@ -249,10 +250,12 @@ WHERE  n.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM public.waybill_outbox_bl
                                           WHERE r.transport = $1::smallint AND r.route = n.name AND r.route <> '');
 
 -- name: unhold
+-- held + 0 is compared again with a row that another session has changed, and leads to no index.
 UPDATE public.waybill_outbox_unkeyed SET held = 0
-WHERE  ctid = ANY (ARRAY(
+WHERE  held + 0 = 1 AND ctid = ANY (ARRAY(
        SELECT u.ctid FROM public.waybill_outbox_unkeyed AS u
-       WHERE  u.transport = $1::smallint AND u.held = 1 AND u.message_name = $2::text ORDER BY u.id LIMIT 1000));
+       WHERE  u.transport = $1::smallint AND u.held = 1 AND u.message_name = $2::text ORDER BY u.id LIMIT 1000
+       FOR    UPDATE SKIP LOCKED));
 
 -- name: end_stuck
 -- Ends the sessions of relays that hold rows and have been silent for longer than any relay may: the idle

@@ -76,7 +76,7 @@ WHERE  ctid = ANY (ARRAY(
 -- Moves the rows of a parked key aside, so that claims do not read past them. Rows beyond $4 stay and wait
 -- all the same.
 UPDATE public.waybill_outbox SET bucket = bucket + 1024
-WHERE  ctid = ANY (ARRAY(
+WHERE  bucket + 0 = $2::smallint AND ctid = ANY (ARRAY(
        SELECT o.ctid FROM public.waybill_outbox AS o
        WHERE  o.transport = $1::smallint AND o.bucket = $2::smallint AND o.partition_key = $3::text ORDER BY o.id LIMIT $4));
 
@@ -156,7 +156,7 @@ ORDER  BY b.partition_key LIMIT $5;
 -- After bump_buckets: the oldest set-aside rows of some keys of a bucket.
 WITH moved AS (
     UPDATE public.waybill_outbox SET bucket = bucket - 1024
-    WHERE  ctid = ANY (ARRAY(
+    WHERE  bucket + 0 = $2::smallint + 1024 AND ctid = ANY (ARRAY(
            SELECT o.ctid FROM public.waybill_outbox AS o
            WHERE  o.transport = $1::smallint AND o.bucket = $2::smallint + 1024 AND o.partition_key = ANY ($3::text[])
            ORDER  BY o.id LIMIT $4))
