@@ -72,8 +72,8 @@ func checkpoint(ctx context.Context, db *waysqlite.DB) error {
 	return err
 }
 
-// fill inserts n messages into the table of an outbox or queue. what is the
-// value of its first column.
+// fill inserts n messages into the table of an outbox or queue, with the value
+// what in column.
 func fill(ctx context.Context, db *waysqlite.DB, table, column string, what any, n int) error {
 	body, err := json.Marshal(newOrder(0))
 	if err != nil {

@@ -1,6 +1,6 @@
 // Bench measures waybill against code written by hand that does the same to the
-// same file, in the same run, and prints the ratios. README.md says what each
-// case is.
+// same file, in the same run, and prints the ratios. README.md describes
+// each case.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 type benchmark struct {
 	name     string
 	database string
-	unit     string // of what is counted, singular
+	unit     string // of the counted items, singular
 	goal     goal
 	// open prepares the two sides, in files of dir.
 	open func(ctx context.Context, dir string) (*race, error)

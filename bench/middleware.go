@@ -28,13 +28,13 @@ func passThroughs() []benchmark {
 	}
 }
 
-// received is what a worker gives to its bus.
+// received is an envelope as a worker gives it to its bus.
 func received() *waybill.Envelope {
 	return waybill.NewEnvelope(newOrder(0), waybill.MessageID{1}, waybill.MessageName("order.placed"), waybill.DispatchedAt(time.Now()),
 		waybill.PartitionKey("ATELI"), waybill.BusName("main"), waybill.Received{Transport: "events"}, waybill.Redelivery{})
 }
 
-// dispatched is what an application gives to a bus.
+// dispatched is an envelope as an application gives it to a bus.
 func dispatched() *waybill.Envelope {
 	return waybill.NewEnvelope(newOrder(0), waybill.MessageID{1}, waybill.BusName("main"))
 }

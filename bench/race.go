@@ -23,7 +23,7 @@ type race struct {
 // A side does its work once and returns how much that was.
 type side func(ctx context.Context) (done int, err error)
 
-// goal says which ratio is wanted. The zero value says nothing.
+// goal is the wanted ratio. The zero value means none.
 type goal struct {
 	atLeast float64 // rates: waybill's through the yardstick's
 	atMost  float64 // times: waybill's through the yardstick's
@@ -39,7 +39,7 @@ func (g goal) String() string {
 	return ""
 }
 
-// measure runs a benchmark in a directory of its own.
+// measure runs a benchmark in a new temporary directory.
 func (b benchmark) measure(ctx context.Context, rounds int) (result, error) {
 	dir, err := os.MkdirTemp("", "waybill-bench-")
 	if err != nil {

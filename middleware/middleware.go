@@ -26,9 +26,9 @@ func Recover() waybill.Middleware {
 	}}
 }
 
-// Log writes one debug line a message: what was handled or dispatched, how long
-// it took and the error, which whoever decides about a retry logs louder. It
-// never logs bodies. A nil log discards.
+// Log writes one debug line for each message that is handled or dispatched, with
+// its duration and error. The worker, which decides about a retry, logs the error
+// at a higher level. Log never logs bodies. A nil log discards.
 func Log(log *slog.Logger) waybill.Middleware {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -71,8 +71,9 @@ func attrs(env *waybill.Envelope, took time.Duration, err error) []slog.Attr {
 	return as
 }
 
-// Timeout cancels the context of what is further in after d, with a cause that
-// says so. It panics when d is not positive: use no middleware for no timeout.
+// Timeout cancels the context of the inner middleware and the handler after d, with
+// a cause that says so. It panics when d is not positive: use no middleware for no
+// timeout.
 func Timeout(d time.Duration) waybill.Middleware {
 	if d <= 0 {
 		panic(fmt.Sprintf("middleware: timeout %v is not positive", d))
@@ -94,7 +95,7 @@ func Timeout(d time.Duration) waybill.Middleware {
 	}}
 }
 
-// Validator is a message that can say what is wrong with it.
+// Validator is a message that can check its own content.
 type Validator interface{ Validate() error }
 
 // Validate refuses a message whose Validate method returns an error: a dispatch

@@ -47,7 +47,7 @@ func newID(t testing.TB) waybill.MessageID {
 	return id
 }
 
-// end is the inner end of a chain of one middleware: it keeps what it gets.
+// end is the inner end of a chain of one middleware: it keeps its arguments.
 type end struct {
 	ctx context.Context
 	env *waybill.Envelope

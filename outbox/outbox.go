@@ -40,7 +40,7 @@ type Writer[TX any] interface {
 	// other transaction they are inserted at once.
 	Write(ctx context.Context, tx TX, rows ...Row) error
 	// Savepoint runs fn between a savepoint of tx and its release; an error of
-	// fn undoes what was done and written since, and is returned.
+	// fn undoes all statements and writes since, and is returned.
 	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context) error) error
 }
 

@@ -16,7 +16,7 @@ type acks struct {
 
 // add takes tags, none of which was acknowledged before, and returns what to
 // send: one for all up to upto, unless that is 0, and then one for each of single.
-// Never is a tag covered that was not added: it is in somebody's hands.
+// A tag that was not added is never covered: its delivery is in flight.
 func (a *acks) add(tags []uint64) (upto uint64, single []uint64) {
 	if a.ahead == nil {
 		a.ahead = map[uint64]bool{}

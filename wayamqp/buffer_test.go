@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// The law of acknowledging: after every call the broker holds exactly what was
-// not added, and it is never told of a tag it does not hold.
+// The law of acknowledging: after every call the broker holds exactly the tags that
+// were not added, and it is never told of a tag it does not hold.
 func TestAcksCoverExactlyWhatWasAdded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 60).Draw(t, "n")
@@ -116,7 +116,7 @@ func TestShelfKeepsTheOrderOfKeys(t *testing.T) {
 					t.Skip("nothing in hand")
 				}
 				// As a worker does: the oldest of a key is settled first, and after a
-				// failure what is behind it goes back.
+				// failure the deliveries behind it go back.
 				i := rapid.IntRange(0, len(inHand)-1).Draw(t, "which")
 				key := inHand[i].Record.Key
 				if key != "" {

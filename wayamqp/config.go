@@ -14,8 +14,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Config says where the broker is and what the transport's names are. Apart
-// from URL and an exchange or a queue, zero values are fit for production.
+// Config has the broker's address and the transport's names. Apart from URL and an
+// exchange or a queue, zero values are fit for production.
 type Config struct {
 	// URL is amqp://user:password@host:port/vhost, or amqps, without options.
 	// It is never logged nor part of an error.

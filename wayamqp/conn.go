@@ -77,7 +77,7 @@ func (w *conn) cut(cause error) {
 	w.drop()
 }
 
-// drop closes the socket, with what was written and not yet sent.
+// drop closes the socket, and discards written bytes that were not sent.
 func (w *conn) drop() {
 	if tcp, ok := w.raw.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // or the kernel would go on sending

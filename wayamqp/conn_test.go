@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// What the kernel still has to send when a connection is cut would be published
-// after the deadline.
+// Bytes that the kernel still has to send when a connection is cut would be
+// published after the deadline.
 func TestCutSendsNothingMore(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -40,8 +40,8 @@ func TestCutSendsNothingMore(t *testing.T) {
 	}
 }
 
-// The watch over a call has looked before the record was counted: nobody would
-// cut the connection for it.
+// The context ended before the record was pending: no expire would see the record
+// and cut the connection for it.
 func TestNothingIsSentAfterTheContextHasEnded(t *testing.T) {
 	b := newBroker(t)
 	b.topic("events", "orders")

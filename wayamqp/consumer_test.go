@@ -189,7 +189,7 @@ func TestReleaseComesAgainAtOnceInOrder(t *testing.T) {
 	want(t, receive(t, c, 3), "1 2 3")
 }
 
-// B3: what is not acknowledged comes again, whatever was acknowledged around it.
+// B3: unacknowledged messages come again, whatever was acknowledged around them.
 func TestAcknowledgementCoversOnlyWhatWasHandled(t *testing.T) {
 	b := newBroker(t)
 	b.queue("orders", nil)
@@ -361,7 +361,7 @@ func TestFailingKeyDoesNotFillThePrefetch(t *testing.T) {
 			}
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if c.session.held != 1 { // 60 is still in hand
+			if c.session.held != 1 { // 60 is still in flight
 				t.Errorf("in the end the session holds %d, want 1", c.session.held)
 			}
 		})

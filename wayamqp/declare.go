@@ -103,8 +103,8 @@ func noDeliveryLimit(cfg Config) string {
 		"rabbitmqctl set_policy %sunlimited-%s '^%s$' '{\"delivery-limit\":-1}' --apply-to queues", cfg.Queue, host, cfg.Queue, regexp.QuoteMeta(cfg.Queue))
 }
 
-// arguments are those of the queue. A quorum queue of RabbitMQ 4 drops what it
-// delivered 20 times unless its limit is off.
+// arguments are those of the queue. A quorum queue of RabbitMQ 4 drops a message
+// that was given back more than 20 times, unless its limit is off.
 func arguments(cfg Config, server amqp.Table) amqp.Table {
 	args := amqp.Table{"x-queue-type": cfg.QueueType}
 	if cfg.SingleActiveConsumer {

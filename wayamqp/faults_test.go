@@ -134,7 +134,7 @@ func TestBlockedSocketEndsAtTheDeadline(t *testing.T) {
 			if _, err := l.conn.raw.Write([]byte{0}); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("the socket is not closed: writing to it gives %v", err)
 			}
-			proxy.Reset() // what the proxy itself has read already is not delivered
+			proxy.Reset() // bytes that the proxy has read already are not delivered
 			proxy.BlackHole(false)
 			goodOnes(t, publishAll(within(t, 10*time.Second), t, p, records("order.placed", 1)), -1)
 			if n := b.ready("orders"); n != 1 {
@@ -447,7 +447,7 @@ func api(t *testing.T, base, path, body string) {
 }
 
 // The law: whatever happens to the connection, every item gets one result, and
-// what is judged delivered is in the queue.
+// every message that is judged delivered is in the queue.
 func TestEveryItemGetsOneResultUnderFaults(t *testing.T) {
 	b := newBroker(t)
 	b.topic("events", "orders")

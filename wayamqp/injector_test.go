@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// An injector stands between a client and the broker and says to the client, in
-// the broker's name, what a test could not make the broker say.
+// An injector stands between a client and the broker and sends to the client, in
+// the broker's name, methods that a test could not make the broker send.
 type injector struct {
 	tb     testing.TB
 	target string
@@ -114,7 +114,7 @@ func (in *injector) say(method uint16, args ...any) {
 	}
 }
 
-// What the broker may say.
+// Methods that the broker may send.
 func (in *injector) blocked(reason string) { in.say(60, reason) }
 func (in *injector) unblocked()            { in.say(61) }
 func (in *injector) close(code int, text string) {

@@ -148,8 +148,8 @@ func TestMissingExchangeSpoilsOnlyItsOwn(t *testing.T) {
 	}
 }
 
-// What would make the client library or the broker close the connection is
-// refused before it is sent.
+// A message that would make the client library or the broker close the connection
+// is refused before it is sent.
 func TestOversizedIsRefusedUnsent(t *testing.T) {
 	b := newBroker(t)
 	b.topic("events", "orders")

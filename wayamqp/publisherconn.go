@@ -62,8 +62,8 @@ func newPublisherConn(w *conn, cfg *Config, running *sync.WaitGroup) *publisherC
 }
 
 // resolve answers the confirmed publishes after each read from the socket, and each
-// interval the silent ones. No publish has a goroutine of its own, and none waits
-// for another's confirmation.
+// interval the silent ones. A publish needs no goroutine, and none waits for
+// another's confirmation.
 func (c *publisherConn) resolve(interval time.Duration) {
 	often, look := time.NewTicker(resolveAnyhow), time.NewTicker(interval)
 	defer often.Stop()

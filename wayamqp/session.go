@@ -34,7 +34,7 @@ type session struct {
 	settling sync.Mutex // held while acknowledgements are written, in the order of acks
 	acks     acks
 
-	err      error // how it ended; guarded by the Consumer's mu, like what follows
+	err      error // how it ended; guarded by the Consumer's mu, like the fields below
 	held     int   // delivered and not acknowledged
 	relieved int   // how many waited for retries when more was asked for
 }

@@ -9,7 +9,7 @@ import (
 const maxHeld = 32 << 10
 
 // A socket lets the messages of one call go out in few writes, and tells when
-// the library has handled what came in. It is the library's net.Conn.
+// the library has handled all received bytes. It is the library's net.Conn.
 type socket struct {
 	net.Conn
 	// handled receives when all that was read so far has been handled: the
@@ -61,7 +61,7 @@ func (s *socket) hold() {
 	s.holds++
 }
 
-// release ends one hold; the last one writes what was gathered.
+// release ends one hold; the last one writes the gathered bytes.
 func (s *socket) release() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *socket) release() error {
 	return s.err
 }
 
-// flush writes what was gathered. mu is held.
+// flush writes the gathered bytes. mu is held.
 func (s *socket) flush() {
 	if len(s.held) > 0 {
 		_, s.err = s.Conn.Write(s.held)

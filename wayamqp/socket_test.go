@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A written is a connection that keeps what is written to it, call by call.
+// A written is a connection that keeps the bytes of each Write.
 type written struct {
 	net.Conn
 	mu     sync.Mutex

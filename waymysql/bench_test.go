@@ -12,9 +12,9 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// BenchmarkEmptyPoll measures a relay's look at an outbox that has nothing for
+// BenchmarkEmptyPoll measures a relay's poll of an outbox that has nothing for
 // it: without rows, and with 200,000 that are deleted and not purged, because
-// somebody holds a snapshot from before.
+// an open transaction holds a snapshot from before.
 func BenchmarkEmptyPoll(b *testing.B) {
 	for _, dead := range []int{0, 200_000} {
 		b.Run(fmt.Sprintf("dead=%d", dead), func(b *testing.B) {

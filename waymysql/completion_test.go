@@ -54,8 +54,8 @@ func TestCompletionTypeOfTheServerChangesNothing(t *testing.T) {
 						want = append(want, order{"k", len(want)})
 					}
 				}
-				// A transaction and a statement of the application's own, in a session of
-				// waybill's pool and in one of its own.
+				// A transaction of the application, in a session of waybill's pool and in
+				// one of the application's.
 				for j, p := range []*sql.DB{db.Pool(), own} {
 					tx := begin(t, p)
 					if _, err := out.Dispatch(t.Context(), tx, order{"k", len(want)}); err != nil {
@@ -76,7 +76,7 @@ func TestCompletionTypeOfTheServerChangesNothing(t *testing.T) {
 			if n := count(t, db, "SELECT COUNT(*) FROM app"); n != 30 {
 				t.Errorf("%d rows of the application's, want 30", n)
 			}
-			// What is one statement is committed with it, whoever had the session before.
+			// A single statement is committed at once, whatever ran in its session before.
 			q, err := db.Queue("q", waymysql.QueueConfig{})
 			if err != nil {
 				t.Fatal(err)

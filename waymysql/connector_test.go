@@ -34,7 +34,7 @@ type greeted struct {
 	net.Conn
 	from *bytes.Reader
 	once sync.Once
-	told func(flags uint32) // what the client answers
+	told func(flags uint32) // gets the client's capability flags
 }
 
 func (c *greeted) Read(b []byte) (int, error) { return c.from.Read(b) }
@@ -48,7 +48,7 @@ func (c *greeted) Write(b []byte) (int, error) {
 // own connection alone: others are made at the same time, and later ones may
 // reach a server that has it.
 func TestServerWithoutTLSMakesNoOtherConnectionPlain(t *testing.T) {
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	capabilities, dials, encrypted, plain := uint32(0), 0, 0, 0
 	const together = 2
 	var dialling sync.WaitGroup

@@ -13,8 +13,7 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// alone opens a database on a server of t's own, whose counters nobody else
-// moves.
+// alone opens a database on a new server, whose counters no other test moves.
 func alone(t testing.TB) (db *waymysql.DB, dsn string) {
 	t.Helper()
 	dsn = driverDSN(t, testserver.StartMariaDB(t, nil).URL())
@@ -160,8 +159,8 @@ func TestClaimsStayFlatWhilePurgeIsHeldUp(t *testing.T) {
 	}
 }
 
-// What the database reads for others does not depend on how much is behind a
-// blocked key, once a claim has read past it.
+// Once a claim has read past a blocked key, the number of rows that the database
+// reads for other keys does not depend on the number of rows behind it.
 func TestRowsBehindABlockedKeyAreReadOnce(t *testing.T) {
 	t.Parallel()
 	db, _ := alone(t)
@@ -219,8 +218,8 @@ func rowsRead(t testing.TB, db *waymysql.DB, do func()) int {
 	return counted(t, db, do, "Handler_read_first", "Handler_read_key", "Handler_read_last", "Handler_read_next", "Handler_read_prev")
 }
 
-// A transaction that got its id early and commits late, below what a relay has
-// seen go by: of a bucket that was empty, and without a key.
+// A transaction that got its id early commits after relays have read higher ids:
+// in a bucket that was empty, and without a key.
 func TestLateCommitOfALowIdIsNotOverlooked(t *testing.T) {
 	t.Parallel()
 	db, dsn := newDB(t, waymysql.Config{})

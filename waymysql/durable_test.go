@@ -11,8 +11,8 @@ import (
 )
 
 // InnoDB shows a commit before its log has it. A relay that published the row
-// then would have sent what a killed server forgets, and would miss the next row
-// of the same id.
+// then would have sent a message that a killed server forgets, and would miss the
+// next row with the same id.
 func TestRowsThatAKilledServerForgetsAreNotClaimed(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]map[string]string{
@@ -33,7 +33,7 @@ func forgottenRowIsNotClaimed(t *testing.T, server *testserver.HoldingServer) {
 	if _, err := db.SchemaUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	put(t, db, order{"k", 1}) // what is first opened while the log is held waits for it
+	put(t, db, order{"k", 1}) // tables first opened while the log is held would wait for it
 	claimed(t, db)
 
 	server.Hold()

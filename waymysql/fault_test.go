@@ -181,7 +181,7 @@ func TestGoroutinesMayDispatchInOneUnit(t *testing.T) {
 	}
 }
 
-// A row that somebody wrote by hand, and that nobody can read, blocks its key.
+// A row that was edited by hand and cannot be decoded blocks its key.
 func TestUnreadableRowsBlockTheirKeysOnly(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})
@@ -198,7 +198,7 @@ func TestUnreadableRowsBlockTheirKeysOnly(t *testing.T) {
 			t.Errorf("%s: the row was taken", what)
 		}
 	}
-	// What the table takes, and a broker would not.
+	// Rows that the table accepts and a broker would not.
 	exec(t, db, "INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, body) SELECT id, ?, ?, '' FROM waybill_transport", make([]byte, 16), []byte("a name\x00\xff"))
 	exec(t, db, insert, outbox.Bucket("list", 64), make([]byte, 16), []byte("x"), []byte("list"), "[]")
 	exec(t, db, insert, outbox.Bucket("z\xff", 64), make([]byte, 16), []byte("x"), []byte("z\xff"), "{}")
@@ -225,7 +225,8 @@ func TestUnreadableRowsBlockTheirKeysOnly(t *testing.T) {
 	}
 }
 
-// What a program without locks writes below a mark is found within a round.
+// A row that a program without locks commits below a low-water mark is found
+// within a round.
 func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
 	t.Parallel()
 	db, dsn := newDB(t, waymysql.Config{})
@@ -350,8 +351,8 @@ func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
 	}
 }
 
-// held opens a database once more, with one of whose connections the hold does
-// what it is there for.
+// held opens the database once more, through a network that holds one of its
+// connections.
 func held(t *testing.T, dsn string, network *faultproxy.Hold) *waymysql.DB {
 	t.Helper()
 	cfg, err := mysql.ParseDSN(dsn)
@@ -369,7 +370,7 @@ func held(t *testing.T, dsn string, network *faultproxy.Hold) *waymysql.DB {
 
 // The schedule of the stale snapshot, step by step: a relay's claim begins,
 // another one that holds a bucket settles, and then the first one gets the bucket.
-// It must not be given what the other one has published.
+// It must not get the rows that the other one has published.
 func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
 	t.Parallel()
 	first, dsn := newDB(t, waymysql.Config{})
@@ -454,8 +455,8 @@ func TestRowsThatATornSnapshotHidesComeInOrder(t *testing.T) {
 	settle(t, c, c.Rows())
 }
 
-// A mark moves after the commit: while a relay does not know yet that its session
-// was ended, others of its process find all that it had in hand.
+// A low-water mark moves after the commit: while a relay does not know yet that
+// its session was ended, the next claim of its process finds all its claimed rows.
 func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	t.Parallel()
 	other, dsn := newDB(t, waymysql.Config{})

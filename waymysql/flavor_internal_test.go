@@ -54,7 +54,7 @@ func TestVersionsAreKnown(t *testing.T) {
 	}
 }
 
-// Those that the tests' server cannot have.
+// Settings that the tests' server cannot have.
 func TestSettingsOfOtherServersAreKnown(t *testing.T) {
 	for _, c := range []struct{ name, value, refusal string }{
 		{"super_read_only", "ON", "primary"}, {"innodb_read_only", "ON", "primary"}, {"wsrep_on", "OFF", ""}, {"super_read_only", "OFF", ""},

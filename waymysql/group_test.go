@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// Of a group in which one handler runs DDL, it is in doubt, and so is what had
-// dispatched before it; all others have their effect once.
+// DDL in one handler of a group leaves its message in doubt, with the messages
+// that had dispatched before it. Every message has its effect once.
 func TestDDLInAGroupLeavesInDoubtOnlyWhatIs(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})

@@ -193,11 +193,11 @@ func makeTable(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// asking is held while somebody asks for what waits.
+// asking is held during a query for waiting sessions.
 var asking sync.Mutex
 
 // waiting is how many sessions of the database wait for a row lock. The server
-// answers from a cache until nobody has asked for 0.1 s.
+// answers from a cache until 0.1 s have passed without a query.
 func waiting(t testing.TB, db *waymysql.DB) int {
 	t.Helper()
 	asking.Lock()
@@ -216,8 +216,7 @@ func await(t testing.TB, what string, within time.Duration, ok func() bool) {
 	}
 }
 
-// recorder is a publisher that remembers what it was given and refuses what it
-// is told to.
+// recorder is a publisher that records every message that refuse does not reject.
 type recorder struct {
 	refuse func(rec *waybill.Record) error
 
@@ -266,7 +265,7 @@ func drain(t testing.TB, db *waymysql.DB, to outbox.Publisher, cfg outbox.RelayC
 	}
 }
 
-// drained returns what a relay publishes of all that is due.
+// drained relays all due messages and returns them.
 func drained(t testing.TB, db *waymysql.DB) []order {
 	t.Helper()
 	sink := &recorder{}
@@ -319,8 +318,8 @@ func settle(t testing.TB, c outbox.Claim, published []outbox.ClaimedRow, failed 
 	}
 }
 
-// look claims all there is, says what it was, and lets go again: "a1 b1". It
-// sorts by key, because only within one the order is given.
+// look claims all rows, names them, as in "a1 b1", and releases them. It sorts by
+// key, because rows have an order only within a key.
 func look(t testing.TB, db *waymysql.DB) string {
 	t.Helper()
 	all := map[string]string{}
@@ -346,7 +345,7 @@ func look(t testing.TB, db *waymysql.DB) string {
 	return strings.TrimSpace(names)
 }
 
-// perKey counts what came, and fails unless each key came in order.
+// perKey counts the messages of each key, and fails unless they came in order.
 func perKey(t testing.TB, got []order) map[string]int {
 	t.Helper()
 	n := map[string]int{}

@@ -25,8 +25,7 @@ import (
 type billing struct {
 	t  *testing.T
 	db *waymysql.DB
-	// ill is what the handler does before and after its write, while it is not
-	// nil.
+	// before and after run around the handler's write, unless they are nil.
 	before, after func(ctx context.Context, tx *sql.Tx) error
 	attempts      atomic.Int64
 	bus           *waybill.Bus
@@ -59,7 +58,7 @@ func (b *billing) receive(rec *waybill.Record) error {
 	return b.bus.HandleRecord(b.t.Context(), rec, "events", 0)
 }
 
-// remembered counts what is certain of a message.
+// remembered counts a message's completed rows in the inbox.
 func (b *billing) remembered(id waybill.MessageID) int {
 	b.t.Helper()
 	return count(b.t, b.db, "SELECT COUNT(*) FROM waybill_inbox WHERE message_id = ? AND processed_at IS NOT NULL", id[:])
@@ -152,8 +151,8 @@ func TestWorkerWhoseHandlerSwallowsDeadlocksHasOneEffectEach(t *testing.T) {
 	}
 }
 
-// Whoever waits for the attempt that is rolled back handles the message. It is
-// not in doubt for that.
+// A duplicate that waits for an attempt handles the message when the attempt is
+// rolled back. That does not leave the message in doubt.
 func TestDuplicateBesideALostTransactionStaysCertain(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})
@@ -187,9 +186,9 @@ func TestDuplicateBesideALostTransactionStaysCertain(t *testing.T) {
 
 var errIll = errors.New("something else went wrong")
 
-// Nobody can tell how much has happened when a handler's own statement commits.
-// Then it is neither acknowledged nor done again, whatever the handler says in
-// the end, until somebody has looked.
+// A handler's statement that commits leaves the message in doubt: whatever the
+// handler returns, the message is neither acknowledged nor handled again until an
+// operator has decided.
 func TestHandlerWhoseStatementCommitsIsNeverAcknowledged(t *testing.T) {
 	t.Parallel()
 	ddl := map[string]string{"CREATE": "CREATE TABLE made (n INT)", "TRUNCATE": "TRUNCATE TABLE other", "ALTER": "ALTER TABLE other COMMENT = 'x'", "BEGIN": "START TRANSACTION"}
@@ -250,7 +249,7 @@ func TestHandlerWhoseStatementCommitsIsNeverAcknowledged(t *testing.T) {
 	}
 }
 
-// A worker leaves such a message where it is, and goes on with the others.
+// A worker leaves a message in doubt in the queue, and continues with other keys.
 func TestWorkerKeepsAMessageInDoubt(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})
@@ -353,7 +352,7 @@ func TestTransactionOfAnotherDatabaseIsRefused(t *testing.T) {
 		if err == nil {
 			t.Error("a unit of work of another database was accepted")
 		}
-		// Names are qualified: what is written by another pool lands where it belongs.
+		// Names are qualified: rows written through another pool land in the right database.
 		tx := begin(t, pool(t, other))
 		if _, err := out.Dispatch(t.Context(), tx, order{"k", 1}); err != nil {
 			t.Errorf("a transaction of the same server = %v", err)

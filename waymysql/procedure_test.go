@@ -150,7 +150,7 @@ func TestProceduresMakeIDsThatDiffer(t *testing.T) {
 // something else.
 var strange = []string{"a", "A", "a ", " ", "  ", "ä", "a\u0308", "é", "ÿ", "'", `\`, `\x41`, strings.Repeat("ä", 127), "a\nb", "\n", "\x01", "\t", "null", "0", "%", "_"}
 
-// Only those that the character set has are sent through a latin1 session.
+// inLatin1 encodes a key for a latin1 session, if its characters are in latin1.
 func inLatin1(key string) ([]byte, bool) {
 	var b []byte
 	for _, r := range key {
@@ -272,9 +272,9 @@ func TestProceduresTakeTurnsWithGo(t *testing.T) {
 	}
 }
 
-// In autocommit mode the gate is held from before the id is given to the commit:
-// whoever numbers his messages under a lock of his own, and calls without a
-// transaction, keeps his order beside those who commit late.
+// In autocommit mode the gate is locked from before the id is assigned until the
+// commit: a program that numbers its messages under its own lock, and calls
+// without a transaction, keeps their order beside transactions that commit late.
 func TestProceduresKeepTheirOrderWithoutATransaction(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})
@@ -421,7 +421,7 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 		all(`"name": "x", "key": "k", "headers": {"n": 1}, "body": ""`):                                   "must be strings",
 		all(`"name": "y z", "key": "k", "headers": {}, "body": ""`):                                       "is not a message name",
 	} {
-		tx := begin(t, db.Pool()) // autocommit would keep what came before the one that is refused
+		tx := begin(t, db.Pool()) // autocommit would keep the messages before the refused one
 		var server *mysql.MySQLError
 		if _, err := tx.ExecContext(t.Context(), statement); !errors.As(err, &server) || string(server.SQLState[:]) != "45000" || !strings.Contains(server.Message, want) {
 			t.Errorf("%.100s = %v, want %q", statement, err, want)
@@ -436,7 +436,7 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 	if n := count(t, db, "SELECT COUNT(*) FROM waybill_outbox WHERE id > 0"); n != 0 {
 		t.Errorf("%d messages were dispatched", n)
 	}
-	// What is allowed, at its limits.
+	// Valid calls, at the limits.
 	exec(t, db, "CALL waybill_dispatch_to('b', CONCAT('Order_Placed-2.', REPEAT('x', 175)), REPEAT('x', 255), JSON_OBJECT('h', REPEAT('x', 65000)), '')")
 	exec(t, db, "CALL waybill_dispatch_all('b', '[]')")
 	c, err := db.Claim(t.Context(), "b", outbox.Keyed, manyRows)
@@ -446,7 +446,7 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 	settle(t, c, c.Rows())
 }
 
-// Bodies are bytes, also those that are no text in any character set.
+// Bodies are bytes, also if they are no text in any character set.
 func TestProceduresLeaveBodiesAsTheyAre(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})
@@ -477,7 +477,7 @@ func TestProceduresLeaveBodiesAsTheyAre(t *testing.T) {
 	}
 }
 
-// What is printed of docs/schema.md works.
+// The calls printed in docs/schema.md work.
 func TestDocumentedCallsAreRelayed(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../docs/schema.md")

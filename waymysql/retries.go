@@ -89,7 +89,7 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 	return c.removeGone(ctx, entries)
 }
 
-// lockEntries locks up to n due entries, but for those that other relays try.
+// lockEntries locks up to n due entries, and skips entries that other relays try.
 func (c *claim) lockEntries(ctx context.Context, n int) (locked []*entry, err error) {
 	var due []clause
 	err = c.query(ctx, c.fill("due_retries", c.on.Transport, c.db.farthest(), c.on.Transport, dueRetries), func(rows *sql.Rows) error {

@@ -141,8 +141,8 @@ func TestSchemaUpMayRunSeveralTimesAtOnce(t *testing.T) {
 }
 
 // MySQL has no transactions of DDL. Wherever a schema up is cut, before a
-// statement arrives or before its answer does, the next one goes on. A third of
-// the places are tried, others each time.
+// statement arrives or before its answer does, the next one continues. Each run
+// of the test tries every third place, from a random first one.
 func TestSchemaUpGoesOnWhereItWasCut(t *testing.T) {
 	t.Parallel()
 	dsn := driverDSN(t, testserver.MariaDB(t))
@@ -250,7 +250,7 @@ func TestSetsOfTablesDoNotDisturbEachOther(t *testing.T) {
 		exec(t, db, fmt.Sprintf(`CALL %s('order.placed', 'k', '{}', '{"key":"k","seq":%d}')`, name, 2*i+1))
 	}
 	for i, cfg := range sets {
-		// Also for who is connected to another database, or to none.
+		// With Schema also over a connection without a database.
 		c, err := mysql.ParseDSN(dsn)
 		if err != nil {
 			t.Fatal(err)
@@ -380,8 +380,7 @@ func TestSchemaThatDoesNotFitIsRefusedByName(t *testing.T) {
 	}
 }
 
-// Nobody waits for a schema up on tables that are up to date, and it waits for
-// nobody.
+// A schema up on tables that are up to date blocks no relay, and waits for none.
 func TestSchemaUpUnderLoadTakesNoLongLock(t *testing.T) {
 	t.Parallel()
 	db, _ := newDB(t, waymysql.Config{})

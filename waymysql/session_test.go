@@ -18,8 +18,8 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// Whatever the session of whoever creates the tables, dispatches, relays or
-// handles is set to, the same comes out.
+// The result does not depend on the settings of the session that creates the
+// tables, dispatches, relays or handles.
 func TestSettingsOfTheSessionChangeNothing(t *testing.T) {
 	t.Parallel()
 	isolation := variable(t, driverDSN(t, testserver.MariaDB(t)), "tx_isolation")
@@ -144,7 +144,7 @@ func TestSettingsOfTheSessionChangeNothing(t *testing.T) {
 			if n, err := db.InboxOlder(t.Context(), time.Minute); err != nil || n != 0 {
 				t.Errorf("%d entries are older than a minute, %v", n, err)
 			}
-			// What is too long must not be cut until it looks like another.
+			// A name that is too long must not be cut to that of another handler.
 			long := inbox.Entry{Handler: strings.Repeat("h", 191), DedupKey: "k:1", MessageID: rec.ID}
 			if err := db.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 				_, err := db.Remember(ctx, tx, long)

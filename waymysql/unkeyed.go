@@ -19,8 +19,8 @@ const unkeyed = -1
 type unkeyedState struct {
 	mu       sync.Mutex
 	raised   time.Time // time of the last raise of the read position
-	released int64     // one above the version of routes for which held rows were looked for
-	looking  int64     // the same while that look goes on
+	released int64     // one above the version of routes whose search for held rows is done
+	looking  int64     // the same for the search in progress
 	from     int64     // the id behind which it continues
 }
 

@@ -42,7 +42,7 @@ func inboxSQL(p *place) sqlfile.Set { return p.inbox }
 // limit is NULL, which means none, for zero.
 func limit(n int) *int { return nullIf(n == 0, n) }
 
-// Outbox implements admin.Database: first what is pending, then what is delayed.
+// Outbox implements admin.Database: pending messages, then delayed ones.
 func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMessage, error) {
 	scan := func(rows pgx.Rows, m *admin.OutboxMessage) error {
 		var id [16]byte

@@ -95,7 +95,7 @@ func pgxPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[pgx.Tx]
 			Losses: map[string]func(ctx context.Context, tx pgx.Tx) error{"a failed statement": run("SELECT 1/0")},
 			LostAnswer: func(t *testing.T) (waytest.Store[pgx.Tx], func()) {
 				lossy, network := s.behindCutter(t)
-				return lossy, func() { network.set(true, "") } // what follows is one round trip
+				return lossy, func() { network.set(true, "") } // the commit, with its rows, is one round trip
 			},
 		}
 	}

@@ -97,7 +97,7 @@ type DB struct {
 	promoter  promoter
 	longest   atomic.Int64 // the longest delay of a retry so far
 	schema    string
-	self      string    // marks what this DB announces
+	self      string    // payload of this DB's announcements
 	notifier  *notifier // nil unless commits are announced
 	listener  *listener // nil unless relays listen
 
@@ -122,7 +122,7 @@ type place struct {
 }
 
 // Open connects to the database that connString names (see pgxpool.ParseConfig)
-// with a pool of its own. Behind a pooler in transaction mode it uses no named
+// with a new pool. Behind a pooler in transaction mode it uses no named
 // statements. It does not create tables: see SchemaUp.
 func Open(ctx context.Context, connString string, cfg Config) (*DB, error) {
 	poolConfig, err := pgxpool.ParseConfig(connString)
@@ -239,8 +239,8 @@ func (db *DB) SQL() *SQLDB {
 	return db.sqlDB
 }
 
-// Close announces what is still to be announced, for three seconds at most, and
-// closes what Open opened. Relays and workers must have ended.
+// Close sends pending announcements, for three seconds at most, and closes the
+// pool that Open made. Relays and workers must have ended.
 func (db *DB) Close() error {
 	db.notifier.close()
 	db.mu.Lock()

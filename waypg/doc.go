@@ -15,7 +15,7 @@
 //     ids inside a bucket are in commit order.
 //   - A relay locks rows of a small table of buckets, and reads those buckets
 //     in a later statement. The locks end with its transaction, which it keeps
-//     open while it publishes and in which it deletes what was confirmed.
-//   - Because ids are in commit order, a relay remembers per bucket below which
-//     id there is nothing left, and dead rows cost it nothing.
+//     open while it publishes and in which it deletes the confirmed rows.
+//   - Because ids are in commit order, a relay keeps a low-water mark for each
+//     bucket, an id below which no row is left, and dead rows cost it nothing.
 package waypg

@@ -48,8 +48,8 @@ func unavailable(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || pgconn.Timeout(err)
 }
 
-// refusesRecord reports whether an insert failed for what was inserted. Anything
-// else is the database's fault, and would fail for every other record as well.
+// refusesRecord reports whether an insert failed because of its values. Any other
+// failure is the database's, and would hit every other record as well.
 func refusesRecord(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && (strings.HasPrefix(server.Code, "22") || strings.HasPrefix(server.Code, "23") || strings.HasPrefix(server.Code, "54"))

@@ -119,8 +119,8 @@ func TestHealthySessionIsNotEnded(t *testing.T) {
 	}
 }
 
-// P1: what the relay may see must not be lost by a crash, whatever the server's
-// default; and what is set higher is not lowered.
+// P1: a crash must not lose rows that a relay may see, whatever the server's
+// default; and a setting that is higher is not lowered.
 func TestCommitOfAMessageIsDurable(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		db := open(t, at, waypg.Config{})
@@ -262,7 +262,7 @@ func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
 	t.Parallel()
 	dsn := testserver.Postgres(t)
 	db := openAt(t, dsn, waypg.Config{})
-	// Nobody listens.
+	// No server listens.
 	if _, err := waypg.Open(t.Context(), "postgres://waybill@127.0.0.1:1/x?connect_timeout=1", waypg.Config{}); !errors.Is(err, waybill.ErrUnavailable) {
 		t.Errorf("Open where nobody listens = %v, want ErrUnavailable", err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/waybill-go/waybill/waypg"
 )
 
-// What only COMMIT finds out is the failure of one message, and of a deadlock
-// that is due to the group nobody's.
+// A violation that only COMMIT finds is the failure of the one message that caused
+// it.
 func TestGroupFindsWhoseFailureItsCommitIs(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		db := open(t, at, waypg.Config{})

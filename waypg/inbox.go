@@ -76,8 +76,8 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	case failed == nil:
 		return true, nil, nil
 	case errors.As(failed, &server) && strings.HasPrefix(server.Code, "40"):
-		// A deadlock or a serialization failure, which may be due to what the
-		// other parts have locked and read.
+		// A deadlock or a serialization failure, which may be due to rows that
+		// the other parts have locked or read.
 		return true, nil, fmt.Errorf("%w: %w", waybill.ErrTransactionLost, failed)
 	}
 	u.Undo(mark)

@@ -18,19 +18,19 @@ import (
 // the server is still there, and how long it waits for the answer.
 const listenHeartbeat = 5 * time.Second
 
-// A listener hears of commits of other processes, on a connection of its own
-// that is always being read, and hands them on as hints. It runs while somebody
-// relays. While it is deaf it says why, and polling goes on as without it.
+// A listener hears of commits of other processes, on one connection outside the
+// pool that is always being read, and passes them on as hints. It runs while a
+// relay runs. While it is deaf it says why, and relays poll as without it.
 type listener struct {
 	db        *DB
 	to        *pgx.ConnConfig // nil means where the pool leads
 	heartbeat time.Duration
 
-	turn    sync.Mutex // guards who holds it, and end
+	turn    sync.Mutex // guards holders and end
 	holders int
 	end     func()
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	transports []string
 	interrupt  context.CancelFunc // ends the wait of run; nil before the first
 	deaf       string
@@ -137,7 +137,7 @@ func (l *listener) hear(ctx context.Context, p *place) error {
 		switch {
 		case heard != nil:
 			alive = time.Now()
-			// What this DB has committed it has hinted at before it announced it.
+			// This DB has hinted at its own commits before it announced them.
 			if transport, ok := transports[heard.Channel]; ok && heard.Payload != l.db.self {
 				l.db.wakes.Hint(transport)
 			}
@@ -165,7 +165,7 @@ func (l *listener) waits(transports int, interrupt context.CancelFunc) bool {
 
 var errPooled = errors.New("the connection to listen on goes through a pooler: name the server itself (option listen, Config.Listen)")
 
-// connect makes sure that what is announced can be heard.
+// connect returns a connection that hears the outbox's announcements, or an error.
 func (l *listener) connect(ctx context.Context, p *place) (_ *pgx.Conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.heartbeat)
 	defer cancel()
@@ -213,8 +213,8 @@ func (l *listener) sameServer(ctx context.Context, conn *pgx.Conn, p *place) err
 	return nil
 }
 
-// direct refuses a pooler's connection: what listens there is the pooler's, and
-// nobody reads what it hears.
+// direct refuses a connection through a pooler: LISTEN would run on a connection
+// of the pooler, whose notifications no client reads.
 func direct(ctx context.Context, conn *pgx.Conn) error {
 	pooled, err := behindPooler(ctx, conn)
 	if err != nil {
@@ -236,8 +236,8 @@ func (l *listener) beat(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// subscribe listens for the transports that are new, and has them looked at:
-// what was committed before is not heard.
+// subscribe listens for new transports, and has relays read their rows: earlier
+// commits are not heard.
 func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *place, transports map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, l.heartbeat)
 	defer cancel()

@@ -122,7 +122,7 @@ func TestOnlyRelaysOfTheTransportAreWoken(t *testing.T) {
 	}
 }
 
-// A process that relays what it dispatches looks once, not twice.
+// A process that relays its own messages gets one hint for a commit, not two.
 func TestOwnAnnouncementsAreNotHeard(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{Notify: true})

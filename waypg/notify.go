@@ -37,16 +37,16 @@ func channelOf(p *place, prefix, transport string) string {
 	return "waybill_" + hex.EncodeToString(sum[:])
 }
 
-// NotifyStats counts what a DB with Config.Notify has announced.
+// NotifyStats counts the announcements of a DB with Config.Notify.
 type NotifyStats struct {
 	Sent   int64 // announcements, each of one transport
 	Failed int64 // attempts that failed; relays found those messages by polling
 }
 
 // A notifier announces to other processes that this one has committed rows, on
-// a connection of its own: the first commit after an idle time at once, what
-// follows within notifyEvery together. Nobody waits for it. What it cannot
-// announce is forgotten, because relays also poll.
+// one connection outside the pool: the first commit after an idle time at once,
+// later ones within notifyEvery together. No dispatcher waits for it. An
+// announcement that fails is not repeated, because relays also poll.
 type notifier struct {
 	db    *DB
 	log   *slog.Logger
@@ -62,7 +62,7 @@ type notifier struct {
 	done    chan struct{}   // nil before the first hint; closed when run has ended
 	closed  bool
 
-	conn     *pgx.Conn // touched by run alone, as what follows
+	conn     *pgx.Conn // used by run alone, as is failures
 	failures int       // in a row
 }
 
@@ -91,7 +91,7 @@ func (n *notifier) hint(transport string) {
 	}
 }
 
-// close announces what is pending, within notifyTimeout, and ends.
+// close sends pending announcements, within notifyTimeout, and ends run.
 func (n *notifier) close() {
 	if n == nil {
 		return
@@ -132,7 +132,7 @@ func (n *notifier) run(ctx context.Context) {
 	}
 }
 
-// announce sends what is pending.
+// announce sends pending announcements.
 func (n *notifier) announce(ctx context.Context) {
 	n.mu.Lock()
 	transports := slices.Sorted(maps.Keys(n.pending))
@@ -190,7 +190,7 @@ func (n *notifier) hangUp() {
 	}
 }
 
-// NotifyStats returns what was announced since the DB was made.
+// NotifyStats returns the counts since the DB was made.
 func (db *DB) NotifyStats() NotifyStats {
 	if db.notifier == nil {
 		return NotifyStats{}
@@ -211,7 +211,7 @@ func (db *DB) dial(ctx context.Context, to *pgx.ConnConfig) (*pgx.Conn, error) {
 		}
 	}
 	to = to.Copy()
-	to.OnNotification = nil // or the connection would not keep what it hears
+	to.OnNotification = nil // or the connection would not keep its notifications
 	to.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, to)
 	return conn, translate(err)

@@ -33,7 +33,7 @@ func channel(t testing.TB, db *waypg.DB, prefix, transport string) (name string)
 	return name
 }
 
-// overhearing returns what is announced on a channel from now on.
+// overhearing returns the announcements on a channel from now on.
 func overhearing(t testing.TB, dsn, channel string) <-chan *pgconn.Notification {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
@@ -129,17 +129,17 @@ func TestAnnouncementsAreMerged(t *testing.T) {
 	took := time.Since(start)
 	sent := func() int { return int(db.NotifyStats().Sent) }
 	before := sent()
-	time.Sleep(100 * time.Millisecond) // more must not come: nobody commits
+	time.Sleep(100 * time.Millisecond) // no more must come: there are no commits
 	n, most := sent(), int(took/(10*time.Millisecond))+2
 	t.Logf("1000 commits in %v: %d announcements", took, n)
-	if n < 1 || n > most || n > before+2 { // one on its way, and one for what came meanwhile
+	if n < 1 || n > most || n > before+2 { // one on its way, and one for commits meanwhile
 		t.Errorf("1000 commits in %v made %d announcements, want 1 to %d; %d when the last was committed", took, n, most, before)
 	}
 	await(t, "all arrive", 5*time.Second, func() bool { return len(heard) == n })
 }
 
-// stallable is a network whose connections, from some moment on, take what they
-// are given and deliver nothing.
+// stallable is a network whose connections, once it is stalled, accept data and
+// deliver nothing.
 type stallable struct {
 	stalled atomic.Bool
 	dialed  atomic.Int64
@@ -164,8 +164,8 @@ type stallableConn struct {
 	number int64
 }
 
-// Write swallows what the notifier says, whose connections come after the
-// pool's only one.
+// Write swallows the notifier's data: its connections come after the pool's only
+// one.
 func (c *stallableConn) Write(b []byte) (int, error) {
 	if c.of.stalled.Load() && c.number > 1 {
 		return len(b), nil
@@ -237,8 +237,8 @@ func TestDispatchersDoNotWaitForAnnouncements(t *testing.T) {
 	}
 }
 
-// The first commit after an idle time is announced at once, what follows it
-// together at the end of the window; a process that ends announces what is left.
+// The first commit after an idle time is announced at once, later ones together at
+// the end of the window; a process that ends sends its pending announcements.
 func TestFirstCommitIsAnnouncedAtOnceAndTheLastAtTheEnd(t *testing.T) {
 	t.Parallel()
 	dsn := testserver.Postgres(t)
@@ -266,7 +266,7 @@ func TestFirstCommitIsAnnouncedAtOnceAndTheLastAtTheEnd(t *testing.T) {
 	}
 }
 
-// What is said of a listen DSN that is wrong must not hold its password.
+// The error for a wrong listen DSN must not contain its password.
 func TestListenDSNIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), "postgres://waybill@127.0.0.1:1/x")

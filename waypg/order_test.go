@@ -117,7 +117,7 @@ func TestFirstDeliveriesAreInCommitOrder(t *testing.T) {
 	var kills atomic.Int64
 	for range 3 {
 		relays.Go(func() {
-			other := connect(t, dsn, waypg.Config{}) // marks of its own, which stay warm
+			other := connect(t, dsn, waypg.Config{}) // with its own low-water marks, which stay warm
 			for ctx.Err() == nil {
 				life, end := context.WithTimeout(ctx, time.Duration(200+rand.IntN(500))*time.Millisecond)
 				relay, err := outbox.NewRelay(other, broker, outbox.RelayConfig{Batch: 40, Retry: waybill.Backoff{Delay: 20 * time.Millisecond, MaxDelay: 50 * time.Millisecond}})
@@ -273,8 +273,8 @@ func uuids(rows [][]any, ids []waybill.MessageID) [][]any {
 	return rows
 }
 
-// Rows are deleted where they were read. One that somebody has moved meanwhile,
-// by an UPDATE, must not be taken for gone, and nothing else for it.
+// Rows are deleted by ctid. A row that an UPDATE has moved meanwhile must not be
+// taken for deleted, nor another row for it.
 func TestRowUpdatedByHandWhileItIsPublishedComesAgain(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{})

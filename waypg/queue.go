@@ -39,7 +39,7 @@ var (
 	_ outbox.AtomicPublisher = (*Queue)(nil)
 )
 
-// Queue returns the queue of that name. Each call returns a receiver of its own.
+// Queue returns the queue of that name. Each call returns a new receiver.
 func (db *DB) Queue(name string, cfg QueueConfig) (*Queue, error) {
 	q, err := sqlcore.NewQueue(queueStore{db}, &db.wakes, name, cfg.Lease)
 	if err != nil {

@@ -30,7 +30,7 @@ func local(t testing.TB, db *waypg.DB, msgs ...any) {
 	put(t, db, outbox.Config{To: "q", Queues: map[string]string{"q": "q"}}, msgs...)
 }
 
-// A look at a queue reads what is held, not what waits.
+// A claim of a queue reads the held messages, not the waiting ones.
 func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 	db := open(t, testserver.Postgres, waypg.Config{})
 	q := newQueue(t, db, "q", waypg.QueueConfig{})
@@ -61,7 +61,7 @@ func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 }
 
 // Kills: a failed commit of a queue's transaction taken for a success, which
-// would let the relay delete what the broker does not have.
+// would let the relay delete rows that the broker does not have.
 func TestQueueReportsACommitThatFailed(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		db, broker := open(t, at, waypg.Config{}), open(t, at, waypg.Config{})

@@ -166,7 +166,7 @@ func (db *DB) noteDelay(d time.Duration) {
 // is replaced within its idle timeout and this.
 const stuckEvery = 500 * time.Millisecond
 
-// readCommitted is for transactions whose later statements must see what was
+// readCommitted is for transactions whose later statements must see the rows
 // committed while an earlier one waited, whatever the server's default is.
 var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 

@@ -22,8 +22,8 @@ import (
 	"github.com/waybill-go/waybill/waypg"
 )
 
-// namesOf says what a claim has: "a1 b1". It sorts by key, because only within
-// one the order is given.
+// namesOf names the rows of a claim, as in "a1 b1". It sorts by key, because rows
+// have an order only within a key.
 func namesOf(rows []outbox.ClaimedRow) string {
 	all := map[string]string{}
 	for _, row := range rows {
@@ -61,9 +61,9 @@ func otherBuckets(n int) (keys []string) {
 	return keys
 }
 
-// The stale snapshot: a relay whose look at the buckets is older than another's
-// commit must not publish what that one has published, whatever isolation the
-// database is set to.
+// The stale snapshot: a relay whose read of the buckets is older than another
+// relay's commit must not publish the rows that the other one has published,
+// whatever isolation the database is set to.
 func TestClaimSeesWhatTheLastOwnerHasPublishedAtAnyIsolation(t *testing.T) {
 	for _, level := range []string{"repeatable read", "serializable"} {
 		t.Run(level, func(t *testing.T) {
@@ -126,7 +126,8 @@ func TestClaimSeesWhatTheLastOwnerHasPublishedAtAnyIsolation(t *testing.T) {
 	}
 }
 
-// What a program without locks writes below a mark is found within a round.
+// A row that a program without locks commits below a low-water mark is found
+// within a round.
 func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{})
@@ -336,8 +337,8 @@ func TestManyRowsThatWaitCostOthersNothing(t *testing.T) {
 	}
 }
 
-// What the database reads for others does not depend on how much is behind a
-// blocked key, once a claim has read past it.
+// Once a claim has read past a blocked key, the number of rows that the database
+// reads for other keys does not depend on the number of rows behind it.
 func TestRowsBehindABlockedKeyAreReadOnce(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{})
@@ -433,9 +434,9 @@ func TestClaimStaysFlatWhileAnOldSnapshotIsHeld(t *testing.T) {
 	}
 }
 
-// The schedule of the stale snapshot, step by step: a relay's look at the buckets
-// begins, another one that holds a bucket settles, and then the first one gets
-// the bucket. It must not be given what the other one has published.
+// The schedule of the stale snapshot, step by step: a relay's read of the buckets
+// begins, another relay that holds a bucket settles, and then the first one gets
+// the bucket. It must not get the rows that the other one has published.
 func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -495,8 +496,8 @@ func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
 	}
 }
 
-// A mark moves after the commit: while a relay does not know yet that its session
-// was ended, others of its process find all that it had in hand.
+// A low-water mark moves after the commit: while a relay does not know yet that
+// its session was ended, the next claim of its process finds all its claimed rows.
 func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	t.Parallel()
 	dsn := testserver.Postgres(t)

@@ -91,7 +91,7 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 		if err := db.oneMigrator(ctx, tx, p); err != nil {
 			return err
 		}
-		var exists bool // who may not create schemas may use one
+		var exists bool // a role that may not create schemas may use an existing one
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)", p.schema).Scan(&exists); err != nil {
 			return err
 		}

@@ -199,8 +199,7 @@ func TestSchemaUpNeedsNoRightThatItDoesNotUse(t *testing.T) {
 	}
 }
 
-// Nobody waits for a schema up on tables that are up to date, and it waits for
-// nobody.
+// A schema up on tables that are up to date blocks no relay, and waits for none.
 func TestSchemaUpUnderLoadTakesNoLongLock(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		db := open(t, at, waypg.Config{})
@@ -242,7 +241,7 @@ func TestPoolWithNamedStatementsBehindAPoolerIsRefused(t *testing.T) {
 		if !ok {
 			continue
 		}
-		// What is allowed works, on sessions that change under it.
+		// The allowed modes work on sessions that the pooler changes.
 		put(t, db, outbox.Config{}, order{"k", 0}, order{"k", 1})
 		sink := &recorder{}
 		drain(t, db, sink, outbox.RelayConfig{})

@@ -78,8 +78,8 @@ func TestRelayIsRefusedWhereItsClaimsWouldBeEnded(t *testing.T) {
 		t.Errorf("%v came, want one message", sink.got)
 	}
 
-	// What the application's role has is of no concern, and a claim's own idle
-	// timeout wins over that of the role.
+	// The idle timeout of the application's role does not matter: that of the
+	// claim wins.
 	exec(t, owner, "ALTER ROLE hasty SET idle_in_transaction_session_timeout = '300ms'")
 	put(t, owner, outbox.Config{}, order{"k", 1})
 	db := connect(t, u.String(), waypg.Config{})

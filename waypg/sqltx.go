@@ -31,8 +31,8 @@ func (s *SQLDB) unitOf(tx *sql.Tx) (*unit, error) {
 	return nil, errForeign
 }
 
-// InTx implements outbox.Writer and inbox.Store. Savepoints that the function
-// sets by statements of its own do not undo messages: use Tx.Savepoint.
+// InTx implements outbox.Writer and inbox.Store. Savepoints that the function sets
+// with SQL statements do not undo messages: use Tx.Savepoint.
 func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if ctx.Value(insideKey{s.DB}) != nil {
 		return waybill.ErrNestedTransaction
@@ -47,13 +47,13 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	}
 	defer conn.Close()
 	// The transaction ends by our word alone: a context that ends between COMMIT
-	// and its answer must not decide what we report.
+	// and its answer must not decide the result.
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", translate(err))
 	}
 	u := &unit{db: s.DB}
-	// Nobody else uses the connection while the unit is open.
+	// No other code uses the connection while the unit is open.
 	if err := conn.Raw(func(c any) error { u.conn = c.(*stdlib.Conn).Conn(); return nil }); err != nil {
 		return err
 	}
@@ -88,8 +88,8 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	return nil
 }
 
-// Savepoint implements outbox.Writer. In a transaction of the caller's own it
-// undoes statements; what was dispatched there is one of them.
+// Savepoint implements outbox.Writer. In a transaction that the caller began it
+// undoes statements; the inserts of a dispatch are among them.
 func (s *SQLDB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context) error) error {
 	u, err := s.unitOf(tx)
 	if err != nil {

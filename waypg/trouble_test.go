@@ -53,7 +53,7 @@ func TestRouteThatLeadsNowhereIsBlockedAsOne(t *testing.T) {
 		if left, err := db.Left(t.Context(), "default"); err != nil || left.Blocked != left.Pending || left.Pending != 5*4+6 {
 			t.Errorf("Left = %+v, %v", left, err)
 		}
-		// What comes now waits behind what waits, in its key alone.
+		// New messages wait behind waiting ones of their key, or for their blocked route.
 		put(t, db, raw(), named("y", order{"k0", 6}), named("y", order{"free", 6}), named("x", order{"new", 0}))
 		drain(t, db, sink, cfg)
 		if got := perKey(t, sink.got); got["k0"] != 2 || got["free"] != 7 || got["new"] != 0 {

@@ -49,7 +49,7 @@ func (t *unitTx) Commit(context.Context) error { return errUnitEnds }
 // Rollback is refused.
 func (t *unitTx) Rollback(context.Context) error { return errUnitEnds }
 
-// Begin opens a savepoint; its Rollback undoes what was dispatched since.
+// Begin opens a savepoint; its Rollback undoes the dispatches since.
 func (t *unitTx) Begin(ctx context.Context) (pgx.Tx, error) { return nest(ctx, t.Tx, t.unit) }
 
 func (t *unitTx) unitOf() (*unit, error) { return t.unit, nil }
@@ -80,8 +80,8 @@ func (t *nestedTx) Commit(ctx context.Context) error {
 	return t.Tx.Commit(ctx)
 }
 
-// Rollback undoes the savepoint and what was dispatched in it. After Commit it
-// does nothing.
+// Rollback undoes the savepoint and the dispatches in it. After Commit it does
+// nothing.
 func (t *nestedTx) Rollback(ctx context.Context) error {
 	t.over.Store(true)
 	err := t.Tx.Rollback(ctx)
@@ -113,8 +113,8 @@ func (db *DB) unitOf(tx pgx.Tx) (*unit, error) {
 // insideKey marks contexts of functions given to InTx.
 type insideKey struct{ db *DB }
 
-// InTx implements outbox.Writer and inbox.Store. What was dispatched is written
-// by one round trip together with COMMIT, after the deferred constraints were
+// InTx implements outbox.Writer and inbox.Store. Dispatched messages are written
+// in one round trip together with COMMIT, after the deferred constraints were
 // checked, so that the dispatch locks are held for as short as can be.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if ctx.Value(insideKey{db}) != nil {
@@ -167,8 +167,8 @@ var errEnded = errors.New("the transaction was ended inside the unit of work, by
 // errAborted says that a statement failed and its error was ignored.
 var errAborted = errors.New("a statement of the unit of work failed and its error was ignored: nothing of it happened")
 
-// stillOpen makes sure that what follows is written in the unit's transaction,
-// and not each statement on its own.
+// stillOpen makes sure that later statements run in the unit's transaction, and do
+// not commit one by one.
 func stillOpen(conn *pgx.Conn) error {
 	if conn.IsClosed() {
 		return fmt.Errorf("the connection was lost inside the unit of work: %w", translate(pgconn.ErrConnClosed))
@@ -223,8 +223,8 @@ func commitError(err error, rows []outbox.Row) error {
 	return sqlcore.CommitUnknown(err, rows)
 }
 
-// Savepoint implements outbox.Writer. In a transaction of the caller's own it
-// undoes statements; what was dispatched there is one of them.
+// Savepoint implements outbox.Writer. In a transaction that the caller began it
+// undoes statements; the inserts of a dispatch are among them.
 func (db *DB) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context) error) error {
 	u, err := db.unitOf(tx)
 	if err != nil {

@@ -258,8 +258,8 @@ func testGoroutinesMayDispatchInOneUnit(t *testing.T, at opener) {
 	})
 }
 
-// cutter is a TCP proxy that drops what the server answers once it is told to,
-// or once it has heard a word, or stops to read them after so many bytes.
+// cutter is a TCP proxy that drops the server's answers once it is told to, or
+// once the client has sent word, or stops to read them after stall bytes.
 type cutter struct {
 	mu    sync.Mutex
 	lose  bool

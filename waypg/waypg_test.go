@@ -84,8 +84,8 @@ func bounced(t testing.TB, dsn string) string {
 	return u.String()
 }
 
-// everywhere runs a test on a server and behind a pooler. What is said of the
-// one holds for the other, with cached statements and without.
+// everywhere runs a test on a server and behind a pooler, so with cached statements
+// and without.
 func everywhere(t *testing.T, test func(t *testing.T, at opener)) {
 	t.Parallel()
 	for name, at := range map[string]opener{"direct": testserver.Postgres, "pooled": pooled} {
@@ -226,8 +226,7 @@ func sessions(t testing.TB, db *waypg.DB, cfg outbox.Config) []session {
 	}
 }
 
-// recorder is a publisher that remembers what it was given and refuses what it
-// is told to.
+// recorder is a publisher that records every message that refuse does not reject.
 type recorder struct {
 	refuse func(rec *waybill.Record) error
 
@@ -385,7 +384,7 @@ func pending(t testing.TB, db *waypg.DB, transport string) []order {
 	return all
 }
 
-// perKey counts what came, and fails unless each key came in order.
+// perKey counts the messages of each key, and fails unless they came in order.
 func perKey(t testing.TB, got []order) map[string]int {
 	t.Helper()
 	n := map[string]int{}

@@ -33,7 +33,7 @@ func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows,
 	return found, translate(rows.Err())
 }
 
-// Outbox implements admin.Database: first what is pending, then what is delayed.
+// Outbox implements admin.Database: pending messages first, then delayed ones.
 func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMessage, error) {
 	scan := func(rows *sql.Rows, m *admin.OutboxMessage) error {
 		var created int64

@@ -33,7 +33,7 @@ func place(t *testing.T) waytest.Place[*sql.Tx] {
 		"tx.Commit":   func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
 		"tx.Rollback": func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
 	}
-	// SQLite rolls back by itself after these, and goes on without a transaction.
+	// SQLite rolls back by itself after these: later statements have no transaction.
 	if _, err := db.SQL().Exec("CREATE TABLE once (n INTEGER PRIMARY KEY); INSERT INTO once VALUES (1); CREATE TABLE many (n INTEGER)"); err != nil {
 		t.Fatal(err)
 	}

@@ -116,8 +116,7 @@ func Open(path string, cfg Config) (*DB, error) {
 
 // New uses a pool of the caller's own, which Close leaves open. It must be
 // limited to one connection, and that must be in WAL mode and begin its
-// transactions immediately (_txlock=immediate): New refuses what it can see to
-// be otherwise.
+// transactions immediately (_txlock=immediate). New checks the limit and the mode.
 func New(pool *sql.DB, cfg Config) (*DB, error) {
 	if n := pool.Stats().MaxOpenConnections; n != 1 {
 		return nil, fmt.Errorf("waysqlite: the pool may open %d connections, call SetMaxOpenConns(1): SQLite has one writer", n)
@@ -212,8 +211,8 @@ func dsn(path string, cfg Config, readOnly bool) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
 
-// SQL returns the pool that writes: one connection, so whoever holds a
-// transaction of it holds up every other writer of this process.
+// SQL returns the pool that writes: one connection, so an open transaction on it
+// holds up every other writer of this process.
 func (db *DB) SQL() *sql.DB { return db.writer }
 
 // ReadSQL returns the pool for queries, which cannot write.

@@ -121,7 +121,7 @@ func TestConnectionsAreDurableAndImmediate(t *testing.T) {
 }
 
 // Kills: a failed COMMIT of a queue's transaction taken for a success, which
-// would let the relay delete what the broker does not have.
+// would let the relay delete messages that the broker does not have.
 func TestQueueReportsACommitThatFailed(t *testing.T) {
 	db, broker := open(t, waysqlite.Config{}), open(t, waysqlite.Config{})
 	if _, err := broker.SQL().Exec(`CREATE TABLE parent (id INTEGER PRIMARY KEY);

@@ -34,8 +34,8 @@ func code(err error) int {
 	return 0
 }
 
-// refusesRecord reports whether an insert failed for what was inserted. Anything
-// else is the file's fault, and would fail for every other record as well.
+// refusesRecord reports whether an insert failed because of its record. Any other
+// error is the file's fault, and every other record would fail as well.
 func refusesRecord(err error) bool {
 	switch code(err) {
 	case lib.SQLITE_CONSTRAINT, lib.SQLITE_TOOBIG, lib.SQLITE_MISMATCH, lib.SQLITE_RANGE:

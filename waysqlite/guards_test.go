@@ -16,7 +16,7 @@ import (
 )
 
 // Where the application ends the transaction of its unit by itself, SQLite can
-// refuse what follows, too: it would commit statement by statement.
+// refuse the later statements, too: each would commit on its own.
 func TestNothingFollowsATransactionThatWasEnded(t *testing.T) {
 	for name, end := range map[string]string{"ROLLBACK": "ROLLBACK", "COMMIT": "COMMIT"} {
 		db := open(t, waysqlite.Config{})

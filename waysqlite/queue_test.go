@@ -48,7 +48,7 @@ func TestSendInsideAUnitOfWorkOfTheSameDatabaseIsRefused(t *testing.T) {
 	}
 }
 
-// A look at a queue reads what is held, not what waits.
+// A claim reads the held rows of a queue, not all the waiting ones.
 func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 	db := open(t, waysqlite.Config{Normal: true})
 	q := newQueue(t, db, "q", waysqlite.QueueConfig{})

@@ -41,7 +41,7 @@ func drain(t testing.TB, db *waysqlite.DB, to outbox.Publisher, cfg outbox.Relay
 
 var errRefused = errors.New("refused by the broker")
 
-// perKey counts what came, and fails unless each key came in order.
+// perKey counts the messages of each key, and fails unless they came in order.
 func perKey(t *testing.T, got []order) map[string]int {
 	t.Helper()
 	n := map[string]int{}

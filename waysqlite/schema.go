@@ -66,7 +66,7 @@ func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m sqlcore.Migration) erro
 
 const setVersion = `INSERT INTO waybill_meta (name, value) VALUES ('schema_version', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
 
-// SchemaStatus compares the tables with what this version of waybill wants.
+// SchemaStatus compares the tables with the schema of this version of waybill.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	all, err := migrations(db.prefix)
 	if err != nil {

@@ -26,12 +26,12 @@ type unit struct {
 	ended bool // SQLite has rolled back, asked or not
 }
 
-// units are those that are open in this process: *sql.Tx -> *unit.
+// units holds the open units of this process: *sql.Tx -> *unit.
 var units sync.Map
 
 // guard keeps statements from committing on their own. SQLite may end a
 // transaction under its user: an interrupted write, a full disk, OR ROLLBACK.
-// What follows would then commit statement by statement.
+// Each later statement would then commit on its own.
 func (u *unit) guard(conn *sql.Conn) (lift func(), err error) {
 	set := func(commit sqlite.CommitHookFn, rollback sqlite.RollbackHookFn) error {
 		return conn.Raw(func(c any) error {
@@ -68,7 +68,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		return err
 	}
 	// The transaction begins and ends by our word alone: a context that ends
-	// between COMMIT and its answer must not decide what we report.
+	// between COMMIT and its answer must not change the reported result.
 	conn, err := db.writerConn(ctx)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (db *DB) writerConn(ctx context.Context) (*sql.Conn, error) {
 }
 
 // Savepoint implements outbox.Writer. In a transaction of the caller's own it
-// undoes statements; what was dispatched there is one of them.
+// undoes statements, the inserts of dispatched messages included.
 func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context) error) error {
 	u, err := db.unitOf(tx)
 	if err != nil {

@@ -128,8 +128,8 @@ func TestMessageTravelsFromTransactionToEffect(t *testing.T) {
 	}
 }
 
-// recorder is a publisher that remembers what it was given and refuses what it
-// is told to.
+// recorder is a publisher that records each message, unless refuse returns an
+// error for it.
 type recorder struct {
 	mu     sync.Mutex
 	got    []order

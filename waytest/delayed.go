@@ -86,7 +86,7 @@ func (s *site[TX]) putOverdue(keys map[string]int) (dispatched time.Time, delay 
 
 // A transaction that stays open after it has dispatched holds back its bucket, the
 // delayed messages included. A mover that waited for it would be missed by the relay,
-// and would keep the locks of other buckets from those who dispatch.
+// and would keep the locks of other buckets from dispatching transactions.
 func openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX any](t *testing.T, s *site[TX]) {
 	if s.OneWriter {
 		t.Skip("one transaction is open at a time")
@@ -97,7 +97,7 @@ func openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX any](t *testing.
 	if _, err := out.Dispatch(t.Context(), open, order{held, 0}); err != nil {
 		t.Fatal(err)
 	}
-	s.putOverdue(map[string]int{held: 1100, free[0]: 1200, free[1]: 1200}) // and what is held comes first in a look
+	s.putOverdue(map[string]int{held: 1100, free[0]: 1200, free[1]: 1200}) // and the held messages come first in a read
 	sink := &recorder{}
 	s.relaying(s.relays(1)[0], sink, outbox.RelayConfig{Workers: 1})
 	of := func(keys ...string) (found []order) {

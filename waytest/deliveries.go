@@ -16,12 +16,12 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// An effect is what a handler is to do once: for a message, or for all that have
-// the same idempotency key.
+// An effect is the write that a handler makes once: for a message, or for all
+// messages with the same idempotency key.
 type effect struct{ handler, dedup string }
 
-// A deliveryModel is a model of an inbox: which effects there are, and what
-// becomes of the next attempts at the others.
+// A deliveryModel is a model of an inbox: the effects so far, and the planned
+// failures of the next attempts.
 type deliveryModel[TX any] struct {
 	*site[TX]
 	processes []*handling[TX]
@@ -33,7 +33,7 @@ type deliveryModel[TX any] struct {
 	dedup    map[int]string // by number of the message
 	plans    map[effect][]string
 	done     map[effect]bool
-	repeated []effect // that were done, and had their handler run
+	repeated []effect // done effects whose handler ran again
 	sent     map[effect]int
 }
 
@@ -41,11 +41,11 @@ type deliveryModel[TX any] struct {
 // and one with groups.
 var both = []string{"single", "grouped"}
 
-// The law of the inbox, whatever is delivered, how often, to which process, at
-// once or not, and however handlers fail: each handler's effect and what it
-// dispatched happen once for each message or idempotency key, and together; an
-// attempt that was to succeed does; what a delivery says has happened stays; and
-// a handler is not run for what is done.
+// The law of the inbox, for repeated and concurrent deliveries to any process and
+// for handlers that fail in any way: each handler's effect and its dispatched
+// message commit together, once for each message or idempotency key; an attempt
+// without a planned failure succeeds; the effects of a successful delivery stay;
+// and no handler runs again after its effect.
 func groupsHaveOneEffectEach[TX any](t *testing.T, s *site[TX]) {
 	if err := s.inOwnTx(func(ctx context.Context, tx TX) error { return s.Insert(ctx, tx, "there 0 0") }); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func groupsHaveOneEffectEach[TX any](t *testing.T, s *site[TX]) {
 	}))
 }
 
-// handler fails as it is planned, after its effect and what it dispatches.
+// handler fails as planned, after its effect and its dispatch.
 func (m *deliveryModel[TX]) handler(out *outbox.Outbox[TX], name string) func(ctx context.Context, tx TX, o order) error {
 	return func(ctx context.Context, tx TX, o order) error {
 		if _, err := out.Dispatch(ctx, tx, order{fmt.Sprint(name, o.Seq), o.Seq}); err != nil {
@@ -105,7 +105,7 @@ func (m *deliveryModel[TX]) handler(out *outbox.Outbox[TX], name string) func(ct
 	}
 }
 
-// step is what is planned for an attempt.
+// step returns the planned failure of this attempt; "" means success.
 func (m *deliveryModel[TX]) step(name string, seq int) (step string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,8 +167,8 @@ func (m *deliveryModel[TX]) deliver(rt *rapid.T) {
 	m.receive(rt, recs, to)
 }
 
-// receive delivers recs at once to these processes, and compares what has
-// happened with the model.
+// receive delivers recs at once to these processes, and compares the effects with
+// the model.
 func (m *deliveryModel[TX]) receive(rt *rapid.T, recs []*waybill.Record, to []int) {
 	fine := map[string]bool{}
 	for _, rec := range recs {
@@ -206,7 +206,8 @@ func (m *deliveryModel[TX]) receive(rt *rapid.T, recs []*waybill.Record, to []in
 	}
 }
 
-// effects are those there are of this check: each once, with what it dispatched.
+// effects returns the effects of this check, and fails unless each is there once,
+// with one dispatched message.
 func (m *deliveryModel[TX]) effects(rt *rapid.T) map[effect]int {
 	texts, err := m.Texts(context.Background())
 	must(rt, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// Outbox is the suite of an outbox: what is dispatched, and what relays find.
+// Outbox is the suite of an outbox: its dispatchers, its relays and its failures.
 func Outbox[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
 	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), relayCases[TX](), parkedCases[TX](), failureCases[TX]()))
 }
@@ -124,7 +124,7 @@ func savepointRollbackRemovesExactlyItsMessages[TX any](t *testing.T, s *site[TX
 		if !errors.Is(err, errChangedMind) {
 			return fmt.Errorf("savepoint = %w", err)
 		}
-		// A statement that failed is undone with its savepoint, and the unit goes on.
+		// A failed statement is undone with its savepoint, and the unit continues.
 		err = tx.Savepoint(ctx, func(ctx context.Context) error {
 			if err := do(6); err != nil {
 				t.Error(err)
@@ -175,9 +175,9 @@ func panicInASavepointUndoesItAndGoesOn[TX any](t *testing.T, s *site[TX]) {
 	s.wantTexts("done")
 }
 
-// The law of atomicity: what the outbox holds is what the transactions and
-// savepoints that committed dispatched, in their order, and so does the
-// application's table.
+// The law of atomicity: the outbox holds exactly the messages of the transactions
+// and savepoints that committed, in their order, and the application's table
+// exactly their rows.
 func outboxHoldsExactlyWhatCommitted[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
 	var texts []string // of all checks
@@ -382,8 +382,8 @@ func unitThatWasEndedInsideDispatchesNothing[TX any](t *testing.T, s *site[TX]) 
 	s.wantWaiting("after all that", order{"k", 7})
 }
 
-// What follows the loss must not commit statement by statement, the messages
-// included.
+// Statements after the loss must not commit on their own, and the messages must
+// not either.
 func unitThatLosesItsTransactionDoesNothing[TX any](t *testing.T, s *site[TX]) {
 	if len(s.Losses) == 0 {
 		t.Skip("the database ends no transaction by itself")
@@ -414,8 +414,8 @@ func unitThatLosesItsTransactionDoesNothing[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("after all that", order{"k", 7})
 }
 
-// Databases differ in what a failed statement leaves of a transaction; none may
-// keep a part of it.
+// After a failed statement some databases can still commit the transaction and
+// some cannot; none may keep a part of it.
 func ignoredErrorOfAStatementTearsNothingApart[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
 	if err := out.InTx(t.Context(), func(ctx context.Context, tx outbox.Tx[TX]) error { return s.Insert(ctx, tx.SQL(), "there") }); err != nil {
@@ -478,8 +478,8 @@ func cancelledContextRollsBack[TX any](t *testing.T, s *site[TX]) {
 	s.wantTexts()
 }
 
-// A dispatcher that waits for another one gives up when its context ends; then
-// it either says that nothing happened, or that nobody knows.
+// A dispatcher that waits for another one gives up when its context ends; its
+// error then says that nothing happened, or that the outcome is unknown.
 func contextThatEndsInTheMiddleLeavesAllOrNothing[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
 	first := s.begin()

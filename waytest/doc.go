@@ -1,9 +1,8 @@
-// Package waytest holds the conformance suites: what waybill promises of a
+// Package waytest holds the conformance suites: the promises of waybill about a
 // database, as tests that every database runs on a real server.
 //
-// A package that keeps an outbox, an inbox or queues in a database says how an
-// empty one is made, as a [Place], and hands that to the suites from a test of
-// its own:
+// A package that keeps an outbox, an inbox or queues in a database has a function
+// that makes an empty one as a [Place], and its tests pass the function to the suites:
 //
 //	func TestOutbox(t *testing.T) { waytest.Outbox(t, place) }
 //	func TestInbox(t *testing.T)  { waytest.Inbox(t, place) }
@@ -21,10 +20,10 @@
 // [SQLPlace] fills in what any *sql.DB can do; for another library of
 // transactions the fields are filled by hand. The fields that may be nil are
 // abilities: a case that needs one which is missing is skipped and says so.
-// What the store implements beside [Store] is found by itself: outbox.RouteStore,
-// admin.Database, inbox.Store and inbox.Log.
+// Further interfaces of the [Store] are detected: outbox.RouteStore, admin.Database,
+// inbox.Store and inbox.Log.
 //
-// Each case is named for its promise and has a place of its own, so all run in
+// Each case is named for its promise and has its own place, so all run in
 // parallel. A defect found in one database becomes a case for all of them. One
 // case is run by
 //

@@ -151,7 +151,7 @@ func whatNoTableTakesIsRefused[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// The outbox refuses names that it does not know; whoever writes below it must
+// The outbox refuses names that it does not know; a direct Write to the store must
 // not lose a message either.
 func unknownTransportIsRefused[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
@@ -292,8 +292,7 @@ func recordsPassUnchanged[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// wantSame compares a record with what came back of it. Tables keep
-// microseconds.
+// wantSame compares a record with the one read back. Tables keep microseconds.
 func wantSame(t testing.TB, what string, want, got *waybill.Record) {
 	t.Helper()
 	a, b := *want, *got

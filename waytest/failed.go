@@ -72,7 +72,7 @@ func refusing(bad ...order) *refuser {
 	return r
 }
 
-// failed says what is in the failure store: "a1 parked, b1 skipped".
+// failed lists the dead letters that q selects: "k1 skipped, k2 removed".
 func (s *site[TX]) failed(q admin.FailedQuery) string {
 	s.t.Helper()
 	found, err := s.operator().Failed(context.Background(), q)
@@ -94,7 +94,7 @@ func (s *site[TX]) failed(q admin.FailedQuery) string {
 	return strings.Join(words, ", ")
 }
 
-// blockedState returns the only entry of what is blocked.
+// blockedState returns the only blocked key or route.
 func (s *site[TX]) blockedState() admin.BlockedKey {
 	s.t.Helper()
 	found, err := s.operator().Blocked(context.Background(), "", 0)
@@ -162,7 +162,7 @@ func retriedMessageComesUnderItsID[TX any](t *testing.T, s *site[TX]) {
 	if skipped.ID != id || skipped.Failures != 1 || skipped.LastError != errRefused.Error() || skipped.FirstFailedAt == nil || skipped.Name != "order.placed" || skipped.Transport != outbox.DefaultTransport {
 		t.Errorf("failed: %+v", skipped)
 	}
-	elsewhere := any(s.relays(2)[1]).(admin.Database) // where nobody has dispatched anything
+	elsewhere := any(s.relays(2)[1]).(admin.Database) // another store, if possible: it has dispatched nothing
 	if n, err := elsewhere.RetryFailed(t.Context(), skipped.Number, skipped.Number+1); err != nil || n != 1 {
 		t.Fatalf("RetryFailed = %d, %v, want 1", n, err)
 	}

@@ -222,7 +222,7 @@ func groupWhoseTransactionIsLost[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// What the others dispatched is sent, or an error says that it is not.
+// Messages that other members dispatched are sent, or the members fail.
 func groupMemberThatEndsTheTransaction[TX any](t *testing.T, s *site[TX]) {
 	if len(s.Ends) == 0 {
 		t.Skip("a function cannot end its transaction")
@@ -333,7 +333,7 @@ func groupInsideATransaction[TX any](t *testing.T, s *site[TX]) {
 	if !errors.Is(err, waybill.ErrNestedTransaction) {
 		t.Errorf("a grouped handler inside InTx = %v, want ErrNestedTransaction", err)
 	}
-	// Nor does a handler of a group get a transaction of its own.
+	// Nor may a handler of a group begin another transaction.
 	out := s.outbox(outbox.Config{})
 	h = s.handling()
 	h.group(2, func(ctx context.Context, _ TX, m order) error { return send(ctx, out, m) })

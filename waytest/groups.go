@@ -70,7 +70,7 @@ func groupsKeepTheOrderOfKeys[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// progress counts what a worker has handled, and stops it at a number.
+// progress counts the messages that a worker has handled, and stops it at stopAt.
 type progress struct {
 	stop   func()
 	stopAt int

@@ -131,7 +131,7 @@ func handlerThatFailsLeavesNothing[TX any](t *testing.T, s *site[TX]) {
 	h := s.handling()
 	end := func() error { return nil }
 	h.handle("h", func(ctx context.Context, tx TX, m order) error {
-		// What is dispatched joins the unit of work.
+		// A dispatched message joins the unit of work.
 		if _, err := out.Dispatch(ctx, tx, order{m.Key, m.Seq + 1}); err != nil {
 			return err
 		}
@@ -331,7 +331,7 @@ func entriesDifferBytewise[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// What the handler writes after the loss must not stay, and the message must be
+// Writes of the handler after the loss must not stay, and the message must be
 // handled again.
 func handlerThatLosesItsTransactionHasOneEffect[TX any](t *testing.T, s *site[TX]) {
 	if len(s.Losses) == 0 {
@@ -462,8 +462,8 @@ func handlerInATransactionCannotOpenAnother[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("afterwards")
 }
 
-// Handlers that run at once, each of which dispatches to the same keys in an
-// order of its own: none is chosen as the victim of a deadlock.
+// Concurrent handlers dispatch to the same keys, each in a random order: none is
+// chosen as the victim of a deadlock.
 func handlersThatDispatchDoNotDeadlock[TX any](t *testing.T, s *site[TX]) {
 	const workers = 8
 	messages := 60

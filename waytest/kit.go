@@ -36,7 +36,7 @@ func runCases[TX any](t *testing.T, open func(t *testing.T) Place[TX], cases []t
 	}
 }
 
-// site is the place of one case, with what the cases do there.
+// site is the place of one case, with the helpers of the cases.
 type site[TX any] struct {
 	Place[TX]
 	t *testing.T
@@ -71,11 +71,11 @@ var (
 	manyRows = outbox.ClaimLimit{Rows: 1 << 20, Bytes: 1 << 30}
 )
 
-// patience is how long the suites wait for what must happen, on a machine that
-// does other things too.
+// patience is the longest wait for an expected event, on a machine under other
+// load.
 const patience = 20 * time.Second
 
-// moment is how long they watch for what must not happen.
+// moment is the time for which a case watches that an event does not happen.
 const moment = 150 * time.Millisecond
 
 func (s *site[TX]) outbox(cfg outbox.Config) *outbox.Outbox[TX] {
@@ -302,7 +302,7 @@ func byKey(rows []outbox.ClaimedRow) map[string][]int {
 	return all
 }
 
-// wantWaiting compares what is due with what should be: "a: 1 2".
+// wantWaiting compares the due messages with want, by key.
 func (s *site[TX]) wantWaiting(what string, want ...order) {
 	s.t.Helper()
 	if diff := cmp.Diff(group(want), byKey(s.look(outbox.DefaultTransport))); diff != "" {
@@ -323,7 +323,7 @@ func group(orders []order) map[string][]int {
 	return all
 }
 
-// names says what a claim has: "a1 a2 b1", keys sorted.
+// names lists the messages of a claim: "a1 a2 b1", keys sorted.
 func names(rows []outbox.ClaimedRow) string {
 	var words []string
 	all := byKey(rows)
@@ -413,8 +413,8 @@ func (s *site[TX]) relaying(store outbox.Store, to outbox.Publisher, cfg outbox.
 	return stop
 }
 
-// recorder is a publisher that remembers what it was given and refuses what it
-// is told to.
+// recorder is a publisher that records each message, unless refuse returns an
+// error for it.
 type recorder struct {
 	refuse func(rec *waybill.Record) error
 
@@ -446,7 +446,8 @@ func (r *recorder) all() []order {
 	return slices.Clone(r.got)
 }
 
-// perKey counts what came, and fails unless each key came in order from 0.
+// perKey counts the messages of each key, and fails unless they came in order
+// from 0.
 func perKey(t testing.TB, got []order) map[string]int {
 	t.Helper()
 	n := map[string]int{}

@@ -14,11 +14,11 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// shortLease is that of a receiver that lets its leases end.
+// shortLease is the lease of a receiver that lets its leases end.
 const shortLease = 100 * time.Millisecond
 
-// A lending is a model of a queue and its receivers: what is waiting, and what
-// is lent to whom.
+// A lending is a model of a queue and its receivers: the waiting messages, and the
+// deliveries in flight to each receiver.
 type lending[TX any] struct {
 	*site[TX]
 	*line
@@ -26,10 +26,10 @@ type lending[TX any] struct {
 	receivers []Transport // the last has the short lease, if it can be chosen
 	next      int
 	failures  map[order]int
-	handled   map[order]string    // what a failed attempt has noted in the headers
+	handled   map[order]string    // the header that a failed attempt has added
 	resting   map[order]time.Time // refused, to come again not before then
 	hand      []*loan
-	unsure    bool // a machine slower than the short lease: somebody may have been lent something without knowing it
+	unsure    bool // a claim took longer than the short lease and failed: it may have lent messages
 }
 
 // A loan is a delivery that is not settled. Its lease ends between two moments.
@@ -39,20 +39,20 @@ type loan struct {
 	order    order
 	from, to time.Time
 	lost     bool // the message was lent again meanwhile, or is settled
-	dead     bool // so is the receiver
+	dead     bool // the receiver has died
 }
 
-// The law of queues: whatever several receivers do with what they were lent, in
-// whatever order, each key comes in order and to one of them at a time; what was
-// refused or delayed comes when it is due; a lease that was not renewed ends, and
-// one that was does not; who has lost it settles nothing; nothing comes of a
-// transaction that was rolled back; in the end each message was acknowledged once.
+// The law of queues, for several receivers that settle their deliveries in any way
+// and order: each key comes in order and to one receiver at a time; a refused or
+// delayed message comes when it is due; a lease ends unless it is renewed; a
+// delivery with a lost lease settles nothing; a transaction that was rolled back
+// sends nothing; in the end each message was acknowledged once.
 func anyScheduleOfReceiversKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	s.queue("q", 0) // or there are none
 	queues := 0
 	rapid.Check(t, often(40, func(rt *rapid.T) {
 		queues++
-		name := fmt.Sprint("q", queues) // what a check that failed has left is in nobody's way
+		name := fmt.Sprint("q", queues) // a failed check leaves its messages in another queue
 		m := &lending[TX]{
 			site: s, line: newLine(), failures: map[order]int{}, handled: map[order]string{}, resting: map[order]time.Time{},
 			out: s.outbox(outbox.Config{To: name, Queues: map[string]string{name: name}}),
@@ -159,7 +159,7 @@ func (m *lending[TX]) receive(rt *rapid.T) {
 	m.take(rt, m.by(rt), rapid.IntRange(1, 5).Draw(rt, "max"), 10*time.Millisecond)
 }
 
-// take compares what a receiver is lent with the model, and keeps it.
+// take receives messages, compares them with the model, and adds them to hand.
 func (m *lending[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
 	q := m.receivers[by]
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -202,8 +202,8 @@ func (m *lending[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
 	}
 }
 
-// lent draws some of what a receiver has, also what it has lost, and takes it
-// out of its hand: it is about to be settled.
+// lent draws some deliveries of a receiver, lost ones included, and removes them
+// from hand: they are about to be settled.
 func (m *lending[TX]) lent(rt *rapid.T, max int) (q Transport, some []*loan, ds []*waybill.Delivery) {
 	mine := m.of(m.by(rt))
 	if len(mine) == 0 {
@@ -218,13 +218,13 @@ func (m *lending[TX]) lent(rt *rapid.T, max int) (q Transport, some []*loan, ds 
 	return m.receivers[some[0].by], some, ds
 }
 
-// of returns what a receiver that lives has.
+// of returns the deliveries of a receiver, without those of a dead one.
 func (m *lending[TX]) of(by int) []*loan {
 	return slices.DeleteFunc(slices.Clone(m.hand), func(l *loan) bool { return l.by != by || l.dead })
 }
 
-// settled compares the outcome of settling some with the model, and returns
-// those that it was to end.
+// settled compares the outcome of settling some with the model, and returns the
+// deliveries that had not lost their lease.
 func (m *lending[TX]) settled(rt *rapid.T, some []*loan, err error) (ended []*loan) {
 	rt.Helper()
 	for _, l := range some {
@@ -236,7 +236,7 @@ func (m *lending[TX]) settled(rt *rapid.T, some []*loan, err error) (ended []*lo
 	case err != nil && !isLost, isLost != (len(ended) < len(some)):
 		rt.Fatalf("settling %s: %v, and %d of these are lost", describe(some), err, len(some)-len(ended))
 	}
-	if rapid.Bool().Draw(rt, "again") { // he forgets that he has settled them
+	if rapid.Bool().Draw(rt, "again") { // the receiver forgets that it has settled them
 		for _, l := range ended {
 			m.hand = append(m.hand, &loan{Delivery: l.Delivery, by: l.by, order: l.order, lost: true})
 		}
@@ -275,7 +275,8 @@ func (m *lending[TX]) retry(rt *rapid.T) {
 	}
 }
 
-// renew is also of leases that have ended: they are kept where nobody came.
+// renew also renews leases past their end: they are kept if no other claim took
+// the message.
 func (m *lending[TX]) renew(rt *rapid.T) { m.renewOf(rt, m.by(rt)) }
 
 func (m *lending[TX]) renewOf(rt *rapid.T, by int) {
@@ -299,7 +300,7 @@ func (m *lending[TX]) renewOf(rt *rapid.T, by int) {
 	}
 }
 
-// stranger settles what is lent to another one, which changes nothing.
+// stranger settles a delivery of another receiver, which changes nothing.
 func (m *lending[TX]) stranger(rt *rapid.T) {
 	if len(m.hand) == 0 {
 		rt.SkipNow()
@@ -315,8 +316,8 @@ func (m *lending[TX]) stranger(rt *rapid.T) {
 	}
 }
 
-// oversleep waits for the end of the short leases, of which who has them knows
-// nothing, unless he renews them in time; and then somebody looks.
+// oversleep waits for the end of the short leases, whose receiver may renew them
+// in time; then a receiver claims.
 func (m *lending[TX]) oversleep(rt *rapid.T) {
 	mine := slices.DeleteFunc(m.of(2), func(l *loan) bool { return l.lost })
 	if len(mine) == 0 {
@@ -331,7 +332,7 @@ func (m *lending[TX]) oversleep(rt *rapid.T) {
 	m.take(rt, rapid.SampledFrom([]int{0, 2}).Draw(rt, "receiver"), 100, 10*time.Millisecond)
 }
 
-// die leaves all that the receiver with the short lease has to its end.
+// die abandons the deliveries of the receiver with the short lease.
 func (m *lending[TX]) die(rt *rapid.T) {
 	mine := m.of(2)
 	if len(mine) == 0 {
@@ -342,7 +343,7 @@ func (m *lending[TX]) die(rt *rapid.T) {
 	}
 }
 
-// drain acknowledges all that is in hand or left.
+// drain acknowledges the deliveries in flight and all messages left.
 func (m *lending[TX]) drain(rt *rapid.T) {
 	for start := time.Now(); ; {
 		for by, q := range m.receivers {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A line is what the model of a property has waiting, by key and in its order.
-// Messages without a key have none.
+// A line is a property's model of the waiting messages, by key and in order.
+// Messages without a key have no order.
 type line struct {
 	waiting map[string][]int
 	joined  map[order]time.Time // when it was there at the latest
@@ -37,7 +37,7 @@ func (l *line) leave(o order) {
 	delete(l.joined, o)
 }
 
-// count is how many wait, without the delayed.
+// count is the number of waiting messages, without the delayed ones.
 func (l *line) count() (n int) {
 	for _, seqs := range l.waiting {
 		n += len(seqs)
@@ -45,9 +45,9 @@ func (l *line) count() (n int) {
 	return n
 }
 
-// see compares messages that were found just now with the line: each waits, and
-// is behind nobody of its key but the others. One that was delayed has joined by
-// then, nobody knows when exactly; its place from now on is where it was found.
+// see compares messages that were found just now with the line: each is waiting,
+// and those of a key are the first of the key, in order. A delayed message has
+// joined by then, at an unknown moment; its position is the one where it was found.
 func (l *line) see(found []order) error {
 	at := map[string]int{}
 	seen := map[order]bool{}
@@ -72,7 +72,7 @@ func (l *line) see(found []order) error {
 	return nil
 }
 
-// admit lets one that was delayed join at a place of its key.
+// admit lets a delayed message join at a position of its key.
 func (l *line) admit(o order, at int, due dueTime) error {
 	if time.Now().Before(due.from) {
 		return fmt.Errorf("%v came %v before it was due", o, time.Until(due.from))

@@ -201,9 +201,9 @@ func (w *watcher) count() int {
 	return len(w.got)
 }
 
-// Many dispatchers, each with the same keys in an order of its own: none is
-// chosen as the victim of a deadlock, and relays that work meanwhile find each
-// key in order.
+// Many dispatchers write to the same keys, each in a random order: none is chosen
+// as the victim of a deadlock, and relays that run meanwhile find each key in
+// order.
 func unitsOfWorkDoNotDeadlock[TX any](t *testing.T, s *site[TX]) {
 	const dispatchers = 8
 	transactions := 100

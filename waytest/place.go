@@ -25,8 +25,8 @@ type Transport interface {
 }
 
 // A Place is a database of one test's own: waybill's tables, empty, and an empty
-// table of the application's with one column of text. Whoever makes it cleans it
-// up. Its functions may be called concurrently.
+// table of the application's with one column of text. The function that makes it
+// also cleans it up. Its functions may be called concurrently.
 type Place[TX any] struct {
 	// Store is put to the test, with the optional interfaces that it implements.
 	Store Store[TX]
@@ -41,7 +41,7 @@ type Place[TX any] struct {
 	// is a unit of work's. A text that is in the table already is an error, which
 	// the database raises.
 	Insert func(ctx context.Context, tx TX, text string) error
-	// Texts returns what is committed in the application's table, in any order.
+	// Texts returns the committed rows of the application's table, in any order.
 	// The suites do not call it while they have a transaction open.
 	Texts func(ctx context.Context) ([]string, error)
 

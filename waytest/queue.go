@@ -104,7 +104,7 @@ func wantOrders(t testing.TB, what string, ds []*waybill.Delivery, want ...order
 	}
 }
 
-// try runs what must not fail.
+// try reports an unexpected error.
 func try(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -238,8 +238,8 @@ func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *site[TX]) {
 	wantOrders(t, "what is left", receive(t, b, 10), order{"x", 1})
 }
 
-// The same receiver may have let a lease end and got the row again: its first
-// delivery must not settle the second, also where it has both in hand.
+// The same receiver may have let a lease end and claimed the row again: its first
+// delivery must not settle the second, even if one call settles both.
 func oldDeliveryOfTheSameHolderIsFenced[TX any](t *testing.T, s *site[TX]) {
 	q := s.queue("q", time.Second)
 	s.local(order{"x", 0})
@@ -277,8 +277,7 @@ func renewedLeaseIsKept[TX any](t *testing.T, s *site[TX]) {
 	try(t, "Ack", a.Ack(t.Context(), ds...))
 }
 
-// Whoever claims at the same moment: a key is with one receiver, and no message
-// is lent twice.
+// Concurrent claims: a key is with one receiver, and no message is lent twice.
 func receiversThatClaimAtOnceShareNoKey[TX any](t *testing.T, s *site[TX]) {
 	const keys, each, receivers = 8, 30, 6
 	var msgs []order

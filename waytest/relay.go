@@ -86,8 +86,8 @@ func keyInFlightIsNobodyElses[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// The stale snapshot: a relay whose look is older than another's settle must not
-// publish what that one has published.
+// The stale snapshot: a relay that read before another one settled must not
+// publish the rows that the other has published.
 func claimSeesWhatTheLastOwnerHasPublished[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
 	const rows, keys = 90, 3
@@ -364,7 +364,7 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
 		want("while all wait")
 	}
 	s.put(out, order{d, 1})
-	// Nobody changes anything: time alone makes a due, and d is in the way.
+	// No row changes: time alone makes a due, while every claim finds d.
 	await(t, "a is due", func() bool {
 		got := s.claim(manyRows)
 		if len(got.Rows()) > 0 {
@@ -377,7 +377,7 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
 	fourth := want("after the head got through", order{a, 2}, order{d, 1})
 	s.settle(fourth, []outbox.ClaimedRow{s.row(fourth, order{a, 2})})
 	s.settle(want("beside b", order{d, 1}), nil)
-	// Another process changes what is blocked, as an operator does.
+	// Another process changes the blocked keys, as an operator does.
 	operator := s.operator()
 	if s.Another != nil {
 		operator = any(s.Another(t)).(admin.Database)
@@ -583,7 +583,7 @@ func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *site[TX]) {
 		{outbox.ClaimLimit{Rows: 1, Bytes: 1 << 20}, 2}, {outbox.ClaimLimit{Rows: 2, Bytes: 1 << 20}, 4}, {outbox.ClaimLimit{Rows: 3, Bytes: 1 << 20}, 6}, {outbox.ClaimLimit{Rows: 20, Bytes: 1 << 20}, 40},
 		{outbox.ClaimLimit{Rows: 100, Bytes: 8*size + size/2}, 18}, {outbox.ClaimLimit{Rows: 100, Bytes: 2*size + size/2}, 6}, {outbox.ClaimLimit{Rows: 100, Bytes: 1}, 2},
 	} {
-		for range 4 { // what a store serves first may take turns
+		for range 4 { // a store may serve other rows first each time
 			got := s.claim(c.max)
 			if n := len(got.Rows()); n < 1 || n > c.most {
 				t.Errorf("Claim(%+v) = %d rows of %d bytes, want 1 to %d", c.max, n, size, c.most)

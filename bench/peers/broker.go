@@ -46,8 +46,8 @@ func (b *broker) declare() error {
 	return b.ch.QueueBind(b.name, "#", b.name, false, nil)
 }
 
-// confirming opens a connection with one channel in confirm mode, for those who
-// publish by amqp091-go itself.
+// confirming opens a connection with one channel in confirm mode, for
+// publishing by amqp091-go itself.
 func (b *broker) confirming() (*amqp.Connection, *amqp.Channel, error) {
 	conn, err := amqp.Dial(b.url)
 	if err != nil {
@@ -63,15 +63,15 @@ func (b *broker) confirming() (*amqp.Connection, *amqp.Channel, error) {
 	return conn, ch, nil
 }
 
-// arrival is what was in the queue.
+// arrival is the result of comparing the queue with the sent messages.
 type arrival struct {
 	missing    int
 	duplicates int
 	disordered int // arrived behind a later one of their key
 }
 
-// arrived takes everything out of the queue and compares it with what was sent.
-// Whoever published has stopped.
+// arrived takes everything out of the queue and compares it with the sent
+// messages. All publishers have stopped.
 func (b *broker) arrived(ctx context.Context, want, keys int) (arrival, error) {
 	queue, err := b.ch.QueueDeclarePassive(b.name, true, false, false, false, nil)
 	if err != nil || queue.Messages == 0 {
@@ -114,8 +114,8 @@ func (b *broker) arrived(ctx context.Context, want, keys int) (arrival, error) {
 	return a, b.ch.Cancel("check", false)
 }
 
-// close deletes queue and exchange on a connection of its own, because the other
-// one may have been closed by an error.
+// close deletes queue and exchange on a new connection, because the other one may
+// have been closed by an error.
 func (b *broker) close() error {
 	_ = b.conn.Close()
 	conn, err := amqp.Dial(b.url)

@@ -1,5 +1,5 @@
 // Peers has waybill's relay and its peers do the same job on the same servers,
-// in the same run, and prints the ratios. README.md says what is compared.
+// in the same run, and prints the ratios. README.md describes the comparison.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// options is what the flags say.
+// options holds the values of the flags.
 type options struct {
 	database, broker string
 	rows, keys       int
@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	return printTable(stdout, results, versions)
 }
 
-// peers returns whom waybill is measured against.
+// peers returns the contestants that waybill is measured against.
 func peers(ctx context.Context, db *database, b *broker, keys int, stderr io.Writer) ([]contestant, error) {
 	if err := prepareRiver(ctx, db, stderr); err != nil {
 		return nil, err

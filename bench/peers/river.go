@@ -31,7 +31,7 @@ type riverQueue struct {
 }
 
 // riverDefaults leaves FetchCooldown at 100 ms and FetchPollInterval at 1 s.
-// MaxWorkers has no default: 100 is what the documentation's examples have.
+// MaxWorkers has no default: the documentation's examples have 100.
 //   - https://pkg.go.dev/github.com/riverqueue/river@v0.51.0#Config
 //   - https://pkg.go.dev/github.com/riverqueue/river@v0.51.0#hdr-Starting_a_client
 func riverDefaults(db *database, b *broker, keys int, stderr io.Writer) *riverQueue {

@@ -28,7 +28,7 @@ type watermill struct {
 	keys   int
 	log    *errorLog
 
-	// topics are those that are forwarded, each by a forwarder of its own.
+	// topics are the forwarded topics, with one forwarder for each.
 	topics []string
 	schema wmsql.DefaultPostgreSQLSchema
 	// poll is SubscriberConfig.PollInterval.
@@ -50,7 +50,7 @@ func watermillDefaults(db *database, b *broker, keys int, stderr io.Writer) *wat
 	return &watermill{label: "watermill, defaults", db: db, broker: b, keys: keys, log: &errorLog{w: stderr}, topics: []string{"forwarder_topic"}}
 }
 
-// watermillTuned sets what the same pages offer for throughput: a larger
+// watermillTuned sets the options that the same pages offer for throughput: a larger
 // SubscribeBatchSize, a shorter PollInterval, and a ChannelPoolSize, so that
 // channels are kept. The forwarder waits for each confirm before it takes the
 // next message, so one channel is all it can use.
@@ -63,7 +63,7 @@ func watermillTuned(db *database, b *broker, keys int, stderr io.Writer) *waterm
 	return w
 }
 
-// watermillSharded goes on where the settings end: the application spreads its
+// watermillSharded goes beyond the settings: the application spreads its
 // keys over four values of Config.ForwarderTopic, and runs a forwarder for each.
 // That keeps the order of a key and waits for four confirms at a time.
 func watermillSharded(db *database, b *broker, keys int, stderr io.Writer) *watermill {
@@ -100,8 +100,8 @@ func (w *watermill) load(ctx context.Context, n int) error {
 		if err := w.db.exec(ctx, "VACUUM ANALYZE "+table); err != nil {
 			return err
 		}
-		// A subscriber sees nothing that is younger than the oldest open
-		// transaction of the server. Those of others are not its fault.
+		// A subscriber sees no rows younger than the oldest open transaction of
+		// the server. Transactions of other programs are not its fault.
 		err := w.db.until(ctx, "SELECT count(*) = 0 FROM "+table+" WHERE transaction_id >= pg_snapshot_xmin(pg_current_snapshot())")
 		if err != nil {
 			return fmt.Errorf("a transaction that is open elsewhere on this server hides the messages; end it, see pg_stat_activity: %w", err)
@@ -204,7 +204,7 @@ func (w *watermill) settled(ctx context.Context, topic string) error {
 	return w.db.until(ctx, `SELECT coalesce((SELECT max("offset") FROM `+w.schema.MessagesTable(topic)+`), 0) = (SELECT offset_acked FROM `+w.offsets(topic)+`)`)
 }
 
-// counted counts what its publisher has published.
+// counted counts the messages that its publisher has published.
 type counted struct {
 	message.Publisher
 	count *countdown

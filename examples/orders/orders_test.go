@@ -56,7 +56,7 @@ func run(t *testing.T, bin string, p *place, file string) {
 		} else {
 			relay.kill(t)
 		}
-		// What is pending now has not been deleted: it died midway.
+		// Pending rows have not been deleted: the relay died midway.
 		waitUntil(t, "messages wait without a relay", func() (bool, error) {
 			n, err := count(p.shop, "SELECT count(*) FROM waybill_outbox WHERE id > 0")
 			return n > 0, err
@@ -76,7 +76,7 @@ func run(t *testing.T, bin string, p *place, file string) {
 		return left == 0, err
 	})
 	relay.stop(t)
-	// Billing may still have some in hand.
+	// Billing may still have messages in flight.
 	if err := within(patience, func() (bool, error) {
 		n, err := count(p.bills, "SELECT count(*) FROM ledger")
 		return n >= len(want), err
@@ -105,7 +105,7 @@ func run(t *testing.T, bin string, p *place, file string) {
 
 // killBeforeDelete kills the relay at the worst moment: it has published a
 // message, which is even handled, and has not deleted it from the outbox. To
-// keep it there, it holds the lock without which nobody can.
+// keep the row there, the test holds the lock that every delete of it needs.
 func killBeforeDelete(t *testing.T, relay *process, p *place) {
 	t.Helper()
 	var id any
@@ -125,7 +125,7 @@ func killBeforeDelete(t *testing.T, relay *process, p *place) {
 		if p.waiting != "" {
 			waitUntil(t, "the server has the relay's delete", func() (bool, error) {
 				var n int
-				time.Sleep(150 * time.Millisecond) // MariaDB shows what it saw to who asks more often
+				time.Sleep(150 * time.Millisecond) // MariaDB answers more frequent queries from a cache
 				err := tx.QueryRow(p.waiting).Scan(&n)
 				return n > 0, err
 			})

@@ -22,19 +22,19 @@ type place struct {
 	orders, broker, billing string  // DSNs, for the programs
 	shop, bills             *sql.DB // orders and billing, for the test's own looks
 
-	// keep selects the id of a message in the outbox, which nobody can delete
-	// before the transaction ends.
+	// keep selects the id of a message in the outbox, which no other session
+	// can delete before the transaction ends.
 	keep string
 	// waiting counts the sessions of a server that wait for that transaction. It is
 	// empty where there are none.
 	waiting string
-	// end ends them, where the server would otherwise do what they wait for after
-	// the relay's death.
+	// end ends these sessions, where the server would otherwise complete their
+	// statements after the relay's death.
 	end string
 	// argument is how a query has its argument.
 	argument string
-	// queued counts the messages in the broker. RabbitMQ leaves out those that
-	// billing has in hand.
+	// queued counts the messages in the broker. RabbitMQ leaves out the
+	// messages in flight to billing.
 	queued func() (int, error)
 }
 
@@ -93,7 +93,7 @@ func onMariaDB(t *testing.T) *place {
 	})
 }
 
-// driverDSN turns mysql://USER@HOST:PORT/NAME into what the driver takes.
+// driverDSN turns mysql://USER@HOST:PORT/NAME into the driver's format.
 func driverDSN(t *testing.T, dsn string) string {
 	t.Helper()
 	u, err := url.Parse(dsn)

@@ -70,7 +70,7 @@ func (p *process) kill(t *testing.T) {
 	}
 }
 
-// stop ends the process with SIGTERM and returns what it printed.
+// stop ends the process with SIGTERM and returns its output.
 func (p *process) stop(t *testing.T) string {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -79,7 +79,7 @@ func (p *process) stop(t *testing.T) string {
 	return p.wait(t)
 }
 
-// wait returns what the process printed when it has ended well.
+// wait returns the output of the process, which must end without an error.
 func (p *process) wait(t *testing.T) string {
 	t.Helper()
 	if err := p.end(t); err != nil {

@@ -16,12 +16,12 @@ import (
 const (
 	module   = "github.com/waybill-go/waybill"
 	root     = "../.." // the module's directory, seen from this package
-	standard = "std"   // what moduleOf says of the standard library
+	standard = "std"   // the answer of moduleOf for the standard library
 )
 
-// A rule says what the packages that match a pattern may import outside of
-// tests, besides the standard library. Patterns are relative to the module: "."
-// is the root package, "cmd/..." is cmd and all below it.
+// A rule lists the imports, outside of tests and besides the standard library,
+// that packages matching a pattern may have. Patterns are relative to the module:
+// "." is the root package, "cmd/..." is cmd and all below it.
 type rule struct {
 	packages string
 	reaches  []string // packages of this module, directly or through others
@@ -37,7 +37,7 @@ var (
 )
 
 // rules is the architecture, one line a package; the first line that matches
-// counts. What is reached is judged too, so that no detour through internal or
+// counts. Indirect imports are checked too, so that no detour through internal or
 // through a friend leads from the core to a leaf.
 var rules = []rule{
 	// The core. The loops (outbox, worker, inbox) never meet.
@@ -58,8 +58,8 @@ var rules = []rule{
 	{packages: "waynats", reaches: core, modules: ids, client: "github.com/nats-io/nats.go"},
 	{packages: "waykafka", reaches: core, modules: ids, client: "github.com/twmb/franz-go"},
 
-	// Around them. Openers are passed to config and waycli, so that who uses
-	// one database compiles nothing of the others.
+	// Around them. Openers are passed to config and waycli, so that a
+	// program with one database compiles no client of another.
 	{packages: "config", reaches: core, modules: with(ids, "github.com/goccy/go-yaml")},
 	{packages: "waycli", reaches: with(core, "config"), modules: with(ids, commands...)},
 	{packages: "waycli/sqlite", reaches: with(core, "config", "waycli", "waysqlite"), modules: with(ids, commands...)},
@@ -104,7 +104,7 @@ func TestPackagesImportOnlyWhatTheirRuleAllows(t *testing.T) {
 	}
 }
 
-// A pkg is what go list tells of one package, of any module.
+// A pkg is one package of any module in the output of go list.
 type pkg struct {
 	ImportPath string
 	Standard   bool

@@ -13,9 +13,9 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// Options says what to measure, and where.
+// Options selects the cases, the servers and the amounts of a run.
 type Options struct {
-	// Postgres is a connection string, MySQL what opens a database of MySQL or
+	// Postgres is a connection string, MySQL opens a database of MySQL or
 	// MariaDB: one of them is set. Everything happens in a schema, or under a
 	// prefix, of the benchmark's own, which it drops.
 	Postgres string
@@ -25,7 +25,7 @@ type Options struct {
 	// Rounds is how often each side is measured, after one round that is not
 	// counted.
 	Rounds int
-	// Cases are those of Cases to measure. None means all.
+	// Cases are the names to measure, from the function Cases. None means all.
 	Cases []string
 	// Rows is the number of messages: of a relay round, of the backlog in dispatch
 	// beside a relay, of the largest backlog in claim, and of the load in starve,
@@ -35,7 +35,7 @@ type Options struct {
 	Keys int
 	// Workers is how many batches are published at once.
 	Workers int
-	// Batch and Window are those of the relay; 0 means its defaults. The yardstick
+	// Batch and Window are settings of the relay; 0 means its defaults. The yardstick
 	// keeps its own.
 	Batch, Window int
 	// Buckets is how many the outbox has; 0 means outbox.DefaultBuckets.
@@ -46,7 +46,7 @@ type Options struct {
 	// Drain is the command of a process that drains the outbox of a configuration
 	// file, whose name is added.
 	Drain []string
-	// DatabaseDSN and BrokerDSN are what that process opens; they may hold a password.
+	// DatabaseDSN and BrokerDSN are the DSNs for that process; they may hold a password.
 	DatabaseDSN, BrokerDSN string
 	// Progress receives a line for each round. Nil discards.
 	Progress io.Writer

@@ -91,7 +91,7 @@ func (b *broker) arrived(ctx context.Context, want int, ordered bool) error {
 		return err
 	}
 	beyond, err := b.waiting()
-	for range deliveries { // what the client had been given already
+	for range deliveries { // deliveries that the client had received before
 		beyond++
 	}
 	if err == nil && beyond > 0 {
@@ -100,7 +100,7 @@ func (b *broker) arrived(ctx context.Context, want int, ordered bool) error {
 	return err
 }
 
-// waiting counts what is in the queue.
+// waiting counts the messages in the queue.
 func (b *broker) waiting() (int, error) {
 	q, err := b.ch.QueueDeclarePassive(b.name, true, false, false, false, nil)
 	return q.Messages, err

@@ -13,11 +13,11 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// connections are those that dispatch is measured with.
+// connections are the numbers of connections that dispatch is measured with.
 var connections = []int{1, 8, 32}
 
-// messages are the cases by how many a transaction dispatches, each with a key
-// of its own.
+// messages are the cases by the number of messages in a transaction, each message
+// with a different key.
 var messages = []struct {
 	name string
 	many int

@@ -17,7 +17,7 @@ type Growth struct {
 	From   float64 `json:"from"`
 	To     float64 `json:"to"`
 	Factor float64 `json:"factor"`
-	// What is wanted at the most, where anything is.
+	// MaxTo and MaxFactor are upper limits, where there are any.
 	MaxTo     float64 `json:"max_to,omitempty"`
 	MaxFactor float64 `json:"max_factor,omitempty"`
 }

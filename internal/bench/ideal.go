@@ -82,7 +82,7 @@ func wait(ctx context.Context, confirms []*amqp.DeferredConfirmation) error {
 	return nil
 }
 
-// confirming opens n channels in confirm mode, each on a connection of its own.
+// confirming opens n channels in confirm mode, each on a separate connection.
 func confirming(url string, n int) (chs []*amqp.Channel, closeAll func() error, err error) {
 	var conns []*amqp.Connection
 	closeAll = func() (err error) {

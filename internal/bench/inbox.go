@@ -26,13 +26,13 @@ type inboxPlace interface {
 	// to {}seen, with a savepoint for each of several messages; the dedup rows of
 	// bare go to {}seen_bare, without savepoints.
 	handleByHand(ctx context.Context, y yardstick, ids []string, ms []sold) error
-	// clearInbox empties the tables, effects counts the orders and those that
-	// differ.
+	// clearInbox empties the tables, effects counts the orders and their distinct
+	// values.
 	clearInbox(ctx context.Context) error
 	effects(ctx context.Context) (all, different int, err error)
 }
 
-// atOnce is what one message a transaction is measured with.
+// atOnce are the numbers of workers for one message a transaction.
 var atOnce = []int{1, 8, 32}
 
 const (
@@ -130,8 +130,8 @@ func (c consumers) worker(n int, opts ...inbox.Option) side {
 	}
 }
 
-// loops runs n loops by hand. Those that acknowledge several at once have a
-// channel each.
+// loops runs n loops by hand on one connection, with a channel for each: an ack of
+// several messages covers one channel.
 func (c consumers) loops(n int, loop func(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, left *atomic.Int64) error) side {
 	return func(ctx context.Context) (int, time.Duration, error) {
 		return c.round(ctx, func(ctx context.Context) error {

@@ -96,7 +96,7 @@ func drainPeak(ctx context.Context, p place, b *broker, opt Options, n int) (_ f
 	}
 }
 
-// stopped waits for what is of no use any more.
+// stopped cancels the count of arrivals and waits for its end.
 func stopped(cancel func(), arrived <-chan error) error {
 	cancel()
 	if err := <-arrived; !errors.Is(err, context.Canceled) {

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// mysql is a set of tables with a prefix of their own, in MySQL or MariaDB.
+// mysql is a set of tables under a separate prefix, in MySQL or MariaDB.
 type mysql struct {
 	prefix    string
 	buckets   int
@@ -110,8 +110,8 @@ func (p *mysql) transactions() []transaction {
 	}
 }
 
-// target is lower than PostgreSQL's: a gate is a row that is locked, and several
-// take a statement of their own.
+// target is lower than PostgreSQL's: a gate is a locked row instead of an advisory
+// lock, and several messages lock several rows.
 func (p *mysql) target(messages int) float64 {
 	if messages > 1 {
 		return 0.65

@@ -80,7 +80,7 @@ func (p *mysql) byHand(ctx context.Context, y yardstick, ch *amqp.Channel, to st
 	if err != nil {
 		return 0, err
 	}
-	// With WHERE id IN the server scans what others have locked: a deadlock.
+	// With WHERE id IN the server scans rows locked by other transactions: a deadlock.
 	_, err = tx.ExecContext(ctx, fmt.Sprintf(`DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (id bigint PATH '$')) AS t STRAIGHT_JOIN %s AS i ON i.id = t.id`, p.name(y.table)), string(list))
 	if err != nil {
 		return 0, err

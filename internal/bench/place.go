@@ -15,7 +15,7 @@ import (
 // A place is the tables of one database that a benchmark uses: waybill's and the
 // yardsticks'.
 type place interface {
-	// database is its name in results, option what a DSN says to find its tables.
+	// database is its name in results, option the DSN option that selects its tables.
 	database() string
 	option() string
 	store() outbox.Store

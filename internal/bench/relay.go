@@ -14,7 +14,7 @@ import (
 // A relayCase is rows of one kind, relayed in one ordering.
 type relayCase struct {
 	name      string
-	keys      int // 0 means that each row has a key of its own
+	keys      int // 0 means a different key for each row
 	zipf      bool
 	pipelined bool
 	target    float64

@@ -36,8 +36,7 @@ func snapshot(ctx context.Context, opt Options) ([]Result, error) {
 	return []Result{claim, poll}, nil
 }
 
-// behindSnapshot is one round. Both sides take turns in one place, which nobody
-// has used before.
+// behindSnapshot is one round. Both sides take turns in one place, which is new.
 func behindSnapshot(ctx context.Context, opt Options, passing int) (on string, claims, polls [2][2]float64, err error) {
 	p, err := newPlace(ctx, opt)
 	if err != nil {
@@ -64,7 +63,7 @@ func behindSnapshot(ctx context.Context, opt Options, passing int) (on string, c
 				if n, t, err = b.claim(ctx); err != nil {
 					return "", claims, polls, err
 				}
-				if n > opt.batch()/4 { // not a remainder, nor the look that finds nothing
+				if n > opt.batch()/4 { // not a remainder, nor the empty claim
 					took[who] = append(took[who], t)
 				}
 			}
@@ -80,7 +79,7 @@ func behindSnapshot(ctx context.Context, opt Options, passing int) (on string, c
 	return p.database(), claims, polls, emptyPolls(ctx, sides, 1, &polls)
 }
 
-// emptyPolls puts the median of looks at nothing into polls, as from or to.
+// emptyPolls puts the median time of empty claims into polls, as from or to.
 func emptyPolls(ctx context.Context, sides [2]*backlog, at int, polls *[2][2]float64) error {
 	const looks = 200
 	var took [2][]time.Duration

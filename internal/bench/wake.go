@@ -16,7 +16,7 @@ import (
 // committers is how many commit at once in commits.
 const committers = 64
 
-// waking is the outbox of a place in processes of their own.
+// waking is the outbox of a place as separate processes open it.
 type waking struct {
 	hears       *waypg.DB   // hears of commits in other processes; nil where none does
 	loud, quiet transaction // of processes that announce their commits, and that do not
@@ -64,15 +64,14 @@ func (p *postgres) waking(ctx context.Context) (w waking, err error) {
 		if process.out, err = outbox.New(process.db, outbox.Config{}); err != nil {
 			return w, err
 		}
-		// What is plain stays that of p, in a pool of its own.
+		// The yardstick remains that of p, on the pool of p.
 		*one = transaction{name: "InTx", waybill: process.inTx, plain: p.plainOneTrip}
 	}
 	return w, nil
 }
 
-// commits measures what a transaction with a message takes many writers, from
-// its begin to its commit, while commits are announced and somebody listens,
-// against while they are not.
+// commits measures transactions with a message under many writers, from begin to
+// commit: with commits announced to a listener, against commits not announced.
 func commits(ctx context.Context, opt Options, p place, w waking) (Result, error) {
 	release, err := w.hears.Lead(ctx)
 	if err != nil {

@@ -119,7 +119,7 @@ type campaign struct {
 	slowest            time.Duration // recovery of a server
 }
 
-// audit is the queue that everything published comes to and nobody consumes.
+// audit is the queue that receives every published message and has no consumer.
 const audit = "audit"
 
 func newCampaign(t *testing.T, on kind, p plan, seed uint64) *campaign {
@@ -270,7 +270,7 @@ func (c *campaign) bound() int {
 	return n * batches * batch
 }
 
-// say logs what happens now.
+// say logs an event with its time.
 func (c *campaign) say(what string) {
 	c.t.Helper()
 	c.t.Logf("%6.2f s: %s", time.Since(c.start).Seconds(), what)
@@ -293,8 +293,8 @@ func (c *campaign) awaitEffect() {
 	c.await("an effect", time.Minute, func() bool { return c.count("handled") > before })
 }
 
-// drain waits until everything was handled, or nothing more is for a while, and
-// says how long that took.
+// drain waits until every message was handled, or no more are for a while, and
+// returns the time that took.
 func (c *campaign) drain() time.Duration {
 	c.t.Helper()
 	start, committed := time.Now(), c.count("committed")
@@ -394,8 +394,8 @@ func (c *campaign) arrivals() []message {
 	return all
 }
 
-// journals reads what the dispatchers wrote down. The last line of one that was
-// killed may be torn.
+// journals reads the journals of the dispatchers. The last line of a killed one may
+// be torn.
 func (c *campaign) journals() map[string]entry {
 	c.t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.fleet.role.Dir, "*"+journalEnd))

@@ -1,7 +1,7 @@
 // Package chaos holds the process campaign: applications, relays and workers, a
 // process each, on PostgreSQL or MariaDB and RabbitMQ, that are killed, frozen
 // and cut off by a seeded schedule while their servers are killed too. A checker
-// then compares what was committed with what reached the broker and with the
+// then compares the committed messages with the messages in the broker and with the
 // effects. It needs the build tag chaos, for the points of internal/crash.
 //
 // `make chaos` runs it in full; `make test` runs a short form.

@@ -43,8 +43,8 @@ var serverFaults = []fault{
 	{"kill the broker", 1, func(c *campaign) bool { return c.restart(c.rabbit) }},
 }
 
-// round has everything go wrong at least once: first the processes, and when
-// those that were frozen are back, the servers.
+// round has everything go wrong at least once: first the processes, and when the
+// frozen ones are back, the servers.
 func (c *campaign) round() {
 	c.t.Helper()
 	c.say(fmt.Sprintf("%d messages wait in the outbox", c.pending()))
@@ -110,7 +110,7 @@ func (c *campaign) one(role string, do func(m *member) bool) bool {
 // frozenFor is beyond every timeout.
 const frozenFor = idle + 2*time.Second
 
-// freeze stops a process for longer than every timeout, while others go on.
+// freeze stops a process for longer than every timeout, while the others continue.
 func (c *campaign) freeze(role string, busy bool) bool {
 	return c.one(role, func(m *member) bool {
 		thaw := m.freeze(busy)
@@ -135,9 +135,9 @@ func roleAt(point string) string {
 	return role
 }
 
-// awaitCrashes waits until all that are to crash have done so. Only one worker at a
-// time is given messages: all are to die at the point, and who replaces one that
-// died elsewhere, too.
+// awaitCrashes waits until all processes that are to crash have done so. Only one
+// worker at a time is given messages: all are to die at the point, and a replacement
+// for one that died elsewhere, too.
 func (c *campaign) awaitCrashes() {
 	c.await("processes crash where they are to", 90*time.Second, func() bool {
 		hit, all := c.fleet.crashes(), true

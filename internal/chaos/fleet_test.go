@@ -20,13 +20,13 @@ import (
 	"github.com/waybill-go/waybill/internal/crash"
 )
 
-// A fleet keeps processes running: who dies is replaced at once, under a new
+// A fleet keeps processes running: a dead one is replaced at once, under a new
 // name.
 type fleet struct {
 	t    *testing.T
-	role role // what all are told
+	role role // common to all members
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	members   []*member
 	started   int
 	crashed   map[string]int // by point
@@ -42,7 +42,7 @@ type member struct {
 	quick bool
 	gone  chan struct{} // closed when the place is given up
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	cmd     *exec.Cmd
 	name    string
 	next    string // the point at which the next process crashes
@@ -52,7 +52,7 @@ type member struct {
 	leaving bool // it was asked to stop
 }
 
-// A loss is a relay that was killed or frozen with keys in hand.
+// A loss is a relay that was killed or frozen with keys in flight.
 type loss struct {
 	relay  string
 	frozen bool
@@ -150,8 +150,8 @@ func (m *member) keep(cmd *exec.Cmd) {
 	}
 }
 
-// lost takes note of what a relay that is killed or frozen has in hand. The
-// caller holds mu.
+// lost records the keys in flight of a relay that is killed or frozen. The caller
+// holds mu.
 func (m *member) lost(frozen bool) {
 	if m.role != "relay" {
 		return
@@ -164,7 +164,7 @@ func (m *member) lost(frozen bool) {
 	}
 }
 
-// measure says whether what a lost relay had in hand counts from now on.
+// measure switches the recording of losses on or off.
 func (f *fleet) measure(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +172,7 @@ func (f *fleet) measure(on bool) {
 }
 
 // stop freezes the process, and reports whether it could: one that is to crash
-// is left alone. With busy it must have something in hand. The caller holds mu.
+// is left alone. With busy it must have keys in flight. The caller holds mu.
 func (m *member) stop(busy bool) bool {
 	if m.frozen || m.struck || m.leaving || m.armed != "" {
 		return false
@@ -248,7 +248,7 @@ func (f *fleet) dismiss(members ...*member) {
 	}
 }
 
-// end kills what is left.
+// end kills all processes.
 func (f *fleet) end() {
 	f.mu.Lock()
 	members := f.members

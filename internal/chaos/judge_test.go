@@ -32,13 +32,13 @@ type evidence struct {
 	calmUntil          int64 // microseconds: no fault before it, and relays with their defaults
 }
 
-// An entry is what a journal says of an attempt; at is when it ended.
+// An entry is the outcome of an attempt in a journal; at is the time of its end.
 type entry struct {
 	outcome string
 	at      int64
 }
 
-// A report is what the campaign prints. Its JSON form is stable.
+// A report is the result of a campaign. Its JSON form is stable.
 type report struct {
 	Database string `json:"database"`
 	Seed     uint64 `json:"seed"`
@@ -56,7 +56,7 @@ type report struct {
 	IDChanges        int `json:"id_changes"`
 
 	DuplicateDeliveries int `json:"duplicate_deliveries"` // to the broker
-	DuplicatesBound     int `json:"duplicates_bound"`     // what the faults explain
+	DuplicatesBound     int `json:"duplicates_bound"`     // explained by the faults
 	CalmDuplicates      int `json:"calm_duplicates"`      // sent twice before the first fault, while relays came and went
 	Suppressed          int `json:"suppressed"`           // deliveries to workers
 
@@ -87,13 +87,13 @@ func (r *report) find(count *int, format string, args ...any) {
 	}
 }
 
-// place is what a message is told by, besides its id.
+// place identifies a message, besides its id.
 type place struct {
 	key string
 	n   int
 }
 
-// judge compares what was committed with what came of it.
+// judge compares the committed messages with the deliveries and the effects.
 func (r *report) judge(e *evidence) {
 	written := map[string]bool{} // attempts
 	ids := make(map[place]message, len(e.committed))
@@ -146,8 +146,8 @@ func before(e *evidence, m message) time.Duration {
 	return time.Duration(e.calmUntil-m.at) * time.Microsecond
 }
 
-// follow goes through deliveries or effects in their order, and returns what was
-// there.
+// follow goes through deliveries or effects in their order, and returns the
+// messages that it found.
 func (r *report) follow(all []message, ids map[place]message, what string, duplicates *int) map[place]bool {
 	there := make(map[place]bool, len(all))
 	latest := map[string]message{}
@@ -174,9 +174,9 @@ func (r *report) follow(all []message, ids map[place]message, what string, dupli
 	return there
 }
 
-// takeover measures how long keys waited which a relay had in hand when it was
-// killed or frozen: until another relay sent the next message of the key, where
-// one was committed by then.
+// takeover measures the wait of keys in flight in a relay that was killed or
+// frozen: until another relay sent the next message of the key, where one was
+// committed before the loss.
 func (e *evidence) takeover(frozen bool) takeover {
 	sent := map[string][]message{} // by key
 	for _, m := range e.arrived {
@@ -216,8 +216,8 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
-// failures returns what is against a campaign: first what must never happen, and
-// then why it would prove nothing.
+// failures returns the objections to a campaign: first violations, and then reasons
+// why it would prove nothing.
 func (r *report) failures(p plan) []string {
 	var all []string
 	fail := func(bad bool, format string, args ...any) {
@@ -341,7 +341,7 @@ func TestTakeoverIsWhatAKeyWaitsForAnotherRelay(t *testing.T) {
 		outcomes: map[string]entry{"1": {committed, 1}, "2": {committed, 2}, "3": {committed, 9 * second}},
 		arrived: []message{
 			sent("a", 1, "dead", 3*second), sent("a", 1, "other", 6*second), sent("a", 2, "other", 7*second),
-			sent("b", 1, "other", second), sent("b", 2, "dead", 3*second), // nobody needed to take over
+			sent("b", 1, "other", second), sent("b", 2, "dead", 3*second), // no takeover was needed
 			sent("c", 3, "other", 10*second), // committed after the end
 		},
 		losses: []loss{{relay: "dead", at: 4 * second, held: map[string]int64{"a": 2 * second, "b": 2 * second, "c": 2 * second}}},

@@ -59,15 +59,15 @@ func kindOf(name string) kind {
 type service interface {
 	store
 	SchemaUp(ctx context.Context) (admin.SchemaStatus, error)
-	// application returns what runs a function in a unit of work, and in a
-	// transaction of the application's own.
+	// application returns functions that run fn in a unit of work, and in a
+	// transaction of the application.
 	application() (unit, own transactor, err error)
 	handle(bus *waybill.Bus, fn func(ctx context.Context, tx tx, m counted) error, opts ...inbox.Option)
 	suppressed(ctx context.Context, id waybill.MessageID)
 	Close() error
 }
 
-// store is what a relay can make use of.
+// store has the interfaces that a relay can use.
 type store interface {
 	outbox.IdleStore
 	outbox.RouteStore
@@ -192,7 +192,7 @@ func (db mariadb) suppressed(ctx context.Context, id waybill.MessageID) {
 	_, _ = db.Pool().ExecContext(ctx, "INSERT INTO suppressed (message_id) VALUES (?)", id.String())
 }
 
-// tables are those of the campaign, on each kind of database.
+// tables are the campaign's tables, on each kind of database.
 func tables(serial string, keys []string) []string {
 	all := []string{
 		"CREATE TABLE counts (k varchar(64) PRIMARY KEY, n int NOT NULL)",

@@ -32,7 +32,7 @@ const roleEnv = "WAYBILL_CHAOS_ROLE"
 
 const transport = "events"
 
-// A role is what a process is told.
+// A role is the configuration of a process.
 type role struct {
 	Role  string // dispatch, relay or worker
 	Name  string // of this process alone
@@ -40,7 +40,7 @@ type role struct {
 	Quick bool   // a relay with timeouts of seconds
 
 	Kind, Database, Broker string
-	Dir                    string // for what it writes down
+	Dir                    string // for its journal or claims
 	Keys                   int
 	Pace                   time.Duration // of a dispatcher
 	Seed                   uint64
@@ -53,7 +53,7 @@ const (
 	heartbeat = time.Second
 )
 
-// A relay has so many batches, with so many messages each, in hand.
+// A relay has up to so many batches in flight, of up to so many messages each.
 const batches, batch = 2, 50
 
 // counted is the n-th thing that happened to a key, in one attempt at a
@@ -132,8 +132,8 @@ func (r role) idle() time.Duration {
 }
 
 // dispatch is an application that counts keys up, in one transaction after
-// another, and dispatches the numbers. Its journal says what it tried and what
-// became of it.
+// another, and dispatches the numbers. Its journal records the attempts and
+// their outcomes.
 func (r role) dispatch(ctx context.Context, db service) error {
 	journal, err := os.OpenFile(filepath.Join(r.Dir, r.Name+journalEnd), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -248,8 +248,8 @@ func (d *dispatcher) try(ctx context.Context, attempt string) error {
 	})
 }
 
-// relay is outbox.Relay, which says what it has in hand, and in each message who
-// sent it and when.
+// relay is outbox.Relay with a record of its claims in flight, and with its name and
+// the time in each message.
 func (r role) relay(ctx context.Context, db service) error {
 	claims, err := os.OpenFile(filepath.Join(r.Dir, r.Name+claimsEnd), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -309,7 +309,7 @@ func (c *openClaim) Settle(ctx context.Context, published []outbox.ClaimedRow, f
 	return err
 }
 
-// held reads which keys a relay has in hand, and since when.
+// held returns the keys that a relay has in flight, with the time of their claim.
 func held(dir, relay string) map[string]int64 {
 	text, _ := os.ReadFile(filepath.Join(dir, relay+claimsEnd)) // one that never claimed has none
 	open := map[string][]string{}
@@ -333,7 +333,7 @@ func held(dir, relay string) map[string]int64 {
 	return keys
 }
 
-// signing is a publisher that says who sends, and when.
+// signing is a publisher that adds its name and the time to each message.
 type signing struct {
 	*wayamqp.Publisher
 	name string
@@ -350,6 +350,11 @@ func (p signing) Publish(ctx context.Context, items []outbox.Item, results chan<
 		item.Record.Headers[relayHeader], item.Record.Headers[sentHeader] = p.name, now
 	}
 	p.Publisher.Publish(ctx, items, results)
+}
+
+// Isolated implements outbox.IsolatingPublisher: retries are signed, too.
+func (p signing) Isolated() outbox.Publisher {
+	return signing{p.Publisher.Isolated().(*wayamqp.Publisher), p.name}
 }
 
 // work is a consumer whose handler writes one row, with group commit or without.
@@ -376,7 +381,7 @@ func (r role) work(ctx context.Context, db service) error {
 	return w.Run(ctx)
 }
 
-// duplicates counts what the inbox suppressed, in the database.
+// duplicates counts the duplicates that the inbox suppressed, in the database.
 type duplicates struct{ db service }
 
 func (d duplicates) Observe(ctx context.Context, e waybill.Event) {

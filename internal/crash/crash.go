@@ -1,5 +1,5 @@
-// Package crash kills a process at a place of its work that has a name, so that
-// what must survive that can be seen to survive it.
+// Package crash kills a process at a named point of its work, so that a test can
+// check the state that must survive it.
 //
 // It does so only in binaries built with the tag chaos, and there only in the
 // process whose environment says WAYBILL_CRASH_AT=POINT,N: it dies by SIGKILL
@@ -11,11 +11,11 @@ package crash
 const (
 	// DispatchBeforeCommit is a unit of work whose function has returned.
 	DispatchBeforeCommit = "dispatch-before-commit"
-	// DispatchAfterCommit is a unit of work that is committed, and nobody knows.
+	// DispatchAfterCommit is a unit of work that is committed and has not returned.
 	DispatchAfterCommit = "dispatch-after-commit"
 	// RelayAfterClaim is a relay that has claimed and published nothing.
 	RelayAfterClaim = "relay-after-claim"
-	// RelayInPublish is one that has the answer to a part of what it has sent.
+	// RelayInPublish is one that has results for a part of its published messages.
 	RelayInPublish = "relay-in-publish"
 	// RelayAfterPublish is one whose batch is confirmed and not settled.
 	RelayAfterPublish = "relay-after-publish"

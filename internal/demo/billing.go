@@ -75,7 +75,7 @@ func (b *billing) chance(share float64) bool {
 }
 
 // consumer receives from the broker over a network that loses acknowledgements,
-// and records what was delivered.
+// and records the deliveries.
 type consumer struct {
 	broker  broker
 	figures *Figures
@@ -93,7 +93,7 @@ type firstDelivery struct {
 	id  waybill.MessageID
 }
 
-// Receive records what it returns.
+// Receive records the deliveries that it returns.
 func (c *consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, error) {
 	ds, err := c.broker.Receive(ctx, max)
 	c.mu.Lock()
@@ -109,7 +109,7 @@ func (c *consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, e
 	return ds, err
 }
 
-// Ack loses a share: the broker delivers those again.
+// Ack loses a share: the broker delivers these messages again.
 func (c *consumer) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
 	var arrived, lost []*waybill.Delivery
 	c.mu.Lock()
@@ -145,7 +145,7 @@ func (c *consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 	return c.broker.Release(ctx, ds...)
 }
 
-// inHand counts what was delivered and not handled.
+// inHand counts the messages that were delivered and not handled.
 func (c *consumer) inHand() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

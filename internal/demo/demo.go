@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// Options says what to run. The zero value of each field but Relay means its
+// Options configures a run. The zero value of each field but Relay means its
 // default.
 type Options struct {
 	Orders int           // how many; zero means 2000, three messages each
@@ -23,10 +23,10 @@ type Options struct {
 	// Database is that of both services: a SQLite file, PostgreSQL, MySQL or
 	// MariaDB, or the zero value for files in a temporary directory. Broker is a
 	// SQLite file for its queue, RabbitMQ, or zero likewise. In servers the demo
-	// uses schemas or prefixes, an exchange and a queue of its own, which it
+	// creates schemas or prefixed tables, an exchange and a queue, which it
 	// removes; files that have messages or demo tables in them already are refused.
 	Database, Broker config.DSN
-	// ConnString turns the DSN of a PostgreSQL into what its client takes.
+	// ConnString turns the DSN of a PostgreSQL into its client's connection string.
 	ConnString func(config.DSN) (string, error)
 	OpenMySQL  OpenMySQL
 	// Relay is the command line of a relay process, to which the path of a
@@ -41,7 +41,7 @@ type Options struct {
 // OpenMySQL opens the DSN of a MySQL or MariaDB.
 type OpenMySQL func(ctx context.Context, dsn config.DSN, cfg waymysql.Config) (*waymysql.DB, error)
 
-// Figures count what happened so far. They may be read at any time.
+// Figures count the events so far. They may be read at any time.
 type Figures struct {
 	committed, rolledBack, delivered, handled, suppressed, lostAcks, failures, kills atomic.Int64
 }
@@ -116,7 +116,7 @@ func Run(ctx context.Context, opt Options) (Verdict, error) {
 	return verdict, err
 }
 
-// loop runs fn beside the caller and delivers what it returns.
+// loop runs fn in a goroutine and delivers its error.
 func loop(ctx context.Context, fn func(context.Context) error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- fn(ctx) }()

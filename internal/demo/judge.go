@@ -7,7 +7,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A Verdict compares what was committed with what was handled. Its JSON form is
+// A Verdict compares the committed messages with the handled ones. Its JSON form is
 // stable.
 type Verdict struct {
 	Seed    uint64  `json:"seed"`
@@ -73,7 +73,7 @@ func underWay(ctx context.Context, site *site) (map[waybill.MessageID]bool, erro
 	return ids, nil
 }
 
-// compare counts how effects differ from what was committed.
+// compare counts the differences between the effects and the committed messages.
 func compare(committed, effects []step, onTheWay map[waybill.MessageID]bool) Verdict {
 	v := Verdict{Committed: len(committed)}
 	times := make(map[waybill.MessageID]int, len(effects))

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 func TestDemoPassesUnderKills(t *testing.T) { passes(t) }
 
 func TestDemoPassesOnPostgresAndRabbitMQ(t *testing.T) {
-	t.Parallel() // it has servers of its own
+	t.Parallel() // it starts separate servers
 	database := testserver.Postgres(t)
 	passes(t, "--database", database, "--broker", testserver.RabbitMQ(t))
 	db, err := sql.Open("pgx", database)
@@ -73,7 +73,7 @@ func TestDemoPassesOnMariaDBAndRabbitMQ(t *testing.T) {
 		+ (SELECT count(*) FROM information_schema.routines WHERE routine_schema = database())`)
 }
 
-// leftNothing counts what is left of a demo, and closes db.
+// leftNothing counts the objects left by a demo, and closes db.
 func leftNothing(t *testing.T, db *sql.DB, query string) {
 	t.Helper()
 	defer func() { _ = db.Close() }()

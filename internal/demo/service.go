@@ -22,7 +22,7 @@ type service interface {
 	place(ctx context.Context, s step, msg any, hold time.Duration, refuse error) error
 	// serve registers the handlers of billing.
 	serve(bus *waybill.Bus, b *billing)
-	// steps returns what was written, in the order of writing.
+	// steps returns the written steps, in the order of writing.
 	steps(ctx context.Context) ([]step, error)
 	// pending returns the messages in the outbox.
 	pending(ctx context.Context) ([]waybill.MessageID, error)
@@ -53,7 +53,7 @@ type backend[TX any] struct {
 	end    func() error
 }
 
-// What read can be asked for.
+// The queries for read.
 const (
 	readSteps  = "SELECT order_id, step, message_id FROM demo_steps ORDER BY n"
 	readOutbox = "SELECT 0, 0, message_id FROM waybill_outbox WHERE id > 0"

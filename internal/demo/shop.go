@@ -32,7 +32,7 @@ const (
 	steps         = 3
 	clerks        = 8    // goroutines of the order service
 	rollbackShare = 0.08 // of the transactions
-	holdShare     = 0.15 // of the transactions, where others can go on meanwhile
+	holdShare     = 0.15 // of the transactions, where others can run meanwhile
 	holdMin       = 10 * time.Millisecond
 	holdMax       = 80 * time.Millisecond
 )
@@ -82,7 +82,7 @@ func (s *shop) work(ctx context.Context, clerk int) error {
 		}
 		i := dice.IntN(len(open))
 		if held >= 0 {
-			i = held // what follows a transaction that took its time comes at once
+			i = held // the next step after a held transaction comes at once
 		}
 		order := open[i]
 		at[order]++

@@ -21,9 +21,9 @@ type broker interface {
 	waybill.Receiver
 	// transport is its DSN, for the configuration of a relay.
 	transport() string
-	// waiting counts the messages that nobody has in hand.
+	// waiting counts the messages that are not in flight to a consumer.
 	waiting(ctx context.Context) (int, error)
-	// rest returns what is left when billing has ended.
+	// rest returns the messages left when billing has ended.
 	rest(ctx context.Context) ([]waybill.MessageID, error)
 	// lose lets the acknowledgements of ds get lost, or reports false.
 	lose(ctx context.Context, ds []*waybill.Delivery) bool
@@ -64,8 +64,8 @@ func newSite(ctx context.Context, opt Options) (_ *site, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the broker %w: %w", ErrOpen, err)
 	}
-	// Billing is another service: in a schema of its own, under a prefix of its
-	// own or, on SQLite, in a file of its own.
+	// Billing is another service: in a separate schema, under a separate prefix or,
+	// on SQLite, in a separate file.
 	other := opt.Database
 	if other.Scheme == "sqlite" {
 		other = config.DSN{}
@@ -103,7 +103,7 @@ func (s *site) pending(ctx context.Context) (inOutbox, inBroker int, err error) 
 func (s *site) waitUntilEmpty(ctx context.Context, inHand func() int) (bool, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for empty := 0; empty < 3; { // thrice, for what moves between two looks
+	for empty := 0; empty < 3; { // thrice, for messages that move between two counts
 		select {
 		case <-ctx.Done():
 			return false, nil

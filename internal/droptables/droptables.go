@@ -1,5 +1,5 @@
-// Package droptables removes what a demo or a benchmark has made in a database
-// of MySQL or MariaDB, which has no schemas that could be dropped as a whole.
+// Package droptables removes the tables and routines of a demo or a benchmark from
+// a database of MySQL or MariaDB, which has no schemas to drop as a whole.
 package droptables
 
 import (

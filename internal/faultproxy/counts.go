@@ -1,6 +1,6 @@
 package faultproxy
 
-// Counts tell what a Proxy did since it started.
+// Counts are the figures of a Proxy since its start.
 type Counts struct {
 	Connections int   // accepted
 	Resets      int   // connections ended with RST by Reset, CutAfter or OnBytes
@@ -9,7 +9,7 @@ type Counts struct {
 	Refusals    int   // times that Refuse was switched on
 	ToServer    int64 // bytes delivered to the server
 	ToClient    int64 // bytes delivered to the client
-	Swallowed   int64 // bytes that SwallowReplies dropped, or that HalfClose left nobody to hear
+	Swallowed   int64 // bytes to the client dropped by SwallowReplies, or after HalfClose
 }
 
 func (c *Counts) bytes(dir Direction) *int64 {

@@ -16,7 +16,7 @@ const (
 
 func (d Direction) String() string { return [...]string{"to server", "to client"}[d] }
 
-// An Action is what a look at bytes leads to.
+// An Action is the result of a look at bytes.
 type Action int
 
 const (
@@ -38,7 +38,7 @@ type faults struct {
 type cut struct {
 	n    int64
 	dir  Direction
-	from map[*link]int64 // what connections had carried when it was given
+	from map[*link]int64 // bytes carried by the connections when it was given
 }
 
 // SetLatency delays the bytes of each direction by d from now on. Zero means no
@@ -48,8 +48,8 @@ func (p *Proxy) SetLatency(d time.Duration) {
 }
 
 // BlackHole on keeps connections, also new ones, and moves no byte in either
-// direction: what is sent waits in the sender's socket until that is full. Off
-// lets it flow. Bytes that are being delivered at that moment may still arrive.
+// direction: sent bytes wait in the sender's socket until that is full. Off
+// lets them flow. Bytes that are being delivered at that moment may still arrive.
 func (p *Proxy) BlackHole(on bool) {
 	p.change(func(f *faults) {
 		if on && !f.hole {
@@ -59,8 +59,8 @@ func (p *Proxy) BlackHole(on bool) {
 	})
 }
 
-// SwallowReplies on reads and drops what the server sends. Off does not bring
-// it back, so connections that lost some are good for nothing afterwards.
+// SwallowReplies on reads and drops the server's replies. Off does not bring
+// them back, so connections that lost some are good for nothing afterwards.
 func (p *Proxy) SwallowReplies(on bool) {
 	p.change(func(f *faults) { f.swallow = on })
 }
@@ -84,8 +84,8 @@ func (p *Proxy) CutAfter(n int64, dir Direction) {
 	})
 }
 
-// Refuse on closes the port, so that nobody connects; connections that exist
-// stay. Off opens it again. It panics if another process took the port in the
+// Refuse on closes the port, so that no client connects; connections that
+// exist stay. Off opens it again. It panics if another process took the port in the
 // meantime.
 func (p *Proxy) Refuse(on bool) {
 	p.mu.Lock()
@@ -122,8 +122,8 @@ func (p *Proxy) Reset() int {
 	return n
 }
 
-// HalfClose sends all clients a FIN, behind which they hear no more, while what
-// they send still arrives. It returns how many there were.
+// HalfClose sends all clients a FIN, after which they receive no more, while bytes
+// from them still arrive. It returns the number of clients.
 func (p *Proxy) HalfClose() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,9 +2,9 @@ package faultproxy
 
 import "time"
 
-// judge returns what of b may be delivered, and whether the link is cut behind
-// it. What it lets through counts as carried, so that an order which comes
-// while it is written begins behind it.
+// judge returns the bytes of b that may be delivered, and whether the link is cut
+// behind them. They count as carried at once, so that an order that arrives while
+// they are written begins behind them.
 func (p *Proxy) judge(l *link, dir Direction, b []byte) (pass []byte, reset bool) {
 	p.mu.Lock()
 	dropped := dir == ToClient && (p.faults.swallow || l.deaf)

@@ -157,8 +157,8 @@ func (l *link) wait(d time.Duration) bool {
 	}
 }
 
-// flush waits until the peer has what was written to it, since RST discards the
-// rest. A peer that does not read has five seconds.
+// flush waits until the peer has acknowledged all written bytes, since RST
+// discards the rest. A peer that does not read has five seconds.
 func (l *link) flush(to *net.TCPConn) {
 	for deadline := time.Now().Add(5 * time.Second); unsent(to) > 0 && time.Now().Before(deadline); {
 		if !l.wait(time.Millisecond) {

@@ -16,7 +16,7 @@ type Proxy struct {
 	addr   string
 	wg     sync.WaitGroup // of the goroutines for accepting and for links
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	listener net.Listener
 	links    map[*link]bool
 	faults   faults

@@ -136,7 +136,7 @@ func accept(t *testing.T, l net.Listener) *net.TCPConn {
 	return prepare(t, conn)
 }
 
-// prepare makes sure that conn ends and that nobody waits for it for ever.
+// prepare closes conn at the end of the test, and bounds its reads and writes.
 func prepare(t *testing.T, conn net.Conn) *net.TCPConn {
 	t.Helper()
 	t.Cleanup(func() { conn.Close() })

@@ -1,6 +1,6 @@
-// Package hand arranges what a worker has received and not settled. It is pure:
-// it neither waits nor sends, so that the worker and the simulation of it go by
-// the same decisions.
+// Package hand orders the deliveries that a worker has in flight: received and not
+// settled. It is pure: it neither waits nor sends, so that the worker and its
+// simulation take the same decisions.
 package hand
 
 import "github.com/waybill-go/waybill"
@@ -9,9 +9,9 @@ import "github.com/waybill-go/waybill"
 // keys run in parallel. It is not safe for concurrent use.
 type Hand struct {
 	ready  []*waybill.Delivery            // may run now, oldest first
-	behind map[string][]*waybill.Delivery // per key that is ready or running: what waits behind it
-	share  int                            // how many of one key may be in hand; 0 means any number
-	count  int                            // all that is in hand, running or being settled included
+	behind map[string][]*waybill.Delivery // per ready or running key: the deliveries behind it
+	share  int                            // limit of one key in flight; 0 means unlimited
+	count  int                            // in flight, including those being run or settled
 }
 
 // New returns an empty hand that takes up to share deliveries of one key, or any
@@ -20,7 +20,7 @@ func New(share int) *Hand {
 	return &Hand{behind: map[string][]*waybill.Delivery{}, share: share}
 }
 
-// Count is how many are in hand.
+// Count returns the number of deliveries in flight.
 func (h *Hand) Count() int { return h.count }
 
 // Add takes d in. It reports false when its key has its share already: d has
@@ -54,7 +54,8 @@ func (h *Hand) Take() *waybill.Delivery {
 	return d
 }
 
-// Succeeded makes what waits behind d ready. d stays in hand until it is settled.
+// Succeeded makes the next delivery of d's key ready. d stays in flight until it is
+// settled.
 func (h *Hand) Succeeded(d *waybill.Delivery) {
 	key := d.Record.Key
 	if key == "" {
@@ -69,8 +70,8 @@ func (h *Hand) Succeeded(d *waybill.Delivery) {
 	h.ready = append(h.ready, queue[0])
 }
 
-// Failed returns what waits behind d, which must go back to the transport with
-// it and must not run before d. The key stays busy until Forget.
+// Failed returns the deliveries behind d, which must go back to the transport with
+// d and must not run before it. The key stays busy until Forget.
 func (h *Hand) Failed(d *waybill.Delivery) []*waybill.Delivery {
 	key := d.Record.Key
 	if key == "" {

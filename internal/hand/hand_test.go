@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A world is a hand and the transport around it: what is not in hand waits in
-// the transport, in order.
+// A world is a hand and the transport around it: deliveries that are not in flight
+// wait in the transport, in order.
 type world struct {
 	hand    *Hand
 	waiting []*waybill.Delivery // in the transport
@@ -28,7 +28,7 @@ func (w *world) back(ds ...*waybill.Delivery) {
 }
 
 // Whatever arrives, succeeds and fails: of a key one runs at a time, in order;
-// what has no key, and the head of every other key, can run at once.
+// messages without a key, and the head of every other key, can run at once.
 func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{hand: New(0), handled: map[string][]int{}}

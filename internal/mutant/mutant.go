@@ -21,8 +21,8 @@ const (
 	// later commit carries a lower id, and the relay sends it out of order.
 	NoDispatchLock = "no-dispatch-lock"
 
-	// LockAndReadAtOnce has a claim read in the statement that locks: what it reads
-	// is older than its lock, and has what the last owner has published.
+	// LockAndReadAtOnce has a claim read rows in the statement that locks: its
+	// snapshot is older than the lock, and has rows that the last owner published.
 	LockAndReadAtOnce = "lock-and-read-at-once"
 
 	// RepeatableReadRelay has a claim read by one snapshot for its whole transaction,
@@ -37,8 +37,8 @@ const (
 	// that failed, claims begin behind rows that were not published.
 	MarkBeforeCommit = "mark-before-commit"
 
-	// IDFromRelay has the relay make the id of a message: what is published again
-	// is a message of its own.
+	// IDFromRelay has the relay make the id of a message: a message that is published
+	// again has a new id, and is not recognized as a duplicate.
 	IDFromRelay = "id-from-relay"
 
 	// AckBeforeCommit acknowledges a message before its effect is committed: one that
@@ -63,7 +63,7 @@ const (
 	ReturnsNotDrained = "returns-not-drained"
 
 	// ReleaseByReinsertion puts the parked rows of a released key back into the
-	// outbox, where what came since is sent before them.
+	// outbox, where rows that came since are sent before them.
 	ReleaseByReinsertion = "release-by-reinsertion"
 )
 

@@ -1,4 +1,4 @@
-// Package nearest finds what a mistyped word was meant to be.
+// Package nearest finds the known word that is nearest to a mistyped one.
 package nearest
 
 import (
@@ -22,8 +22,8 @@ func Word(word string, known []string) string {
 	return best
 }
 
-// Hint says what an unknown word may have been meant to be: the nearest known
-// one, or all of them, called noun, where none is near.
+// Hint proposes a known word for an unknown one: the nearest, or all of them,
+// called noun, where none is near.
 func Hint(word string, known []string, noun string) string {
 	if near := Word(word, known); near != "" {
 		return "did you mean " + strconv.Quote(near) + "?"

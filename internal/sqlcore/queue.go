@@ -42,7 +42,7 @@ type Borrower struct {
 // LentRow is the Tag of a delivery: its row, and how often that has been lent.
 type LentRow struct{ ID, Lease int64 }
 
-// A QueueChange is what happens to a lent row.
+// A QueueChange is a change of a delivered row.
 type QueueChange struct {
 	Verb    string        // "ack", "release", "retry" or "renew", the names of statements
 	After   time.Duration // of retry: the delay; of renew: the lease

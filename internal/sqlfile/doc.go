@@ -1,4 +1,4 @@
-// Package sqlfile reads SQL that lives in files of its own.
+// Package sqlfile reads SQL from separate files.
 //
 // A leaf embeds one file of named statements and parses it once:
 //

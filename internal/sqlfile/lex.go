@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A kind says what a token is, as far as this package needs to know.
+// A kind is a class of tokens, as far as this package distinguishes them.
 type kind int
 
 const (
@@ -19,7 +19,7 @@ const (
 	blockComment             // /* text */
 )
 
-// A token is text[start:end] of what was given to tokens.
+// A token is text[start:end] of the text given to tokens.
 type token struct {
 	kind       kind
 	start, end int

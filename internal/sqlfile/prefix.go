@@ -22,8 +22,8 @@ func ValidPrefix(prefix string) bool {
 // and parameters (:name, @name, $name) stay as they are, so a table's name that
 // the database needs as a string is better passed as a parameter.
 //
-// Rewrite panics if prefix is not valid: what comes from a configuration is to
-// be checked with ValidPrefix first.
+// Rewrite panics if prefix is not valid: check a configured prefix with
+// ValidPrefix first.
 func Rewrite(sql, prefix string) string {
 	if !ValidPrefix(prefix) {
 		panic(fmt.Sprintf("sqlfile: invalid table prefix %q", prefix))

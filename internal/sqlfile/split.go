@@ -22,7 +22,7 @@ func Statements(script string) ([]string, error) {
 	return stmts, nil
 }
 
-// A syntaxError says what is wrong at one place of a text.
+// A syntaxError is an error at one position of a text.
 type syntaxError struct {
 	at   int
 	what string
@@ -75,8 +75,8 @@ var unclosed = map[kind]string{
 }
 
 // nesting follows one statement, token by token, and knows whether a semicolon
-// stands inside the body of a trigger or routine. Elsewhere BEGIN is a statement
-// of its own and opens nothing.
+// stands inside the body of a trigger or routine. Elsewhere BEGIN is a complete
+// statement and opens nothing.
 type nesting struct {
 	first   string // first token of the statement
 	prev    string // token before this one

@@ -34,7 +34,7 @@ type culprit struct {
 	prepare func(s *stack) // after everything is declared
 	route   func(name string) (exchange, routingKey string)
 	write   func(s *stack) (id string) // nil: a harmless body
-	reason  string                     // part of what the operator reads
+	reason  string                     // part of the operator's error text
 	unsent  bool                       // it never leaves this process
 }
 
@@ -117,8 +117,8 @@ type strict struct {
 	hosts  atomic.Int64
 }
 
-// host returns the URL of a virtual host of its own, for a user who may do
-// everything there.
+// host returns the URL of a new virtual host, for a user with all permissions
+// there.
 func (b *strict) host(t *testing.T) (address, vhost string) {
 	vhost = fmt.Sprint("v", b.hosts.Add(1))
 	api := b.server.API()

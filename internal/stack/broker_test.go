@@ -35,7 +35,7 @@ func TestBrokerThatStopsReadingHoldsUpNothingForLong(t *testing.T) {
 
 				proxy.BlackHole(true)
 				s.dispatch(keys, 1)
-				time.Sleep(300 * time.Millisecond) // it has them in hand
+				time.Sleep(300 * time.Millisecond) // until the relay has them in flight
 				begin := time.Now()
 				other := s.quickRelay()
 				w.await(200, patience)
@@ -70,7 +70,8 @@ func TestBrokerThatStopsReadingHoldsUpNothingForLong(t *testing.T) {
 	})
 }
 
-// A stalling publisher keeps what has a key, until it is released.
+// A stalling publisher delays each batch that has a message of key, until it is
+// released.
 type stalling struct {
 	*wayamqp.Publisher
 	key     string
@@ -161,9 +162,9 @@ func TestMemoryAlarmPausesPublishingAndIsNobodysFailure(t *testing.T) {
 	})
 }
 
-// memoryLimit returns a function that tells a broker of the test's own above
-// what it raises the alarm. The management plugin knows where the broker is and
-// cannot do that.
+// memoryLimit returns a function that sets the memory limit above which the test's
+// own broker raises the alarm. The management plugin tells where the broker is, but
+// cannot set the limit.
 func (s *stack) memoryLimit(api string) (set func(limit string)) {
 	s.Helper()
 	var nodes []struct {

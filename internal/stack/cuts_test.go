@@ -52,7 +52,7 @@ func (s *stack) oneEffect() {
 		s.must(err)
 		return q.Messages == 0
 	})
-	time.Sleep(200 * time.Millisecond) // the last duplicates may be in hand
+	time.Sleep(200 * time.Millisecond) // the last duplicates may be in flight
 	if got := s.count("SELECT count(*) FROM effects"); got != sent {
 		s.Errorf("%d effects of %d messages", got, sent)
 	}

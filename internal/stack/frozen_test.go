@@ -34,7 +34,7 @@ func freeze(t *testing.T, on *kind, place string) {
 	r := role{Place: place, Signal: syscall.SIGSTOP}
 	switch place {
 	case "":
-		first = 50 // so that it has something in hand
+		first = 50 // so that it has rows in flight
 	case whileRowsCome:
 		s.pad = strings.Repeat("x", 400<<10) // 40 x 3 of them fill every socket between
 		r.BatchBytes = 64 << 20
@@ -54,7 +54,7 @@ func freeze(t *testing.T, on *kind, place string) {
 		t.Fatal("it froze with nothing in hand")
 	}
 	s.quickRelay()
-	// What others dispatch meanwhile, on the same keys.
+	// Messages that are dispatched meanwhile, on the same keys.
 	stop := s.keepDispatching(2, 50*time.Millisecond, keys)
 	const idle = quickIdle
 	for on.openSince(s, then) > 0 {
@@ -88,7 +88,7 @@ func freeze(t *testing.T, on *kind, place string) {
 	}
 }
 
-// A relay that is killed with rows in hand loses its locks with its connection,
+// A relay that is killed with rows in flight loses its locks with its connection,
 // long before any timeout.
 func TestKilledRelayIsReplacedAtOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
@@ -135,8 +135,8 @@ func besides(keys []string, prefix string) string {
 	}
 }
 
-// looking is held while somebody looks at transactions: MariaDB shows old ones
-// for as long as anybody looks more often than every 100 ms.
+// looking is held during a query of the open transactions: MariaDB answers from a
+// cache for as long as the queries are less than 100 ms apart.
 var looking sync.Mutex
 
 // openSince counts the transactions that began by then.

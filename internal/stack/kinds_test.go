@@ -21,7 +21,8 @@ type kind struct {
 	name string
 	// fresh returns the URL of an empty database of the test's own.
 	fresh func(tb testing.TB) string
-	// start starts a server that the test may kill. It loses what it may.
+	// start starts a server that the test may kill. PostgreSQL's settings let a
+	// kill lose acknowledged transactions.
 	start func(tb testing.TB) *testserver.Server
 	open  func(ctx context.Context, address string, how opening) (database, error)
 
@@ -37,8 +38,8 @@ type kind struct {
 	// began counts the transactions of the database that began by the time that
 	// now gives, and says tells of one.
 	now, began, says string
-	// pause is how long nobody must have looked, or the server answers with what
-	// it found then.
+	// pause is the time between two queries of the transactions that keeps the
+	// server from answering the second from its cache.
 	pause time.Duration
 	// grace is how long after the idle timeout a transaction may still be there.
 	grace time.Duration
@@ -81,7 +82,8 @@ type database interface {
 	Close() error
 }
 
-// An application dispatches in units of work, and in transactions of its own.
+// An application dispatches in units of work, and in the application's own
+// transactions.
 type application interface {
 	inTx(ctx context.Context, fn func(ctx context.Context, u unit) error) error
 	own(ctx context.Context, fn func(ctx context.Context, u unit) error) error

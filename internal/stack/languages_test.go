@@ -130,9 +130,9 @@ func (p producer) run(database, account string, times int) (ids []string, err er
 	return strings.Fields(stdout.String()), nil
 }
 
-// accounts are the keys of these tests. Who copies the programs does not choose
-// the names of his customers. The last two share a bucket: without the dispatch
-// lock a relay would overlook what is committed late.
+// accounts are the keys of these tests. A user of the programs does not choose the
+// names of customers. The last two share a bucket: without the dispatch lock a
+// relay would overlook rows that are committed late.
 var accounts = []string{`o'hara \x41 "\\" $1`, "zażółć 😀", "100% :account ?", "acc-7", neighbour("acc-7")}
 
 func neighbour(account string) string {
@@ -184,8 +184,8 @@ func everybody(t *testing.T, producers []producer, database string, times int) *
 	return b
 }
 
-// judge holds what arrived against what was dispatched: each message once, and
-// the balances of each account as the account had them.
+// judge compares the arrived messages with the dispatched ones: each message once,
+// and the balances of each account as the account had them.
 func (b *books) judge(t *testing.T, arrived []credit) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -311,7 +311,7 @@ func (s *stack) openAccounts(more ...string) {
 	}
 }
 
-// creditor returns a function that does in Go what the producers do.
+// creditor returns a function that does the work of the producers in Go.
 func (s *stack) creditor() func(account string) (id string, err error) {
 	s.Helper()
 	const update, balance = "UPDATE account SET balance = balance + 1 WHERE id = ?", "SELECT balance FROM account WHERE id = ?"

@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// The server may lose what it acknowledged, as far as its settings let it; what
-// was dispatched it may not.
+// The server may lose acknowledged transactions, as far as its settings let it, but
+// none that dispatched a message.
 func TestNothingIsSentThatAKilledDatabaseForgets(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
 		kills := 2
@@ -40,8 +40,8 @@ func TestNothingIsSentThatAKilledDatabaseForgets(t *testing.T) {
 	})
 }
 
-// forgets fails the test unless the server loses what it acknowledged when it is
-// killed. That is what it would do to what was dispatched.
+// forgets fails the test unless the server loses acknowledged transactions when it
+// is killed. With those settings it would lose dispatched messages too.
 func (s *stack) forgets(server *testserver.Server) {
 	s.Helper()
 	s.exec("CREATE TABLE forgotten (n bigint PRIMARY KEY)")
@@ -87,7 +87,7 @@ func TestOutagesAreRiddenOut(t *testing.T) {
 		}
 		moving := func(limit time.Duration, what string) {
 			t.Helper()
-			// What is the newest now goes out.
+			// All rows up to the newest one now are published.
 			newest := s.count("SELECT coalesce(max(id), 0) FROM waybill_outbox")
 			took := s.eventually(limit, what, func() bool {
 				return s.count("SELECT count(*) FROM waybill_outbox WHERE id BETWEEN 1 AND ?", newest) == 0

@@ -22,7 +22,7 @@ import (
 var postgresKind = kind{
 	name:  "postgres",
 	fresh: testserver.Postgres,
-	// It may lose what it acknowledged.
+	// It may lose acknowledged transactions.
 	start: func(tb testing.TB) *testserver.Server {
 		return testserver.StartPostgres(tb, map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"})
 	},

@@ -27,7 +27,7 @@ type watch struct {
 	next chan struct{}  // closed and replaced at each arrival
 }
 
-// watch consumes a queue from now on, on a connection of its own.
+// watch consumes a queue from now on, on a separate connection.
 func (s *stack) watch(queue string) *watch {
 	s.Helper()
 	return s.watchSlowly(queue, 0, 0)
@@ -77,7 +77,7 @@ func (w *watch) take(d amqp.Delivery) {
 	w.next = make(chan struct{})
 }
 
-// arrived returns what has come so far.
+// arrived returns the messages that have arrived so far.
 func (w *watch) arrived() []arrival {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,7 +123,7 @@ func (w *watch) await(n int, limit time.Duration) time.Duration {
 	}
 }
 
-// A verdict compares what was committed with what arrived.
+// A verdict compares the committed messages with the arrived ones.
 type verdict struct {
 	Committed, Lost, Phantoms, OrderViolations, Duplicates int
 }

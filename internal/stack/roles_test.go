@@ -23,8 +23,8 @@ import (
 // A relay that is killed or frozen is this test binary again.
 const roleEnv = "WAYBILL_STACK_ROLE"
 
-// A role is a relay in a process of its own, which sends itself a signal at one
-// exact place of its work, once.
+// A role is a relay in a separate process, which sends itself a signal at one exact
+// place of its work, once.
 type role struct {
 	Kind             string
 	Database, Broker string
@@ -103,7 +103,7 @@ func (r role) run() error {
 	return relay.Run(ctx)
 }
 
-// slowConn strikes in the middle of what a claim with large rows reads.
+// slowConn strikes while a claim reads large rows.
 type slowConn struct {
 	net.Conn
 	read   int
@@ -152,7 +152,7 @@ func (p hookedPublisher) Publish(ctx context.Context, items []outbox.Item, resul
 	p.Publisher.Publish(ctx, items, results)
 }
 
-// A process is a relay in a process of its own.
+// A process is a relay in a separate process.
 type process struct {
 	tb   testing.TB
 	cmd  *exec.Cmd

@@ -66,8 +66,8 @@ func TestDeletedBindingBlocksItsRouteAlone(t *testing.T) {
 	})
 }
 
-// What a route that leads nowhere costs does not grow with its keys: it has one
-// entry, and others pass by.
+// The cost of an unroutable route does not grow with its keys: it has one entry,
+// and messages of other routes pass by.
 func TestRouteOfManyKeysIsBlockedAsOne(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
 		const lost, kept, each = "order.paid", "order.placed", 2000
@@ -108,7 +108,7 @@ func TestRouteOfManyKeysIsBlockedAsOne(t *testing.T) {
 		if !slices.ContainsFunc(found, func(b admin.BlockedKey) bool { return b.Route == lost }) || len(found) > 5 {
 			t.Errorf("%d entries are blocked, want the route %s and hardly more: %+v", len(found), lost, found[:min(len(found), 5)])
 		}
-		// What came is settled a moment later.
+		// The relay settles the arrived messages a moment later.
 		s.eventually(patience, fmt.Sprintf("%d rows are left, those of the route", n), func() bool { return s.left() == n })
 		if v := w.judge(0); v.Duplicates != 0 {
 			t.Errorf("%v, want no duplicate", v)
@@ -116,14 +116,14 @@ func TestRouteOfManyKeysIsBlockedAsOne(t *testing.T) {
 	})
 }
 
-// A broker confirms what it returns, and a client that looks at confirmations
-// alone loses it.
+// A broker confirms the messages that it returns, and a client that looks at
+// confirmations alone loses them.
 func TestNoUnroutableMessageCountsAsDelivered(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
 		const n = 20_000
 		s := on.stack(t)
 		s.must(s.ch.QueueUnbind(everyone, "#", transport, nil))
-		// Each has a name of its own, or their route would be blocked after three.
+		// Each has another name, or their route would be blocked after three.
 		for i := 0; i < n; i += 2000 {
 			s.must(s.app.inTx(t.Context(), func(ctx context.Context, u unit) error {
 				for j := range 2000 {
@@ -153,7 +153,7 @@ func TestNoUnroutableMessageCountsAsDelivered(t *testing.T) {
 	})
 }
 
-// A tally counts what a relay tells.
+// A tally counts the messages that a relay reports as published or refused.
 type tally struct{ published, refused atomic.Int64 }
 
 func (c *tally) Observe(_ context.Context, e waybill.Event) {

@@ -93,7 +93,7 @@ type stack struct {
 	types            *waybill.Types         // names that may be dispatched
 	ch               *amqp.Channel          // to look into the broker
 	pad              string                 // part of every body
-	mayWrite         func(exchanges string) // limits what the broker lets this stack write to
+	mayWrite         func(exchanges string) // limits the exchanges that this stack may write to
 }
 
 func (on *kind) stack(tb testing.TB) *stack {
@@ -152,8 +152,8 @@ func (s *stack) queue(name string) {
 	s.must(err)
 }
 
-// open connects to the database as a process of its own would: what one DB
-// remembers another does not know.
+// open connects to the database as another process would: no DB knows the state
+// that another one has cached.
 func (s *stack) open(address string) database {
 	s.Helper()
 	return s.openWith(address, quickIdle)
@@ -209,8 +209,8 @@ func (s *stack) dispatch(keys []string, each int, names ...string) {
 
 // tryDispatch dispatches, in one unit of work, the next messages of all keys,
 // each so many, with the names in turn; without names it is key.counted. The
-// table sent holds what was committed. The keys are locked first, so that their
-// numbers are in commit order.
+// table sent holds the committed messages. The keys are locked first, so that
+// their numbers are in commit order.
 func (s *stack) tryDispatch(ctx context.Context, keys []string, each int, names ...string) error {
 	if len(names) == 0 {
 		names = []string{counted{}.MessageName()}
@@ -246,7 +246,7 @@ func (s *stack) write(ctx context.Context, u unit, keys []string, each int, name
 
 // keepDispatching dispatches from several goroutines until the function that it
 // returns is called, which waits for them. Errors of a transaction are counted
-// and no more: the table sent tells what was committed.
+// and no more: the table sent holds the committed messages.
 func (s *stack) keepDispatching(goroutines int, pause time.Duration, keys []string) (stop func() (failed int)) {
 	ctx, cancel := context.WithCancel(s.Context())
 	var wg sync.WaitGroup
@@ -326,7 +326,7 @@ func (s *stack) quickRelay() *running {
 	return s.relay(s.open(s.database), s.publisher(wayamqp.Config{}), quickRelay)
 }
 
-// testLog passes on what a relay says.
+// testLog writes a relay's log to the test's.
 type testLog struct{ tb testing.TB }
 
 func (l testLog) Write(b []byte) (int, error) {

@@ -2,8 +2,8 @@
 // and PgBouncer from the system's packages, in temporary directories, on free
 // ports of the loopback interface.
 //
-// [Postgres], [MariaDB] and [RabbitMQ] are what most tests want: a database or a
-// virtual host of their own, in milliseconds, on a server that the whole process
+// [Postgres], [MariaDB] and [RabbitMQ] serve most tests: each call makes a private
+// database or virtual host, in milliseconds, on a server that the whole process
 // shares. The server is the one that the environment names
 // (WAYBILL_TEST_POSTGRES, WAYBILL_TEST_MARIADB, WAYBILL_TEST_RABBITMQ),
 // otherwise the first use starts it; the command internal/testserver/run starts

@@ -11,7 +11,7 @@ import (
 )
 
 // freeze stops the processes roots and all their descendants, and returns them.
-// Nobody who is stopped forks, so the list is complete.
+// A stopped process does not fork, so the list is complete.
 func freeze(roots []int) []int {
 	var stopped []int
 	for {

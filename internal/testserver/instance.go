@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// startTime is what a server may take to start. It is long because the first
-// start of a cold and busy machine is.
+// startTime bounds the start of a server. It is long because the first start on a
+// cold and busy machine is.
 const startTime = 90 * time.Second
 
-// An instance is one server with a directory of its own. It is not safe for
+// An instance is one server with a private directory. It is not safe for
 // concurrent use.
 type instance struct {
 	url, api string
@@ -110,8 +110,8 @@ func (in *instance) startOne(c command) error {
 	return nil
 }
 
-// command makes c ready to start, in a process group of its own, so that a
-// Ctrl-C is not for it, and in an environment that says nothing by accident.
+// command makes c ready to start, in a new process group, so that a Ctrl-C does
+// not reach it, and in an environment that inherits only PATH.
 func (in *instance) command(c command) *exec.Cmd {
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Dir = in.dir
@@ -141,14 +141,14 @@ func (in *instance) stop() error {
 	if err == nil {
 		in.running = in.running[:last] // its number may be another's by now
 	}
-	return errors.Join(err, in.kill()) // also of those that help the server
+	return errors.Join(err, in.kill()) // ends the helper processes too
 }
 
 // kill ends all processes of the server at once.
 func (in *instance) kill() error {
 	err := slay(in.running)
 	for _, pid := range in.running {
-		// The first thread of a killed process ends before those that write to a disk.
+		// The first thread of a killed process ends before the threads that write to a disk.
 		err = errors.Join(err, waitFor(time.Minute, func() error {
 			if !reaped(pid) {
 				return fmt.Errorf("process %d is still there", pid)
@@ -167,7 +167,7 @@ func (in *instance) remove() error {
 
 func (in *instance) log() string { return filepath.Join(in.dir, "output.log") }
 
-// tail returns the last lines of what the processes had to say.
+// tail returns the last lines of the output of the processes.
 func (in *instance) tail() string {
 	b, err := os.ReadFile(in.log())
 	if err != nil {
@@ -184,8 +184,8 @@ func reaped(pid int) bool {
 	return done == pid || errors.Is(err, syscall.ECHILD)
 }
 
-// attempts calls create again as long as it fails for a port that somebody
-// took between the choice and the start.
+// attempts calls create up to three times, as long as it fails because another
+// process took a port between the choice and the start.
 func attempts(create func() (*instance, error)) (*instance, error) {
 	for n := 1; ; n++ {
 		in, err := create()

@@ -64,7 +64,7 @@ func (in *instance) becomeMariaDB(settings map[string]string, env []string) erro
 		"tmpdir":       in.dir,
 		// A client is who it says it is; names are not looked up.
 		"skip_name_resolve": "ON",
-		// Small, so that a start takes a second. What is acknowledged is on disk.
+		// Small, so that a start takes a second. Acknowledged commits are on disk.
 		"innodb_buffer_pool_size":        "64M",
 		"innodb_log_file_size":           "32M",
 		"innodb_flush_log_at_trx_commit": "1",
@@ -131,8 +131,8 @@ func mariadb(dsn, statements string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// mariaClient says to the client where the server of dsn is, and to nobody
-// else what the password is.
+// mariaClient returns the arguments and the environment of a client for the server
+// of dsn. The password is not in the arguments, which other users can read.
 func mariaClient(dsn string) (args, env []string, err error) {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme != "mysql" && u.Scheme != "mariadb" || u.Hostname() == "" {
@@ -149,7 +149,7 @@ func mariaClient(dsn string) (args, env []string, err error) {
 	return args, env, nil
 }
 
-// dropMariaDB returns the statements that drop a database, whoever uses it. A
+// dropMariaDB returns the statements that drop a database and end its sessions. A
 // transaction that is still open would hold up DROP DATABASE for a day.
 func dropMariaDB(name string) string {
 	return fmt.Sprintf(`

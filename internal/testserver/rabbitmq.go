@@ -77,8 +77,8 @@ func (in *instance) becomeRabbitMQ(settings map[string]string) error {
 	in.url = fmt.Sprintf("amqp://waybill:waybill@127.0.0.1:%d/waybill", amqp)
 	in.api = fmt.Sprintf("http://waybill:waybill@127.0.0.1:%d", http)
 
-	// A port mapper of its own, which dies with the server: the one that the
-	// Erlang VM would start is a daemon and stays, and all nodes share it.
+	// A private port mapper, which dies with the server: the one that the Erlang
+	// VM would start is a daemon and stays, and all nodes share it.
 	mapper := []string{fmt.Sprintf("ERL_EPMD_PORT=%d", names), "ERL_EPMD_ADDRESS=127.0.0.1"}
 	in.commands = []command{{
 		path:    epmd,

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A Server is a test's own, which the test may ill-treat. What goes wrong fails
-// the test. Its methods may be called concurrently.
+// A Server is a test's own, which the test may ill-treat. A failed method fails the
+// test. The methods may be called concurrently.
 type Server struct {
 	tb testing.TB
 
@@ -15,8 +15,8 @@ type Server struct {
 }
 
 // StartPostgres starts a PostgreSQL of tb's own, with settings as lines of
-// postgresql.conf; strings among them bring their quotes. What it acknowledged
-// survives Kill. It ends with tb.
+// postgresql.conf; strings among them bring their quotes. Acknowledged commits
+// survive Kill, unless the settings say otherwise. It ends with tb.
 func StartPostgres(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
 	in, err := newPostgres(settings)
@@ -27,7 +27,7 @@ func StartPostgres(tb testing.TB, settings map[string]string) *Server {
 }
 
 // StartMariaDB starts a MariaDB of tb's own, with settings as lines of my.cnf.
-// What it acknowledged survives Kill, unless the settings say otherwise. It ends
+// Acknowledged commits survive Kill, unless the settings say otherwise. It ends
 // with tb.
 func StartMariaDB(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
@@ -39,8 +39,8 @@ func StartMariaDB(tb testing.TB, settings map[string]string) *Server {
 }
 
 // StartRabbitMQ starts a RabbitMQ of tb's own, with settings as lines of
-// rabbitmq.conf. Messages that it confirmed survive Kill, and what was declared
-// before Settle. It ends with tb.
+// rabbitmq.conf. Messages that it confirmed survive Kill, and so do declarations
+// from before Settle. It ends with tb.
 func StartRabbitMQ(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
 	in, err := newRabbitMQ(settings)
@@ -67,7 +67,7 @@ func (s *Server) API() string { return s.in.api }
 // gone.
 func (s *Server) Kill() { s.tb.Helper(); s.do("kill", (*instance).kill) }
 
-// Settle makes sure that what was declared on a RabbitMQ so far survives Kill.
+// Settle makes sure that the declarations on a RabbitMQ so far survive Kill.
 func (s *Server) Settle() { s.tb.Helper(); s.do("settle", (*instance).settle) }
 
 // Stop ends the server in the orderly way.

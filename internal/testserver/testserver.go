@@ -9,7 +9,7 @@ import (
 )
 
 // Postgres returns the DSN of an empty database of tb's own, dropped when tb
-// ends, whoever is still connected. It is a URL:
+// ends, even with open connections. It is a URL:
 // postgres://user@127.0.0.1:PORT/NAME?sslmode=disable.
 func Postgres(tb testing.TB) string {
 	tb.Helper()
@@ -35,7 +35,7 @@ func Postgres(tb testing.TB) string {
 }
 
 // MariaDB returns the DSN of an empty database of tb's own, dropped when tb
-// ends, whoever is still connected. It is a URL as waybill takes it, not that
+// ends, even with open connections. It is a URL as waybill takes it, not that
 // of the Go driver: mysql://user@127.0.0.1:PORT/NAME.
 func MariaDB(tb testing.TB) string {
 	tb.Helper()

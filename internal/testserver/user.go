@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// servant returns who runs a server: the first of names that this system
-// knows if root asks, since PostgreSQL, MariaDB and PgBouncer refuse to be root,
-// otherwise nil, which is whoever asks.
+// servant returns the user that runs a server: for root the first of names that
+// this system knows, since PostgreSQL, MariaDB and PgBouncer refuse to run as root,
+// for any other caller nil, which is the caller.
 func servant(names ...string) (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil

@@ -18,8 +18,8 @@ WHERE  message_id = $1::uuid OR dedup_key = $2 ORDER BY processed_at, handler;
 SELECT count(*) FROM public.waybill_inbox WHERE processed_at < now() - make_interval(secs => $1::float8);
 
 -- name: prune
--- A small batch, so that handlers wait for milliseconds; rows that somebody has
--- locked are for the next one.
+-- A small batch, so that handlers wait for milliseconds; rows that another session
+-- has locked are for the next one.
 DELETE FROM public.waybill_inbox WHERE (handler, dedup_key) IN (
     SELECT handler, dedup_key FROM public.waybill_inbox WHERE processed_at < now() - make_interval(secs => $1::float8)
     ORDER BY processed_at LIMIT $2 FOR UPDATE SKIP LOCKED);

@@ -4,8 +4,8 @@ VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, $6::bytea, $7::timest
 
 -- name: one_claimer
 -- Claims of a queue take turns, so that none sees a key free that another is
--- just taking. It is a statement of its own: the next one sees what the last
--- claimer has committed.
+-- just taking. It is a separate statement: the next one sees the rows that the
+-- last claimer has committed.
 SELECT pg_advisory_xact_lock($1::int, hashtext($2::text));
 
 -- name: any
@@ -17,9 +17,9 @@ SELECT EXISTS (
            WHERE  h.queue = $1 AND h.partition_key = q.partition_key AND h.held_until > now() AND h.held_until > '-infinity')));
 
 -- name: claim
--- Lends up to $4 rows to holder $2 for $3 seconds, oldest first. A key of which
--- anybody has a row, or whose head waits for a retry, is left alone, so that it
--- keeps its order. The caller sorts by id.
+-- Leases up to $4 rows to holder $2 for $3 seconds, oldest first. A key that has a
+-- leased row, or whose head waits for a retry, is left alone, so that it keeps its
+-- order. The caller sorts by id.
 UPDATE public.waybill_queue AS q
 SET    held_until = clock_timestamp() + make_interval(secs => $3::float8), holder = $2::uuid, lease = q.lease + 1
 WHERE  q.id IN (
@@ -31,7 +31,7 @@ WHERE  q.id IN (
 RETURNING q.id, q.message_id, q.message_name, q.partition_key, q.headers, q.body, q.created_at, q.failures, q.lease;
 
 -- name: ack
--- Ends deliveries, unless their leases have gone to somebody else.
+-- Ends deliveries, unless their rows have been leased again.
 DELETE FROM public.waybill_queue AS q USING unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
 WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
 

@@ -32,7 +32,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: join_route
 -- After block of a route, or of a message without key: refused messages without a key are held for their
--- route, if it is blocked, and have no entries of their own.
+-- route, if it is blocked, and their own entries are deleted.
 WITH own AS (
     DELETE FROM public.waybill_outbox_blocked
     WHERE  ctid = ANY (ARRAY(

@@ -12,11 +12,11 @@ SELECT EXISTS (
            WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> '')));
 
 -- name: claim
--- Lends up to ?5 rows to holder ?3 until ?4, oldest first. A key of which
--- anybody has a row, or whose head waits for a retry, is left alone, so that it
--- keeps its order: not even the same holder gets more of it, or what it has
--- just given back could be overtaken by what is on its way to it. RETURNING
--- promises no order: the caller sorts by id.
+-- Lends up to ?5 rows to holder ?3 until ?4, oldest first. A key with a row in
+-- flight, or whose head waits for a retry, is left alone, so that it keeps its
+-- order: not even the same holder gets more of it, or a row that it has just
+-- released could be overtaken by rows on their way to it. RETURNING promises no
+-- order: the caller sorts by id.
 UPDATE waybill_queue SET held_until = ?4, holder = ?3, lease = lease + 1
 WHERE  id IN (
     SELECT id FROM waybill_queue
@@ -27,7 +27,7 @@ WHERE  id IN (
 RETURNING id, message_id, message_name, partition_key, headers, body, created_at, failures, lease;
 
 -- name: ack
--- Ends a delivery, unless its lease has gone to somebody else.
+-- Ends a delivery, unless it has lost its lease.
 DELETE FROM waybill_queue WHERE id = ?1 AND holder = ?2 AND lease = ?3;
 
 -- name: retry

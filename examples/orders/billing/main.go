@@ -37,8 +37,8 @@ func main() {
 	}
 }
 
-// No constraint keeps an order from being invoiced twice: each message has an
-// entry of its own. The inbox does.
+// No constraint keeps an order from being invoiced twice, as each message is a new
+// entry. The inbox does.
 var tables = []string{
 	`CREATE TABLE IF NOT EXISTS ledger (
 		customer VARCHAR(64) NOT NULL,
@@ -91,7 +91,7 @@ func run(ctx context.Context, database, broker string) error {
 	return err
 }
 
-// books are what billing writes into.
+// books are the tables of billing.
 type books struct {
 	sql func(statement string) string // as the database has it
 }
@@ -126,7 +126,7 @@ func (b books) ship(ctx context.Context, tx *sql.Tx, m events.OrderShipped) erro
 	return err
 }
 
-// enter writes down what came, as the customer's next entry. It may count them,
+// enter records a message as the customer's next entry. It may count the entries,
 // because a customer's messages are handled one after the other.
 func (b books) enter(ctx context.Context, tx *sql.Tx, customer, event string, order int, m any) (entry int, err error) {
 	body, err := json.Marshal(m)
@@ -140,8 +140,8 @@ func (b books) enter(ctx context.Context, tx *sql.Tx, customer, event string, or
 	return entry, err
 }
 
-// counter counts what the worker handles and what the inbox keeps from
-// happening twice.
+// counter counts the messages that the worker handles and the duplicates that the
+// inbox suppresses.
 type counter struct{ handled, duplicates atomic.Int64 }
 
 func (c *counter) Observe(_ context.Context, e waybill.Event) {

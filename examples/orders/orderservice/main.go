@@ -113,7 +113,7 @@ func (e event) take(ctx context.Context, s service) error {
 	return errors.New("no such event")
 }
 
-// decode refuses what the message could not carry on.
+// decode refuses fields that M does not have, and a key other than the event's.
 func decode[M waybill.Keyed](e event) (m M, err error) {
 	body := json.NewDecoder(bytes.NewReader(e.Body))
 	body.DisallowUnknownFields()
@@ -126,7 +126,7 @@ func decode[M waybill.Keyed](e event) (m M, err error) {
 	return m, nil
 }
 
-// A service records what happened to orders.
+// A service records the events of orders.
 type service struct {
 	out *outbox.Outbox[*sql.Tx]
 	sql func(statement string) string // as the database has it

@@ -1,4 +1,4 @@
-// Relay moves what the order service has committed to the broker. `waybill
+// Relay moves the committed messages of the order service to the broker. `waybill
 // relay` does the same without a program of yours.
 package main
 

@@ -45,9 +45,9 @@ func OpenPublisher(ctx context.Context, dsn string) (Publisher, error) {
 	return nil, errBroker
 }
 
-// OpenReceiver opens the same queue, or a queue of RabbitMQ that gets what the
-// exchange gets. As long as nobody has declared that, the relay keeps the
-// messages: it has nowhere to put them.
+// OpenReceiver opens the same queue, or declares a queue of RabbitMQ and binds it
+// to the exchange. Until that queue exists the messages are unroutable, and the
+// relay keeps them.
 func OpenReceiver(ctx context.Context, dsn string) (Receiver, error) {
 	switch scheme, path, _ := strings.Cut(dsn, "://"); scheme {
 	case "sqlite":

@@ -1,6 +1,6 @@
-// Package stack opens what the programs run on: SQLite files, or PostgreSQL or
-// MySQL and RabbitMQ. A service of yours runs on one of them and opens it in its
-// main.
+// Package stack opens the databases and brokers of the programs: SQLite files, or
+// PostgreSQL or MySQL and RabbitMQ. A service of yours runs on one of them and opens
+// it in its main.
 package stack
 
 import (

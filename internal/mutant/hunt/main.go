@@ -97,7 +97,7 @@ func healthy(checks []check) (all []check) {
 	return all
 }
 
-// A hunter has the binaries of the checks in a directory of its own.
+// A hunter runs the binaries of the checks, which it builds in dir.
 type hunter struct {
 	dir   string
 	seeds int

@@ -25,9 +25,9 @@ func Listen() (net.Listener, error) {
 	return net.Listen("tcp4", "127.0.0.1:0")
 }
 
-// Free returns the number of a port as Listen chooses it, which nobody listened
-// on a moment ago. Another process may be faster, so a server that cannot bind
-// it wants another one.
+// Free returns the number of a port as Listen chooses it, which was free a moment
+// ago. Another process may be faster, so a server that cannot bind it needs another
+// one.
 func Free() (int, error) {
 	l, err := Listen()
 	if err != nil {

@@ -4,9 +4,9 @@
 //	go run ./internal/testserver/run -- go test ./...
 //
 // The command finds them in WAYBILL_TEST_POSTGRES, WAYBILL_TEST_MARIADB,
-// WAYBILL_TEST_RABBITMQ and WAYBILL_TEST_RABBITMQ_API; those that are set
-// already are not started. Its exit code is passed on and the servers end with
-// it.
+// WAYBILL_TEST_RABBITMQ and WAYBILL_TEST_RABBITMQ_API; a server whose variable is
+// set already is not started. The command's exit code is passed on and the servers
+// end with it.
 package main
 
 import (
