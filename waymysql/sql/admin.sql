@@ -1,53 +1,80 @@
 -- name: outbox_list
-SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', o.created_at), NULL,
-       LENGTH(o.body),
-       EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
-               WHERE  b.transport = o.transport AND (b.route = '' AND b.partition_key = o.partition_key OR b.route = o.message_name))
-FROM   app.waybill_outbox AS o JOIN app.waybill_transport AS t ON t.id = o.transport
-WHERE  (? = '' OR t.name = ?) AND (? = '' OR o.partition_key = ?) AND (? = '' OR o.message_name = ?) AND o.id > GREATEST(0, ?)
+SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', o.created_at), NULL, LENGTH(o.body),
+       EXISTS (SELECT 1
+               FROM   app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+               WHERE  b.transport = o.transport
+               AND    (b.route = '' AND b.partition_key = o.partition_key OR b.route = o.message_name))
+FROM   app.waybill_outbox AS o
+JOIN   app.waybill_transport AS t ON t.id = o.transport
+WHERE  (? = '' OR t.name = ?) AND (? = '' OR o.partition_key = ?) AND (? = '' OR o.message_name = ?)
+AND    o.id > GREATEST(0, ?)
 UNION  ALL
-SELECT u.id, t.name, u.message_name, '', u.message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', u.created_at), NULL,
-       LENGTH(u.body), u.held <> 0
-FROM   app.waybill_outbox_unkeyed AS u JOIN app.waybill_transport AS t ON t.id = u.transport
-WHERE  (? = '' OR t.name = ?) AND (? = '' OR '' = ?) AND (? = '' OR u.message_name = ?) AND u.id > GREATEST(0, ?)
-ORDER  BY 1 LIMIT ?;
+SELECT u.id, t.name, u.message_name, '', u.message_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', u.created_at), NULL, LENGTH(u.body), u.held <> 0
+FROM   app.waybill_outbox_unkeyed AS u
+JOIN   app.waybill_transport AS t ON t.id = u.transport
+WHERE  (? = '' OR t.name = ?) AND (? = '' OR '' = ?) AND (? = '' OR u.message_name = ?)
+AND    u.id > GREATEST(0, ?)
+ORDER  BY 1
+LIMIT  ?;
 
 -- name: delayed_list
 SELECT d.id, COALESCE(t.name, CONCAT('queue://', d.queue)), d.message_name, d.partition_key, d.message_id,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.created_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.due_at),
-       LENGTH(d.body), d.refused
-FROM   app.waybill_delayed AS d LEFT JOIN app.waybill_transport AS t ON t.id = d.transport
-WHERE  (? = '' OR t.name = ? OR d.queue = ?) AND (? = '' OR d.partition_key = ?) AND (? = '' OR d.message_name = ?)
-ORDER  BY d.due_at, d.id LIMIT ?;
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.created_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.due_at), LENGTH(d.body), d.refused
+FROM   app.waybill_delayed AS d
+LEFT   JOIN app.waybill_transport AS t ON t.id = d.transport
+WHERE  (? = '' OR t.name = ? OR d.queue = ?) AND (? = '' OR d.partition_key = ?)
+AND    (? = '' OR d.message_name = ?)
+ORDER  BY d.due_at, d.id
+LIMIT  ?;
 
 -- name: blocked
-SELECT t.name, b.route, b.partition_key, CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
+SELECT t.name, b.route, b.partition_key,
+       CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
        b.message_id, b.message_name, b.failures,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', b.first_failed_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE b.state WHEN 'retrying' THEN b.next_attempt_at END), b.last_error, b.state, b.policy,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE b.state WHEN 'retrying' THEN b.next_attempt_at END),
+       b.last_error, b.state, b.policy,
        CASE WHEN b.route <> ''
-            THEN (SELECT COUNT(*) FROM app.waybill_outbox AS o WHERE o.transport = b.transport AND o.message_name = b.route AND o.id > 0)
-               + (SELECT COUNT(*) FROM app.waybill_outbox_unkeyed AS u WHERE u.transport = b.transport AND u.message_name = b.route AND u.id > 0)
+            THEN (SELECT COUNT(*)
+                  FROM   app.waybill_outbox AS o
+                  WHERE  o.transport = b.transport AND o.message_name = b.route AND o.id > 0)
+               + (SELECT COUNT(*)
+                  FROM   app.waybill_outbox_unkeyed AS u
+                  WHERE  u.transport = b.transport AND u.message_name = b.route AND u.id > 0)
             WHEN b.partition_key = '' THEN 1
-            ELSE (SELECT COUNT(*) FROM app.waybill_outbox AS o
-                  WHERE  o.transport = b.transport AND o.bucket IN (b.bucket, b.bucket + 1024) AND o.partition_key = b.partition_key) END,
+            ELSE (SELECT COUNT(*)
+                  FROM   app.waybill_outbox AS o
+                  WHERE  o.transport = b.transport AND o.bucket IN (b.bucket, b.bucket + 1024)
+                  AND    o.partition_key = b.partition_key) END,
        CASE WHEN b.state = 'parked'
-            THEN (SELECT COUNT(*) FROM app.waybill_outbox AS o
-                  WHERE  o.transport = b.transport AND o.bucket = b.bucket + 1024 AND o.partition_key = b.partition_key) ELSE 0 END
-FROM   app.waybill_outbox_blocked AS b JOIN app.waybill_transport AS t ON t.id = b.transport
+            THEN (SELECT COUNT(*)
+                  FROM   app.waybill_outbox AS o
+                  WHERE  o.transport = b.transport AND o.bucket = b.bucket + 1024
+                  AND    o.partition_key = b.partition_key)
+            ELSE 0 END
+FROM   app.waybill_outbox_blocked AS b
+JOIN   app.waybill_transport AS t ON t.id = b.transport
 WHERE  (? = '' OR t.name = ?)
-ORDER  BY b.route = '', b.first_failed_at, b.partition_key LIMIT ?;
+ORDER  BY b.route = '', b.first_failed_at, b.partition_key
+LIMIT  ?;
 
 -- name: entries
 -- Blocked routes, keys and messages without a key, and whether the row of a retrying
 -- one is gone.
-SELECT b.transport, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.last_error, b.state = 'parked',
+SELECT b.transport, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.last_error,
+       b.state = 'parked',
        b.state = 'retrying'
-       AND NOT EXISTS (SELECT 1 FROM app.waybill_outbox AS o FORCE INDEX (PRIMARY)
+       AND NOT EXISTS (SELECT 1
+                       FROM   app.waybill_outbox AS o FORCE INDEX (PRIMARY)
                        WHERE  o.transport = b.transport AND o.bucket = b.bucket AND o.id = b.row_id)
-       AND NOT EXISTS (SELECT 1 FROM app.waybill_outbox_unkeyed AS u FORCE INDEX (PRIMARY)
+       AND NOT EXISTS (SELECT 1
+                       FROM   app.waybill_outbox_unkeyed AS u FORCE INDEX (PRIMARY)
                        WHERE  b.bucket = -1 AND u.transport = b.transport AND u.held = 1 AND u.id = b.row_id)
-FROM   app.waybill_outbox_blocked AS b JOIN app.waybill_transport AS t ON t.id = b.transport
+FROM   app.waybill_outbox_blocked AS b
+JOIN   app.waybill_transport AS t ON t.id = b.transport
 WHERE  (? = '' OR t.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?)
 AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '')
 ORDER  BY b.transport, b.bucket, b.row_id;
@@ -74,7 +101,8 @@ AND    (? = 0 OR b.row_id = ? AND b.route = '' AND b.partition_key = '')
 LIMIT  1;
 
 -- name: retry_now
-UPDATE app.waybill_outbox_blocked SET next_attempt_at = UTC_TIMESTAMP(6)
+UPDATE app.waybill_outbox_blocked
+SET    next_attempt_at = UTC_TIMESTAMP(6)
 WHERE  transport = ? AND route = ? AND partition_key = ? AND row_id = ?;
 
 -- name: lock_entry
@@ -111,25 +139,39 @@ WHERE  b.transport = ? AND b.route = '' AND b.partition_key IN (?);
 
 -- name: outbox_stats
 SELECT t.name, COALESCE(o.n, 0) + COALESCE(u.n, 0),
-       COALESCE(TIMESTAMPDIFF(MICROSECOND, LEAST(COALESCE(o.first, u.first), COALESCE(u.first, o.first)), UTC_TIMESTAMP(6)), 0) / 1000000,
+       COALESCE(TIMESTAMPDIFF(MICROSECOND, LEAST(COALESCE(o.first, u.first), COALESCE(u.first, o.first)),
+                              UTC_TIMESTAMP(6)), 0) / 1000000,
        (SELECT COUNT(*) FROM app.waybill_outbox_blocked AS b WHERE b.transport = t.id),
        (SELECT COUNT(*) FROM app.waybill_delayed AS d WHERE d.transport = t.id),
        (SELECT COUNT(*) FROM app.waybill_failed AS f WHERE f.transport = t.name AND f.state <> 'removed')
 FROM   app.waybill_transport AS t
-LEFT   JOIN (SELECT transport, COUNT(*) AS n, MIN(created_at) AS first FROM app.waybill_outbox WHERE id > 0 GROUP BY transport) AS o ON o.transport = t.id
-LEFT   JOIN (SELECT transport, COUNT(*) AS n, MIN(created_at) AS first FROM app.waybill_outbox_unkeyed WHERE id > 0 GROUP BY transport) AS u ON u.transport = t.id
+LEFT   JOIN (SELECT transport, COUNT(*) AS n, MIN(created_at) AS first
+             FROM   app.waybill_outbox
+             WHERE  id > 0
+             GROUP  BY transport) AS o ON o.transport = t.id
+LEFT   JOIN (SELECT transport, COUNT(*) AS n, MIN(created_at) AS first
+             FROM   app.waybill_outbox_unkeyed
+             WHERE  id > 0
+             GROUP  BY transport) AS u ON u.transport = t.id
 ORDER  BY t.name;
 
 -- name: queue_stats
 SELECT queue, COUNT(*), COALESCE(TIMESTAMPDIFF(MICROSECOND, MIN(created_at), UTC_TIMESTAMP(6)), 0) / 1000000,
-       COALESCE(SUM(held_until > UTC_TIMESTAMP(6) AND holder IS NOT NULL), 0), COALESCE(SUM(held_until > UTC_TIMESTAMP(6) AND holder IS NULL), 0)
-FROM   app.waybill_queue GROUP BY queue ORDER BY queue;
+       COALESCE(SUM(held_until > UTC_TIMESTAMP(6) AND holder IS NOT NULL), 0),
+       COALESCE(SUM(held_until > UTC_TIMESTAMP(6) AND holder IS NULL), 0)
+FROM   app.waybill_queue
+GROUP  BY queue
+ORDER  BY queue;
 
 -- name: relays
-SELECT transport, host, pid, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), problem,
+SELECT transport, host, pid, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), problem,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', since)
 FROM   app.waybill_workers
-WHERE  kind = 'relay' AND seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND ORDER BY transport, host, pid, started_at;
+WHERE  kind = 'relay' AND seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND
+ORDER  BY transport, host, pid, started_at;
 
 -- name: any_up_to
-SELECT EXISTS (SELECT 1 FROM app.waybill_outbox AS o FORCE INDEX (PRIMARY) WHERE o.transport = ? AND o.bucket = ? AND o.id BETWEEN 1 AND ?);
+SELECT EXISTS (SELECT 1
+               FROM   app.waybill_outbox AS o FORCE INDEX (PRIMARY)
+               WHERE  o.transport = ? AND o.bucket = ? AND o.id BETWEEN 1 AND ?);

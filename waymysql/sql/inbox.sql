@@ -3,10 +3,14 @@
 -- key means that it has happened before. In a unit of work the entry is in doubt
 -- until the unit is over, so that a statement which commits on its own cannot
 -- make it look like an effect that has happened.
-INSERT INTO app.waybill_inbox (handler, dedup_key, message_id, processed_at) VALUES (?, ?, UNHEX(?), CASE WHEN ? THEN NULL ELSE UTC_TIMESTAMP(6) END);
+INSERT INTO app.waybill_inbox
+       (handler, dedup_key, message_id, processed_at)
+VALUES (?, ?, UNHEX(?), CASE WHEN ? THEN NULL ELSE UTC_TIMESTAMP(6) END);
 
 -- name: processed
-UPDATE app.waybill_inbox SET processed_at = UTC_TIMESTAMP(6) WHERE handler = ? AND dedup_key = ?;
+UPDATE app.waybill_inbox
+SET    processed_at = UTC_TIMESTAMP(6)
+WHERE  handler = ? AND dedup_key = ?;
 
 -- name: mark
 INSERT IGNORE INTO app.waybill_inbox (handler, dedup_key, message_id) VALUES (?, ?, UNHEX(?));
@@ -14,28 +18,43 @@ INSERT IGNORE INTO app.waybill_inbox (handler, dedup_key, message_id) VALUES (?,
 -- name: in_doubt
 -- Whether an entry was committed by a statement of its handler, as it is now and
 -- not as the transaction's snapshot has it.
-SELECT processed_at IS NULL FROM app.waybill_inbox WHERE handler = ? AND dedup_key = ? LOCK IN SHARE MODE;
+SELECT processed_at IS NULL
+FROM   app.waybill_inbox
+WHERE  handler = ? AND dedup_key = ?
+LOCK   IN SHARE MODE;
 
 -- name: seen
 SELECT EXISTS (SELECT 1 FROM app.waybill_inbox WHERE handler = ? AND dedup_key = ?);
 
 -- name: stats
-SELECT handler, COUNT(*), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(MIN(processed_at), UTC_TIMESTAMP(6))),
+SELECT handler, COUNT(*),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(MIN(processed_at), UTC_TIMESTAMP(6))),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(MAX(processed_at), UTC_TIMESTAMP(6)))
-FROM   app.waybill_inbox GROUP BY handler ORDER BY handler;
+FROM   app.waybill_inbox
+GROUP  BY handler
+ORDER  BY handler;
 
 -- name: lookup
-SELECT handler, dedup_key, message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(processed_at, '1970-01-01')) FROM app.waybill_inbox
-WHERE  message_id = UNHEX(?) OR dedup_key = ? ORDER BY processed_at, handler;
+SELECT handler, dedup_key, message_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(processed_at, '1970-01-01'))
+FROM   app.waybill_inbox
+WHERE  message_id = UNHEX(?) OR dedup_key = ?
+ORDER  BY processed_at, handler;
 
 -- name: count_older
-SELECT COUNT(*) FROM app.waybill_inbox WHERE processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND;
+SELECT COUNT(*)
+FROM   app.waybill_inbox
+WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND;
 
 -- name: old
 -- A small batch, so that handlers wait for milliseconds; locked rows are for the
 -- next one.
-SELECT handler, dedup_key FROM app.waybill_inbox FORCE INDEX (waybill_inbox_by_processed_at)
-WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ? FOR UPDATE SKIP LOCKED;
+SELECT handler, dedup_key
+FROM   app.waybill_inbox FORCE INDEX (waybill_inbox_by_processed_at)
+WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+ORDER  BY processed_at
+LIMIT  ?
+FOR    UPDATE SKIP LOCKED;
 
 -- name: delete_old
 -- Row by row of the primary key: on any other way it would wait for handlers. The

@@ -1,8 +1,10 @@
 -- name: outbox_list
-SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id, o.created_at, NULL::timestamptz, octet_length(o.body), o.blocked
+SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id, o.created_at, NULL::timestamptz,
+       octet_length(o.body), o.blocked
 FROM  (SELECT e.transport, e.id, e.message_name, e.partition_key, e.message_id, e.created_at, e.body,
               EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
-                      WHERE b.transport = e.transport AND b.bucket = e.bucket % 1024 AND b.partition_key = e.partition_key)
+                      WHERE  b.transport = e.transport AND b.bucket = e.bucket % 1024
+                      AND    b.partition_key = e.partition_key)
               OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
                          WHERE b.transport = e.transport AND b.route = e.message_name) AS blocked
        FROM   public.waybill_outbox AS e
@@ -12,46 +14,69 @@ FROM  (SELECT e.transport, e.id, e.message_name, e.partition_key, e.message_id, 
                                     WHERE b.transport = u.transport AND b.route = u.message_name)
        FROM   public.waybill_outbox_unkeyed AS u) AS o
 JOIN   public.waybill_transport AS t ON t.id = o.transport
-WHERE  ($1 = '' OR t.name = $1) AND ($2 = '' OR o.partition_key = $2) AND ($3 = '' OR o.message_name = $3) AND o.id > $4
-ORDER  BY o.id, o.partition_key LIMIT $5;
+WHERE  ($1 = '' OR t.name = $1)
+AND    ($2 = '' OR o.partition_key = $2)
+AND    ($3 = '' OR o.message_name = $3)
+AND    o.id > $4
+ORDER  BY o.id, o.partition_key
+LIMIT  $5;
 
 -- name: delayed_list
-SELECT d.id, coalesce(t.name, 'queue://' || d.queue), d.message_name, d.partition_key, d.message_id, d.created_at, d.due_at,
-       octet_length(d.body), d.due_at > '9999-01-01 UTC'
-FROM   public.waybill_delayed AS d LEFT JOIN public.waybill_transport AS t ON t.id = d.transport
-WHERE  ($1 = '' OR t.name = $1 OR d.queue = $1) AND ($2 = '' OR d.partition_key = $2) AND ($3 = '' OR d.message_name = $3)
-ORDER  BY d.due_at, d.id LIMIT $4;
+SELECT d.id, coalesce(t.name, 'queue://' || d.queue), d.message_name, d.partition_key, d.message_id,
+       d.created_at, d.due_at, octet_length(d.body), d.due_at > '9999-01-01 UTC'
+FROM   public.waybill_delayed AS d
+LEFT   JOIN public.waybill_transport AS t ON t.id = d.transport
+WHERE  ($1 = '' OR t.name = $1 OR d.queue = $1)
+AND    ($2 = '' OR d.partition_key = $2)
+AND    ($3 = '' OR d.message_name = $3)
+ORDER  BY d.due_at, d.id
+LIMIT  $4;
 
 -- name: blocked
-SELECT t.name, b.route, b.partition_key, CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
+SELECT t.name, b.route, b.partition_key,
+       CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
        b.message_id, b.message_name, b.failures, b.first_failed_at,
        CASE b.state WHEN 'retrying' THEN b.next_attempt_at END, b.last_error, b.state, b.policy,
-       CASE WHEN b.route <> '' THEN (SELECT count(*) FROM public.waybill_outbox AS o WHERE o.transport = b.transport AND o.message_name = b.route)
-                                  + (SELECT count(*) FROM public.waybill_outbox_unkeyed AS o WHERE o.transport = b.transport AND o.message_name = b.route)
+       CASE WHEN b.route <> '' THEN (SELECT count(*) FROM public.waybill_outbox AS o
+                                     WHERE o.transport = b.transport AND o.message_name = b.route)
+                                  + (SELECT count(*) FROM public.waybill_outbox_unkeyed AS o
+                                     WHERE o.transport = b.transport AND o.message_name = b.route)
             WHEN b.partition_key = '' THEN 1
             ELSE (SELECT count(*) FROM public.waybill_outbox AS o
-                  WHERE o.transport = b.transport AND o.bucket = b.bucket AND o.partition_key = b.partition_key) + p.n END,
+                  WHERE  o.transport = b.transport AND o.bucket = b.bucket
+                  AND    o.partition_key = b.partition_key) + p.n END,
        p.n
-FROM   public.waybill_outbox_blocked AS b JOIN public.waybill_transport AS t ON t.id = b.transport,
+FROM   public.waybill_outbox_blocked AS b
+JOIN   public.waybill_transport AS t ON t.id = b.transport,
        LATERAL (SELECT count(*) AS n FROM public.waybill_outbox AS o
-                WHERE b.state = 'parked' AND o.transport = b.transport AND o.bucket = b.bucket + 1024 AND o.partition_key = b.partition_key) AS p
+                WHERE  b.state = 'parked' AND o.transport = b.transport AND o.bucket = b.bucket + 1024
+                AND    o.partition_key = b.partition_key) AS p
 WHERE  ($1 = '' OR t.name = $1)
-ORDER  BY b.route = '', b.first_failed_at, b.partition_key LIMIT $2;
+ORDER  BY b.route = '', b.first_failed_at, b.partition_key
+LIMIT  $2;
 
 -- name: outbox_stats
-SELECT t.name, k.n + u.n, coalesce(extract(epoch FROM clock_timestamp() - least(k.oldest, u.oldest)), 0)::float8,
-      (SELECT count(*) FROM public.waybill_outbox_blocked AS b WHERE b.transport = t.id),
-      (SELECT count(*) FROM public.waybill_delayed AS d WHERE d.transport = t.id),
-      (SELECT count(*) FROM public.waybill_failed AS f WHERE f.transport = t.name AND f.state <> 'removed')
+SELECT t.name, k.n + u.n,
+       coalesce(extract(epoch FROM clock_timestamp() - least(k.oldest, u.oldest)), 0)::float8,
+       (SELECT count(*) FROM public.waybill_outbox_blocked AS b WHERE b.transport = t.id),
+       (SELECT count(*) FROM public.waybill_delayed AS d WHERE d.transport = t.id),
+       (SELECT count(*) FROM public.waybill_failed AS f WHERE f.transport = t.name AND f.state <> 'removed')
 FROM   public.waybill_transport AS t,
-       LATERAL (SELECT count(*) AS n, min(o.created_at) AS oldest FROM public.waybill_outbox AS o WHERE o.transport = t.id) AS k,
-       LATERAL (SELECT count(*) AS n, min(o.created_at) AS oldest FROM public.waybill_outbox_unkeyed AS o WHERE o.transport = t.id) AS u
+       LATERAL (SELECT count(*) AS n, min(o.created_at) AS oldest
+                FROM   public.waybill_outbox AS o
+                WHERE  o.transport = t.id) AS k,
+       LATERAL (SELECT count(*) AS n, min(o.created_at) AS oldest
+                FROM   public.waybill_outbox_unkeyed AS o
+                WHERE  o.transport = t.id) AS u
 ORDER  BY t.name;
 
 -- name: queue_stats
 SELECT queue, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8,
-       count(*) FILTER (WHERE held_until > now() AND holder IS NOT NULL), count(*) FILTER (WHERE held_until > now() AND holder IS NULL)
-FROM   public.waybill_queue GROUP BY queue ORDER BY queue;
+       count(*) FILTER (WHERE held_until > now() AND holder IS NOT NULL),
+       count(*) FILTER (WHERE held_until > now() AND holder IS NULL)
+FROM   public.waybill_queue
+GROUP  BY queue
+ORDER  BY queue;
 
 -- name: relays
 SELECT transport, host, pid, started_at, seen_at, problem, since FROM public.waybill_workers

@@ -179,14 +179,20 @@ CREATE TABLE app.waybill_workers (
 
 INSERT INTO app.waybill_outbox_gate (transport, bucket, name)
 WITH RECURSIVE n (bucket) AS (SELECT -1 UNION ALL SELECT bucket + 1 FROM n WHERE bucket < 63)
-SELECT transport, bucket, '' FROM n JOIN (SELECT 0 AS transport UNION ALL SELECT -1) AS of_queues;
+SELECT transport, bucket, ''
+FROM   n
+JOIN   (SELECT 0 AS transport UNION ALL SELECT -1) AS of_queues;
 
 -- Writes one message and returns its id: the part that waybill_dispatch and its
 -- friends share. The gate is locked by the statement that gives the id, so that
 -- the order holds without an open transaction, too. Texts are compared by their
 -- length where they may be empty: to some collations ' ' is ''.
-CREATE PROCEDURE app.waybill_insert(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_name TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, IN p_key TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-                                    IN p_headers LONGTEXT CHARACTER SET utf8mb4, IN p_body LONGBLOB, OUT p_id CHAR(36) CHARACTER SET ascii)
+CREATE PROCEDURE app.waybill_insert(IN p_transport TEXT CHARACTER SET utf8mb4,
+                                    IN p_name TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+                                    IN p_key TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+                                    IN p_headers LONGTEXT CHARACTER SET utf8mb4,
+                                    IN p_body LONGBLOB,
+                                    OUT p_id CHAR(36) CHARACTER SET ascii)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_transports INT;
@@ -198,15 +204,21 @@ BEGIN
     DECLARE v_hex CHAR(32) CHARACTER SET ascii;
     DECLARE v_n INT DEFAULT 0;
     DECLARE v_error VARCHAR(128) CHARACTER SET utf8mb4;
-    SELECT COUNT(*), MIN(t.id), MIN(t.name) INTO v_transports, v_transport, v_name FROM app.waybill_transport AS t WHERE p_transport IS NULL OR t.name = p_transport;
+    SELECT COUNT(*), MIN(t.id), MIN(t.name) INTO v_transports, v_transport, v_name
+    FROM   app.waybill_transport AS t
+    WHERE  p_transport IS NULL OR t.name = p_transport;
     IF p_key IS NULL OR p_headers IS NULL OR p_body IS NULL THEN
-        SET v_error = 'waybill: key, headers and body must not be NULL; an unordered message has the key ''''';
+        SET v_error =
+            'waybill: key, headers and body must not be NULL; an unordered message has the key ''''';
     ELSEIF v_transports > 1 THEN
-        SET v_error = 'waybill: there are several transports: CALL waybill_dispatch_to(transport, name, key, headers, body)';
+        SET v_error =
+            'waybill: there are several transports: CALL waybill_dispatch_to(transport, name, key, headers, body)';
     ELSEIF v_transports = 0 THEN
-        SET v_error = CONCAT('waybill: unknown transport ', COALESCE(LEFT(p_transport, 60), ''), ', see waybill_transport');
+        SET v_error = CONCAT('waybill: unknown transport ', COALESCE(LEFT(p_transport, 60), ''),
+                             ', see waybill_transport');
     ELSEIF p_name IS NULL OR LENGTH(p_name) NOT BETWEEN 1 AND 190 OR p_name REGEXP '[^A-Za-z0-9._-]' THEN
-        SET v_error = CONCAT('waybill: ', COALESCE(LEFT(p_name, 40), 'NULL'), ' is not a message name: 1 to 190 letters, digits, . _ and -');
+        SET v_error = CONCAT('waybill: ', COALESCE(LEFT(p_name, 40), 'NULL'),
+                             ' is not a message name: 1 to 190 letters, digits, . _ and -');
     ELSEIF LENGTH(p_key) > 255 THEN
         SET v_error = CONCAT('waybill: the key has ', LENGTH(p_key), ' bytes, allowed are 255');
     ELSEIF LOCATE(CHAR(0 USING utf8mb4), p_key) > 0 THEN
@@ -228,7 +240,8 @@ BEGIN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_error;
     END IF;
     -- UUIDv7 of RFC 9562: 48 bits of milliseconds, version, random bits.
-    SET v_hex = LOWER(CONCAT(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000), 12, '0'),
+    SET v_hex = LOWER(CONCAT(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000),
+                                  12, '0'),
                              LEFT(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256), 20)));
     SET v_hex = INSERT(INSERT(v_hex, 13, 1, '7'), 17, 1, SUBSTRING('89ab', 1 + FLOOR(RAND() * 4), 1));
     IF LENGTH(p_key) = 0 THEN
@@ -243,16 +256,24 @@ BEGIN
             BEGIN
                 DECLARE CONTINUE HANDLER FOR 1048 SET v_gone = TRUE;
                 SET v_n = v_n + 1, v_gone = FALSE;
-                SELECT m.value INTO v_buckets FROM app.waybill_meta AS m WHERE m.name = 'buckets' LOCK IN SHARE MODE;
+                SELECT m.value INTO v_buckets
+                FROM   app.waybill_meta AS m
+                WHERE  m.name = 'buckets'
+                LOCK   IN SHARE MODE;
                 SET v_bucket = CONV(LEFT(SHA2(p_key, 256), 4), 16, 10) % v_buckets;
-                INSERT INTO app.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body)
-                VALUES ((SELECT g.transport FROM app.waybill_outbox_gate AS g WHERE g.transport = v_transport AND g.bucket = v_bucket
-                         AND g.name = IF(v_buckets = 64, v_name, CONCAT(v_name, '/', v_buckets)) FOR UPDATE),
+                INSERT INTO app.waybill_outbox
+                       (transport, bucket, message_id, message_name, partition_key, headers, body)
+                VALUES ((SELECT g.transport
+                         FROM   app.waybill_outbox_gate AS g
+                         WHERE  g.transport = v_transport AND g.bucket = v_bucket
+                         AND    g.name = IF(v_buckets = 64, v_name, CONCAT(v_name, '/', v_buckets))
+                         FOR    UPDATE),
                         v_bucket, UNHEX(v_hex), p_name, p_key, p_headers, p_body);
             END;
         UNTIL NOT v_gone OR v_n = 3 END REPEAT;
         IF v_gone THEN
-            SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'waybill: the transport has no buckets: run `waybill schema up`';
+            SIGNAL SQLSTATE '45000'
+            SET MESSAGE_TEXT = 'waybill: the transport has no buckets: run `waybill schema up`';
         END IF;
     END IF;
     SET p_id = INSERT(INSERT(INSERT(INSERT(v_hex, 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-');
@@ -262,7 +283,10 @@ END;
 -- id. Call it last: the key's bucket is locked until the transaction ends, and
 -- several calls with different keys in one transaction can deadlock with another
 -- transaction that has them in another order.
-CREATE PROCEDURE app.waybill_dispatch(IN p_name TEXT CHARACTER SET utf8mb4, IN p_key TEXT CHARACTER SET utf8mb4, IN p_headers LONGTEXT CHARACTER SET utf8mb4, IN p_body LONGBLOB)
+CREATE PROCEDURE app.waybill_dispatch(IN p_name TEXT CHARACTER SET utf8mb4,
+                                      IN p_key TEXT CHARACTER SET utf8mb4,
+                                      IN p_headers LONGTEXT CHARACTER SET utf8mb4,
+                                      IN p_body LONGBLOB)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_id CHAR(36) CHARACTER SET ascii;
@@ -271,8 +295,11 @@ BEGIN
 END;
 
 -- The same where the outbox has several transports.
-CREATE PROCEDURE app.waybill_dispatch_to(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_name TEXT CHARACTER SET utf8mb4, IN p_key TEXT CHARACTER SET utf8mb4,
-                                         IN p_headers LONGTEXT CHARACTER SET utf8mb4, IN p_body LONGBLOB)
+CREATE PROCEDURE app.waybill_dispatch_to(IN p_transport TEXT CHARACTER SET utf8mb4,
+                                         IN p_name TEXT CHARACTER SET utf8mb4,
+                                         IN p_key TEXT CHARACTER SET utf8mb4,
+                                         IN p_headers LONGTEXT CHARACTER SET utf8mb4,
+                                         IN p_body LONGBLOB)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_id CHAR(36) CHARACTER SET ascii;
@@ -286,7 +313,8 @@ END;
 -- order, so calls cannot deadlock. The result set has the ids in order.
 -- A cursor reads the array once for the locks and once for the rows: to look up
 -- element after element takes minutes for some thousands.
-CREATE PROCEDURE app.waybill_dispatch_all(IN p_transport TEXT CHARACTER SET utf8mb4, IN p_messages LONGTEXT CHARACTER SET utf8mb4)
+CREATE PROCEDURE app.waybill_dispatch_all(IN p_transport TEXT CHARACTER SET utf8mb4,
+                                          IN p_messages LONGTEXT CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_transport SMALLINT;
@@ -304,19 +332,31 @@ BEGIN
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4 DEFAULT '';
     DECLARE c_messages CURSOR FOR
         SELECT j.name, j.of_key, j.headers, j.body
-        FROM   JSON_TABLE(p_messages, '$[*]' COLUMNS (name JSON PATH '$.name', of_key JSON PATH '$.key', headers JSON PATH '$.headers', body JSON PATH '$.body')) AS j;
-    IF CASE WHEN COALESCE(JSON_VALID(p_messages), FALSE) THEN JSON_TYPE(p_messages) <> 'ARRAY' ELSE TRUE END THEN
-        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'waybill: messages must be a JSON array of objects with name, key, headers and body (base64)';
+        FROM   JSON_TABLE(p_messages, '$[*]' COLUMNS (name JSON PATH '$.name', of_key JSON PATH '$.key',
+                                                      headers JSON PATH '$.headers',
+                                                      body JSON PATH '$.body')) AS j;
+    IF CASE WHEN COALESCE(JSON_VALID(p_messages), FALSE) THEN JSON_TYPE(p_messages) <> 'ARRAY'
+            ELSE TRUE END THEN
+        SIGNAL SQLSTATE '45000'
+        SET MESSAGE_TEXT =
+            'waybill: messages must be a JSON array of objects with name, key, headers and body (base64)';
     END IF;
-    SELECT MIN(t.id) INTO v_transport FROM app.waybill_transport AS t WHERE p_transport IS NULL OR t.name = p_transport;
-    SELECT m.value INTO v_buckets FROM app.waybill_meta AS m WHERE m.name = 'buckets' LOCK IN SHARE MODE;
+    SELECT MIN(t.id) INTO v_transport
+    FROM   app.waybill_transport AS t
+    WHERE  p_transport IS NULL OR t.name = p_transport;
+    SELECT m.value INTO v_buckets
+    FROM   app.waybill_meta AS m
+    WHERE  m.name = 'buckets'
+    LOCK   IN SHARE MODE;
     SET v_count = JSON_LENGTH(p_messages);
     OPEN c_messages;
     WHILE v_n < v_count DO
         FETCH c_messages INTO v_name, v_key, v_headers, v_body;
         SET v_n = v_n + 1;
-        IF COALESCE(JSON_TYPE(v_name), '') <> 'STRING' OR COALESCE(JSON_TYPE(v_key), '') <> 'STRING' OR COALESCE(JSON_TYPE(v_body), '') <> 'STRING' THEN
-            SET v_error = CONCAT('waybill: message ', v_n, ' of the array: name, key and body (base64) must be strings');
+        IF COALESCE(JSON_TYPE(v_name), '') <> 'STRING' OR COALESCE(JSON_TYPE(v_key), '') <> 'STRING'
+           OR COALESCE(JSON_TYPE(v_body), '') <> 'STRING' THEN
+            SET v_error = CONCAT('waybill: message ', v_n,
+                                 ' of the array: name, key and body (base64) must be strings');
             SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_error;
         END IF;
         SET v_key = JSON_UNQUOTE(v_key);
@@ -331,7 +371,10 @@ BEGIN
     SET v_bucket = 0;
     WHILE v_bucket < v_buckets DO
         IF FIND_IN_SET(v_bucket, v_taken) > 0 THEN
-            SELECT COUNT(*) INTO v_n FROM app.waybill_outbox_gate AS g WHERE g.transport = v_transport AND g.bucket = v_bucket FOR UPDATE;
+            SELECT COUNT(*) INTO v_n
+            FROM   app.waybill_outbox_gate AS g
+            WHERE  g.transport = v_transport AND g.bucket = v_bucket
+            FOR    UPDATE;
         END IF;
         SET v_bucket = v_bucket + 1;
     END WHILE;
@@ -340,10 +383,13 @@ BEGIN
     WHILE v_n < v_count DO
         FETCH c_messages INTO v_name, v_key, v_headers, v_body;
         SET v_n = v_n + 1;
-        CALL app.waybill_insert(p_transport, JSON_UNQUOTE(v_name), JSON_UNQUOTE(v_key), v_headers, FROM_BASE64(JSON_UNQUOTE(v_body)), v_id);
+        CALL app.waybill_insert(p_transport, JSON_UNQUOTE(v_name), JSON_UNQUOTE(v_key), v_headers,
+                                FROM_BASE64(JSON_UNQUOTE(v_body)), v_id);
         SET v_ids = CONCAT(v_ids, CASE WHEN v_n = 1 THEN '"' ELSE '","' END, v_id);
     END WHILE;
     CLOSE c_messages;
     SET v_ids = CASE WHEN v_n = 0 THEN '[]' ELSE CONCAT('[', v_ids, '"]') END;
-    SELECT j.id FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (n FOR ORDINALITY, id CHAR(36) PATH '$')) AS j ORDER BY j.n;
+    SELECT j.id
+    FROM   JSON_TABLE(v_ids, '$[*]' COLUMNS (n FOR ORDINALITY, id CHAR(36) PATH '$')) AS j
+    ORDER  BY j.n;
 END;

@@ -52,7 +52,8 @@ CREATE TABLE public.waybill_outbox (
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (transport, bucket, id)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0,
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
         toast.autovacuum_vacuum_cost_delay = 0);
 
@@ -68,10 +69,12 @@ CREATE TABLE public.waybill_outbox_unkeyed (
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (transport, held, id)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0,
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
         toast.autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX waybill_outbox_unkeyed_of_route ON public.waybill_outbox_unkeyed (transport, message_name, id) WHERE held = 1;
+CREATE INDEX waybill_outbox_unkeyed_of_route ON public.waybill_outbox_unkeyed (transport, message_name, id)
+    WHERE held = 1;
 
 -- Refused messages, retrying or parked: the head of a blocked key, a message without key (bucket -1), or the
 -- message that stands for a blocked route, which is every message of its name. row_id is the message's id in
@@ -92,10 +95,13 @@ CREATE TABLE public.waybill_outbox_blocked (
     policy          text NOT NULL DEFAULT 'block',
     PRIMARY KEY (transport, route, partition_key, row_id)
 );
-CREATE UNIQUE INDEX waybill_outbox_blocked_keys ON public.waybill_outbox_blocked (transport, bucket, partition_key)
+CREATE UNIQUE INDEX waybill_outbox_blocked_keys
+    ON public.waybill_outbox_blocked (transport, bucket, partition_key)
     WHERE partition_key <> '';
-CREATE UNIQUE INDEX waybill_outbox_blocked_routes ON public.waybill_outbox_blocked (transport, route) WHERE route <> '';
-CREATE INDEX waybill_outbox_blocked_due ON public.waybill_outbox_blocked (transport, next_attempt_at) WHERE state = 'retrying';
+CREATE UNIQUE INDEX waybill_outbox_blocked_routes ON public.waybill_outbox_blocked (transport, route)
+    WHERE route <> '';
+CREATE INDEX waybill_outbox_blocked_due ON public.waybill_outbox_blocked (transport, next_attempt_at)
+    WHERE state = 'retrying';
 
 -- Skipped messages (dead letters). A removed one keeps its row without body and headers, as a record of the
 -- missing message.
@@ -157,7 +163,8 @@ CREATE TABLE public.waybill_queue (
     held_until    timestamptz NOT NULL DEFAULT '-infinity',
     holder        uuid,
     lease         bigint NOT NULL DEFAULT 0
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX waybill_queue_by_queue ON public.waybill_queue (queue, id);
 CREATE INDEX waybill_queue_held ON public.waybill_queue (queue, partition_key) WHERE held_until > '-infinity';
 
@@ -178,27 +185,35 @@ CREATE TABLE public.waybill_workers (
 CREATE FUNCTION public.waybill_transport_id(transport text) RETURNS smallint LANGUAGE plpgsql STABLE AS $$
 DECLARE
     ids smallint[] := ARRAY(SELECT t.id FROM public.waybill_transport AS t
-                            WHERE t.name = waybill_transport_id.transport OR waybill_transport_id.transport IS NULL LIMIT 2);
+                            WHERE  t.name = waybill_transport_id.transport
+                            OR     waybill_transport_id.transport IS NULL
+                            LIMIT  2);
 BEGIN
     IF cardinality(ids) = 1 THEN
         RETURN ids[1];
     END IF;
-    RAISE EXCEPTION 'waybill: % transport%', CASE cardinality(ids) WHEN 0 THEN 'unknown' ELSE 'there are several, name the' END,
+    RAISE EXCEPTION 'waybill: % transport%',
+                    CASE cardinality(ids) WHEN 0 THEN 'unknown' ELSE 'there are several, name the' END,
                     coalesce(' ' || quote_literal(waybill_transport_id.transport), '')
-          USING HINT = 'the outbox knows: ' || coalesce((SELECT string_agg(t.name, ', ' ORDER BY t.name) FROM public.waybill_transport AS t),
-                       'none; run `waybill schema up` with a configuration that has transports'), ERRCODE = 'invalid_parameter_value';
+          USING HINT = 'the outbox knows: ' || coalesce(
+                       (SELECT string_agg(t.name, ', ' ORDER BY t.name) FROM public.waybill_transport AS t),
+                       'none; run `waybill schema up` with a configuration that has transports'),
+                ERRCODE = 'invalid_parameter_value';
 END $$;
 
 -- The bucket of a key: the first two bytes of its SHA-256, modulo the number of buckets.
-CREATE FUNCTION public.waybill_bucket_of(key text, buckets integer) RETURNS smallint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT ((get_byte(sha256(convert_to(key, 'UTF8')), 0) * 256 + get_byte(sha256(convert_to(key, 'UTF8')), 1)) % buckets)::smallint
+CREATE FUNCTION public.waybill_bucket_of(key text, buckets integer) RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT ((get_byte(sha256(convert_to(key, 'UTF8')), 0) * 256
+             + get_byte(sha256(convert_to(key, 'UTF8')), 1)) % buckets)::smallint
 $$;
 
 -- Dispatches several messages in the caller's transaction, in the order of the arrays, and returns their ids.
 -- Call it last: the locks on the keys' buckets are held until the transaction ends. Where the outbox has
 -- several transports, name one. It locks the buckets in ascending order, so it cannot deadlock with another
 -- call. The lock on the table comes first: the number of buckets does not change after it.
-CREATE FUNCTION public.waybill_dispatch_all(names text[], keys text[], headers jsonb[], bodies bytea[], transport text DEFAULT NULL)
+CREATE FUNCTION public.waybill_dispatch_all(
+    names text[], keys text[], headers jsonb[], bodies bytea[], transport text DEFAULT NULL)
 RETURNS uuid[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     target smallint;
@@ -209,51 +224,70 @@ DECLARE
     key    text;
     meta   jsonb;
 BEGIN
-    IF n IS NULL OR cardinality(waybill_dispatch_all.keys) IS DISTINCT FROM n OR cardinality(waybill_dispatch_all.headers) IS DISTINCT FROM n
+    IF n IS NULL
+       OR cardinality(waybill_dispatch_all.keys) IS DISTINCT FROM n
+       OR cardinality(waybill_dispatch_all.headers) IS DISTINCT FROM n
        OR cardinality(waybill_dispatch_all.bodies) IS DISTINCT FROM n THEN
-        RAISE EXCEPTION 'waybill: the arrays are NULL or have different lengths' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'waybill: the arrays are NULL or have different lengths'
+              USING ERRCODE = 'invalid_parameter_value';
     END IF;
     target := public.waybill_transport_id(waybill_dispatch_all.transport);
     FOR i IN 1 .. n LOOP
         name := waybill_dispatch_all.names[i];
         key := waybill_dispatch_all.keys[i];
         meta := waybill_dispatch_all.headers[i];
-        IF key IS NULL OR meta IS NULL OR jsonb_typeof(meta) <> 'object' OR waybill_dispatch_all.bodies[i] IS NULL THEN
+        IF key IS NULL OR meta IS NULL OR jsonb_typeof(meta) <> 'object'
+           OR waybill_dispatch_all.bodies[i] IS NULL THEN
             RAISE EXCEPTION 'waybill: key, headers and body must not be NULL, and headers must be an object'
                   USING HINT = 'an unordered message has the key ''''', ERRCODE = 'invalid_parameter_value';
         END IF;
         IF (name ~ '^[A-Za-z0-9._-]{1,190}$') IS NOT TRUE THEN
             RAISE EXCEPTION 'waybill: % is not a message name', quote_nullable(name)
-                  USING HINT = '1 to 190 letters, digits, . _ and -, as in order.placed', ERRCODE = 'invalid_parameter_value';
+                  USING HINT = '1 to 190 letters, digits, . _ and -, as in order.placed',
+                        ERRCODE = 'invalid_parameter_value';
         END IF;
         IF octet_length(convert_to(key, 'UTF8')) > 255 THEN
-            RAISE EXCEPTION 'waybill: the key has % bytes, allowed are 255', octet_length(convert_to(key, 'UTF8')) USING ERRCODE = 'invalid_parameter_value';
+            RAISE EXCEPTION 'waybill: the key has % bytes, allowed are 255',
+                            octet_length(convert_to(key, 'UTF8'))
+                  USING ERRCODE = 'invalid_parameter_value';
         END IF;
         IF EXISTS (SELECT 1 FROM jsonb_each(meta) AS h WHERE jsonb_typeof(h.value) <> 'string') THEN
-            RAISE EXCEPTION 'waybill: the values of headers must be strings' USING HINT = 'such as {"tenant": "acme"}', ERRCODE = 'invalid_parameter_value';
+            RAISE EXCEPTION 'waybill: the values of headers must be strings'
+                  USING HINT = 'such as {"tenant": "acme"}', ERRCODE = 'invalid_parameter_value';
         END IF;
         IF octet_length(meta::text) > 65536 THEN
-            RAISE EXCEPTION 'waybill: headers have % bytes, allowed are 65536', octet_length(meta::text) USING ERRCODE = 'invalid_parameter_value';
+            RAISE EXCEPTION 'waybill: headers have % bytes, allowed are 65536', octet_length(meta::text)
+                  USING ERRCODE = 'invalid_parameter_value';
         END IF;
         -- UUIDv7 of RFC 9562: 48 bits of milliseconds, version, random bits.
-        ids := ids || encode(set_byte(overlay(uuid_send(gen_random_uuid()) PLACING substring(int8send(millis) FROM 3) FROM 1 FOR 6),
-                                      6, (get_byte(uuid_send(gen_random_uuid()), 6) & 15) | 112), 'hex')::uuid;
+        ids := ids || encode(set_byte(overlay(uuid_send(gen_random_uuid())
+                                              PLACING substring(int8send(millis) FROM 3) FROM 1 FOR 6),
+                                      6, (get_byte(uuid_send(gen_random_uuid()), 6) & 15) | 112),
+                             'hex')::uuid;
     END LOOP;
     IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     LOCK TABLE public.waybill_outbox IN ROW EXCLUSIVE MODE;
-    PERFORM pg_advisory_xact_lock(('x' || left(md5(current_database() || '/public.waybill_'), 8))::bit(32)::int, target * 65536 + b.bucket)
-    FROM (SELECT DISTINCT public.waybill_bucket_of(k.key, public.waybill_buckets()) AS bucket
-          FROM unnest(waybill_dispatch_all.keys) AS k (key) WHERE k.key <> '' ORDER BY 1 OFFSET 0) AS b;
+    PERFORM pg_advisory_xact_lock(
+            ('x' || left(md5(current_database() || '/public.waybill_'), 8))::bit(32)::int,
+            target * 65536 + b.bucket)
+    FROM  (SELECT DISTINCT public.waybill_bucket_of(k.key, public.waybill_buckets()) AS bucket
+           FROM   unnest(waybill_dispatch_all.keys) AS k (key)
+           WHERE  k.key <> ''
+           ORDER  BY 1
+           OFFSET 0) AS b;
     FOR i IN 1 .. n LOOP
         IF waybill_dispatch_all.keys[i] = '' THEN
             INSERT INTO public.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body)
-            VALUES (target, ids[i], waybill_dispatch_all.names[i], waybill_dispatch_all.headers[i], waybill_dispatch_all.bodies[i]);
+            VALUES (target, ids[i], waybill_dispatch_all.names[i], waybill_dispatch_all.headers[i],
+                    waybill_dispatch_all.bodies[i]);
         ELSE
-            INSERT INTO public.waybill_outbox (transport, bucket, message_id, message_name, partition_key, headers, body)
-            VALUES (target, public.waybill_bucket_of(waybill_dispatch_all.keys[i], public.waybill_buckets()), ids[i], waybill_dispatch_all.names[i],
-                    waybill_dispatch_all.keys[i], waybill_dispatch_all.headers[i], waybill_dispatch_all.bodies[i]);
+            INSERT INTO public.waybill_outbox (
+                   transport, bucket, message_id, message_name, partition_key, headers, body)
+            VALUES (target, public.waybill_bucket_of(waybill_dispatch_all.keys[i], public.waybill_buckets()),
+                    ids[i], waybill_dispatch_all.names[i], waybill_dispatch_all.keys[i],
+                    waybill_dispatch_all.headers[i], waybill_dispatch_all.bodies[i]);
         END IF;
     END LOOP;
     RETURN ids;
@@ -261,7 +295,8 @@ END $$;
 
 -- The same for one message. Several calls with different keys in one transaction can deadlock with another
 -- transaction that has them in another order.
-CREATE FUNCTION public.waybill_dispatch(name text, key text, headers jsonb, body bytea, transport text DEFAULT NULL)
+CREATE FUNCTION public.waybill_dispatch(
+    name text, key text, headers jsonb, body bytea, transport text DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE AS $$
     SELECT (public.waybill_dispatch_all(ARRAY[name], ARRAY[key], ARRAY[headers], ARRAY[body], transport))[1]
 $$;
