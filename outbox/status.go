@@ -79,7 +79,7 @@ func (s *status) idle(ctx context.Context) {
 	recent := time.Since(s.failed) < s.again
 	s.mu.Unlock()
 	if !recent {
-		s.now(ctx, nil)
+		s.now(context.WithoutCancel(ctx), nil) // a cancelled report could be stored after the final one
 	}
 }
 

@@ -463,7 +463,7 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	put(t, other, order{"k", 0}, order{"k", 1})
 	exec(t, other, "ALTER TABLE waybill_outbox AUTO_INCREMENT = 10000") // the mark is far above the first two
 	put(t, other, order{"k", 2})
-	network := faultproxy.HoldAt("DELETE o FROM")
+	network := faultproxy.HoldAt("DELETE o")
 	defer network.Release()
 	db := held(t, dsn, network)
 	c := claim(t, db, manyRows)

@@ -29,7 +29,7 @@ var mariaDBKind = kind{
 	text:    func(address string) string { return address }, // they always do
 	locks:   "outbox_bucket FORCE INDEX (PRIMARY)",
 	reads:   "SELECT e.bucket, NULL, e.id",
-	deletes: "DELETE o FROM",
+	deletes: "DELETE o",
 	commits: "COMMIT",
 	now:     "SELECT CAST(now() AS CHAR)",
 	began:   "SELECT count(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE p.db = database() AND t.trx_started <= ?",
