@@ -312,12 +312,13 @@ FROM  (SELECT id FROM public.waybill_outbox
        LIMIT  1) AS first;
 
 -- name: mend_clock
--- An entry whose next attempt is farther away than any delay was made before the clock went back.
+-- An entry whose next attempt is farther away than any delay was made before the clock went back. An entry
+-- that is made while this waits is later than now().
 UPDATE public.waybill_outbox_blocked
 SET    next_attempt_at = now()
 WHERE  transport = $1::smallint
 AND    state = 'retrying'
-AND    next_attempt_at > now() + make_interval(secs => $2::float8);
+AND    next_attempt_at > clock_timestamp() + make_interval(secs => $2::float8);
 
 -- name: held_for_nothing
 -- The routes of held messages without a key that are no longer blocked. A loose index scan jumps from one
