@@ -95,7 +95,10 @@ func (s *SQLDB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.C
 	if err != nil {
 		return err
 	}
-	return sqlcore.Savepoint(ctx, u.buffer(), savepoint, func(ctx context.Context, statement string) error {
+	if u == nil {
+		u = &unit{} // the caller's transaction has no buffer
+	}
+	return sqlcore.Savepoint(ctx, &u.Unit, savepoint, func(ctx context.Context, statement string) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return translate(err)
 	}, fn)

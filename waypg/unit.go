@@ -26,14 +26,6 @@ type unit struct {
 // one, and statistics of statements have one entry.
 const savepoint = "waybill_savepoint"
 
-// buffer returns the rows of a unit, or nil for none.
-func (u *unit) buffer() *sqlcore.Unit {
-	if u == nil {
-		return nil
-	}
-	return &u.Unit
-}
-
 // unitTx is a unit's transaction, as the application sees it. It ends with the
 // unit alone, and its nested transactions take their messages with them.
 type unitTx struct {
@@ -230,7 +222,10 @@ func (db *DB) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Cont
 	if err != nil {
 		return err
 	}
-	return sqlcore.Savepoint(ctx, u.buffer(), savepoint, func(ctx context.Context, statement string) error {
+	if u == nil {
+		u = &unit{} // the caller's transaction has no buffer
+	}
+	return sqlcore.Savepoint(ctx, &u.Unit, savepoint, func(ctx context.Context, statement string) error {
 		_, err := tx.Exec(ctx, statement)
 		return translate(err)
 	}, fn)

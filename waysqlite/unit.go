@@ -140,11 +140,10 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	if err != nil {
 		return err
 	}
-	var buffer *sqlcore.Unit
-	if u != nil {
-		buffer = &u.Unit
+	if u == nil {
+		u = &unit{} // the caller's transaction has no buffer
 	}
-	return sqlcore.Savepoint(ctx, buffer, "waybill_savepoint", func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, &u.Unit, "waybill_savepoint", func(ctx context.Context, statement string) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return translate(err)
 	}, fn)

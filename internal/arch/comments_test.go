@@ -1,10 +1,9 @@
 package arch
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -19,12 +18,11 @@ var nounClause = regexp.MustCompile(`(?i)\b(what (is|are|was|were|has|have|had|i
 // place of one.
 func TestCommentsHaveNounsForSubjects(t *testing.T) {
 	words, found := 0, []string{}
-	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		mark := map[string]string{".go": "//", ".sql": "--"}[filepath.Ext(path)]
-		if err != nil || mark == "" {
-			return err
+	for name, text := range sourceFiles(t) {
+		mark := map[string]string{".go": "//", ".sql": "--"}[path.Ext(name)]
+		if mark == "" {
+			continue
 		}
-		text, err := os.ReadFile(path)
 		var comment strings.Builder // several lines are one sentence
 		for line := range strings.Lines(string(text)) {
 			line = strings.TrimSpace(line)
@@ -38,13 +36,10 @@ func TestCommentsHaveNounsForSubjects(t *testing.T) {
 		}
 		words += len(strings.Fields(comment.String()))
 		for _, clause := range nounClause.FindAllString(comment.String(), -1) {
-			found = append(found, path+": "+clause)
+			found = append(found, name+": "+clause)
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
+	slices.Sort(found)
 	rate := 1000 * float64(len(found)) / float64(words)
 	t.Logf("%d noun clauses in %d words of comments, %.2f per 1000", len(found), words, rate)
 	if rate > 1 {

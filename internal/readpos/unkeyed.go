@@ -18,10 +18,13 @@ type Unkeyed struct {
 }
 
 const (
-	unkeyedMargin  = 1000 // ids, of which most rows are dead
+	unkeyedMargin = 1000 // ids, of which most rows are dead
+
+	// Reads from the start are at least unkeyedPause apart, and take at most one part in
+	// unkeyedShare of the time unless they would be more than unkeyedLongest apart.
 	unkeyedPause   = time.Second
-	unkeyedShare   = 20               // reads from the start take at most one part in so many of the time,
-	unkeyedLongest = 10 * time.Second // unless that were later than this
+	unkeyedShare   = 20
+	unkeyedLongest = 10 * time.Second
 )
 
 // After returns the id behind which to read.
@@ -35,8 +38,9 @@ func (p *Unkeyed) After(now time.Time) int64 {
 	return max(p.after-unkeyedMargin, 0)
 }
 
-// Read notes the last row of a read, or without rows the last id given out. A row with a lower id than those before it may be
-// one of several that were committed late, or after a TRUNCATE.
+// Read notes the last row of a read, or without rows the last id given out. A row with a
+// lower id than those before it may be one of several that were committed late, or after
+// a TRUNCATE.
 func (p *Unkeyed) Read(last int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

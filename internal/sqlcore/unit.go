@@ -61,12 +61,8 @@ func (u *Unit) Undo(mark int) {
 const RollbackTimeout = 5 * time.Second
 
 // Savepoint runs fn between a savepoint of that name and its release. An error or a panic
-// of fn rolls back its statements, and removes the rows that it added to u, which is nil in
-// a transaction of the caller's own: there they are statements.
+// of fn rolls back its statements, and removes the rows that it added to u.
 func Savepoint(ctx context.Context, u *Unit, name string, exec func(ctx context.Context, statement string) error, fn func(ctx context.Context) error) (err error) {
-	if u == nil {
-		u = &Unit{}
-	}
 	mark := u.Mark()
 	done := false
 	defer func() {

@@ -10,27 +10,34 @@ import (
 // The zero value is ready for use, also concurrent use.
 type Wakes struct {
 	mu sync.Mutex
-	of map[string]chan struct{}
+	of map[target]chan struct{}
+}
+
+// A target is a part of a transport, or a queue.
+type target struct {
+	queue bool
+	part  outbox.Part
+	name  string
 }
 
 // Of returns the channel of a part of a transport.
 func (w *Wakes) Of(transport string, part outbox.Part) chan struct{} {
-	return w.channel(part.String() + " " + transport)
+	return w.channel(target{part: part, name: transport})
 }
 
 // Queue returns the channel of a queue.
-func (w *Wakes) Queue(name string) chan struct{} { return w.channel("queue " + name) }
+func (w *Wakes) Queue(name string) chan struct{} { return w.channel(target{queue: true, name: name}) }
 
-func (w *Wakes) channel(name string) chan struct{} {
+func (w *Wakes) channel(to target) chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c, ok := w.of[name]
+	c, ok := w.of[to]
 	if !ok {
 		if w.of == nil {
-			w.of = map[string]chan struct{}{}
+			w.of = map[target]chan struct{}{}
 		}
 		c = make(chan struct{}, 1)
-		w.of[name] = c
+		w.of[to] = c
 	}
 	return c
 }
