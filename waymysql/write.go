@@ -16,65 +16,6 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// AddTransports implements outbox.Writer. It checks the server's settings as well, which
-// is not possible inside a transaction of the caller's.
-func (db *DB) AddTransports(ctx context.Context, names ...string) error {
-	if err := db.writer(ctx); err != nil {
-		return err
-	}
-	known, err := db.readTransports(ctx)
-	if err != nil {
-		return fmt.Errorf("transports: %w", err)
-	}
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := known[name]; return ok })
-	if len(names) == 0 {
-		return nil
-	}
-	slices.Sort(names) // two processes insert in one order
-	err = db.inTx(ctx, func(tx *sql.Tx) error {
-		var buckets int
-		if err := tx.QueryRowContext(ctx, db.outbox.Query("buckets_to_add")).Scan(&buckets); err != nil {
-			return err
-		}
-		for _, name := range names {
-			if _, err := tx.ExecContext(ctx, db.outbox.Query("add_transport"), []byte(name)); err != nil {
-				return err
-			}
-			if err := db.addBuckets(ctx, tx, name, buckets); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		_, err = db.readTransports(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("transports: %w", translate(err))
-	}
-	return nil
-}
-
-// addBuckets adds a transport's missing buckets.
-func (db *DB) addBuckets(ctx context.Context, tx *sql.Tx, name string, buckets int) error {
-	if _, err := tx.ExecContext(ctx, db.outbox.Query("add_buckets"), []byte(name), buckets); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, db.outbox.Query("add_gates"), []byte(gateName(name, buckets)), []byte(name), buckets); err != nil {
-		return err
-	}
-	return db.addSentinels(ctx, tx, name, buckets)
-}
-
-// addSentinels adds missing sentinels.
-func (db *DB) addSentinels(ctx context.Context, to executor, name string, buckets int) error {
-	if _, err := to.ExecContext(ctx, db.outbox.Query("add_sentinels"), []byte(name), buckets); err != nil {
-		return err
-	}
-	_, err := to.ExecContext(ctx, db.outbox.Query("add_unkeyed_sentinels"), []byte(name))
-	return err
-}
-
 // readCommitted is for transactions whose later statements must see commits made while
 // an earlier one waited, whatever the server's default is.
 var readCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
@@ -90,40 +31,6 @@ func (db *DB) inTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 		return err
 	}
 	return tx.Commit()
-}
-
-// readTransports reads the numbers of all transports that have buckets.
-func (db *DB) readTransports(ctx context.Context) (map[string]int16, error) {
-	found := map[string]int16{}
-	err := each(ctx, db.pool, db.outbox.Query("transports"), func(rows *sql.Rows) error {
-		var id int16
-		var name string
-		var buckets int
-		err := rows.Scan(&id, &name, &buckets)
-		if buckets > 0 {
-			found[name] = id
-		}
-		return err
-	})
-	if err != nil {
-		return nil, translate(err)
-	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.transports = found
-	return found, nil
-}
-
-// transport returns the number of a transport, or 0 when there is none.
-func (db *DB) transport(ctx context.Context, name string) (int16, error) {
-	db.mu.Lock()
-	id := db.transports[name]
-	db.mu.Unlock()
-	if id == 0 {
-		known, err := db.readTransports(ctx)
-		return known[name], err
-	}
-	return id, nil
 }
 
 // Write implements outbox.Writer. In a transaction of the caller's own an error
@@ -152,28 +59,6 @@ func (db *DB) patiently(insert func() error) error {
 		return insert()
 	}
 	return err
-}
-
-// A gate is a bucket's dispatch lock. Transport 0 is that of all queues.
-type gate struct {
-	transport, bucket int16
-	name              string // of its row; not part of its order
-}
-
-// gateName is the name of a transport's gates. It changes with the number of buckets: a
-// process that knows another number finds no gate, and cannot take the wrong one.
-func gateName(transport string, buckets int) string {
-	if buckets == outbox.DefaultBuckets {
-		return transport
-	}
-	return fmt.Sprintf("%s/%d", transport, buckets)
-}
-
-func (g gate) compare(h gate) int {
-	if g.transport != h.transport {
-		return int(g.transport) - int(h.transport)
-	}
-	return int(g.bucket) - int(h.bucket)
 }
 
 // stored is a row as it is written.
@@ -283,62 +168,6 @@ func (db *DB) inserting(rows []outbox.Row) (script, error) {
 	return into.script, nil
 }
 
-// together reports whether all locks are of one transport.
-func together(locks []gate) bool {
-	return locks[0].transport > 0 && locks[0].transport == locks[len(locks)-1].transport
-}
-
-// lockGates locks gates, of which there are so many buckets.
-func (db *DB) lockGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets int) error {
-	return db.run(ctx, tx, script{buckets, []statement{db.locking(locks)}})
-}
-
-// locking returns the condition for gates, by transport.
-func (db *DB) locking(locks []gate) statement {
-	var of []clause
-	for i := 0; i < len(locks); {
-		n := 1
-		for i+n < len(locks) && locks[i+n].transport == locks[i].transport {
-			n++
-		}
-		of = append(of, gatesOf(db.dispatching, locks[i:i+n]))
-		i += n
-	}
-	all := or(of)
-	return statement{gates: len(locks), text: all.text, args: all.args}
-}
-
-// noGate says why no gate was found for so many buckets: their number has changed, or
-// this is not the outbox's database.
-func (db *DB) noGate(ctx context.Context, tx *sql.Tx, buckets int) error {
-	if err := db.sameBuckets(ctx, tx, buckets); err != nil {
-		return err
-	}
-	return errForeign
-}
-
-// sameBuckets returns outbox.ErrBucketsChanged if the number of buckets has changed. It
-// asks in the transaction, and does not wait: the number is locked while it changes.
-func (db *DB) sameBuckets(ctx context.Context, tx *sql.Tx, buckets int) error {
-	share := "share_buckets"
-	if db.isMariaDB() {
-		share = "share_buckets_mariadb"
-	}
-	var n int
-	switch err := tx.QueryRowContext(ctx, db.dispatching.Query(share)).Scan(&n); {
-	case errors.Is(err, sql.ErrNoRows):
-		return outbox.ErrBucketsChanged
-	case is(err, errNoTable):
-		return errForeign
-	case err != nil:
-		return fmt.Errorf("number of buckets: %w", translate(err))
-	case n != buckets:
-		db.setBuckets(n)
-		return outbox.ErrBucketsChanged
-	}
-	return nil
-}
-
 // inserts gathers rows of one table into statements of many rows.
 type inserts struct {
 	script
@@ -420,15 +249,6 @@ func (in *inserts) transport(s stored) any {
 	default:
 		return fill(in.named.Query("transport_of_gates"), n, id, gatesOf(in.named, in.locks))
 	}
-}
-
-// gatesOf is the condition for gates of one transport.
-func gatesOf(named sqlfile.Set, locks []gate) clause {
-	of := make([]int16, len(locks))
-	for i, g := range locks {
-		of[i] = g.bucket
-	}
-	return fill(named.Query("gates_of_transport"), locks[0].transport, of[0], of[len(of)-1], numbers(of), []byte(locks[0].name))
 }
 
 func (in *inserts) flush() {

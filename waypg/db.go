@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -108,17 +107,6 @@ type DB struct {
 	transports map[string]int16
 	relaying   map[int16]*readpos.Positions
 	sqlDB      *SQLDB
-}
-
-// place holds the names of a database that was reached, with the statements for it.
-type place struct {
-	database string
-	schema   string
-	// namespace is the first number of the advisory locks, from the names of
-	// database, schema and prefix; waybill_dispatch computes the same.
-	namespace int32
-
-	outbox, settle, inbox, queue, admin, failed, rebucket, wake sqlfile.Set
 }
 
 // Open connects to the database that connString names (see pgxpool.ParseConfig)
@@ -254,158 +242,6 @@ func (db *DB) Close() error {
 		db.pool.Close()
 	}
 	return err
-}
-
-// where returns the database's names and statements. It looks once.
-func (db *DB) where(ctx context.Context) (*place, error) {
-	if found := db.place(); found != nil {
-		return found, nil
-	}
-	conn, err := db.pool.Acquire(ctx)
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer conn.Release()
-	pooled, err := behindPooler(ctx, conn.Conn())
-	if err != nil {
-		return nil, translate(err)
-	}
-	if mode := conn.Conn().Config().DefaultQueryExecMode; pooled && (mode == pgx.QueryExecModeCacheStatement || mode == pgx.QueryExecModeDescribeExec) {
-		return nil, fmt.Errorf("waypg: the connection goes through a pooler, and the pool is set to %v: set DefaultQueryExecMode to pgx.QueryExecModeExec", mode)
-	}
-	return db.locate(ctx, conn.QueryRow)
-}
-
-func (db *DB) place() *place {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.found
-}
-
-// A queryRow asks a pool, a connection or a transaction.
-type queryRow func(ctx context.Context, query string, args ...any) pgx.Row
-
-// locate reads the database's names and prepares its statements.
-func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
-	p := &place{}
-	var schema *string
-	if err := ask(ctx, "SELECT current_database(), current_schema()").Scan(&p.database, &schema); err != nil {
-		return nil, translate(err)
-	}
-	p.schema = db.schema
-	if p.schema == "" {
-		if schema == nil {
-			return nil, fmt.Errorf("waypg: no schema of the search path exists in %s: create one, or name it in the configuration", p.database)
-		}
-		if p.schema = *schema; !schemaForm.MatchString(p.schema) {
-			return nil, badSchema(p.schema)
-		}
-	}
-	p.namespace = namespace(p.database, p.schema, db.prefix)
-	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "settle": &p.settle, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake} {
-		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			return nil, err
-		}
-		*set = sqlfile.MustParse(name+".sql", qualify(string(text), p.schema, db.prefix))
-	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if db.found == nil {
-		db.found = p
-	}
-	return db.found, nil
-}
-
-// ready is where with a check of the schema. It takes a connection of the pool, so
-// it must not be called inside a caller's transaction: see inside.
-func (db *DB) ready(ctx context.Context) (*place, error) {
-	p, err := db.where(ctx)
-	if err != nil || db.upToDate() {
-		return p, err
-	}
-	if _, err := db.checkSchema(ctx); err != nil {
-		return nil, err
-	}
-	return p, db.refresh(ctx, p, db.pool.QueryRow)
-}
-
-// inside is ready for a caller's transaction, without the check of the schema. It
-// queries in the transaction, because such transactions may have exhausted the
-// pool.
-func (db *DB) inside(ctx context.Context, ask queryRow) (p *place, err error) {
-	if p = db.place(); p == nil {
-		if p, err = db.locate(ctx, ask); err != nil {
-			return nil, err
-		}
-	}
-	if db.upToDate() {
-		return p, nil
-	}
-	return p, db.refresh(ctx, p, ask)
-}
-
-func (db *DB) upToDate() bool {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.usable
-}
-
-// refresh reads the number of buckets and the transports.
-func (db *DB) refresh(ctx context.Context, p *place, ask queryRow) error {
-	var buckets int
-	var text string
-	if err := ask(ctx, p.outbox.Query("known")).Scan(&buckets, &text); err != nil {
-		return translate(err)
-	}
-	transports := map[string]int16{}
-	if err := json.Unmarshal([]byte(text), &transports); err != nil {
-		return err
-	}
-	db.setBuckets(buckets)
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.transports, db.usable = transports, true
-	return nil
-}
-
-func (db *DB) bucketCount() int {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.buckets
-}
-
-// setBuckets takes note of the number of buckets.
-func (db *DB) setBuckets(n int) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if db.buckets != n {
-		db.relaying = map[int16]*readpos.Positions{}
-	}
-	db.buckets = n
-}
-
-// lookAgain has the tables read again before their next use.
-func (db *DB) lookAgain() {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.usable = false
-}
-
-// transportID returns the number of a transport, or 0 when nothing was dispatched to
-// it yet.
-func (db *DB) transportID(ctx context.Context, p *place, transport string) (int16, error) {
-	if id := db.knownTransport(transport); id != 0 {
-		return id, nil
-	}
-	err := db.refresh(ctx, p, db.pool.QueryRow)
-	return db.knownTransport(transport), err
-}
-
-func (db *DB) knownTransport(name string) int16 {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.transports[name]
 }
 
 // hintRows hints at rows that were committed, in this process and to others.

@@ -1,0 +1,175 @@
+package waymysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/internal/sqlfile"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+const (
+	// A statement that changes a table in use waits for its users, and later users
+	// wait behind it: better to step back and try again. The server counts
+	// whole seconds from one, or, on MariaDB, none.
+	lockTries = 200
+	lockPause = 50 * time.Millisecond
+)
+
+// SchemaUp creates or upgrades the tables. It may be run at any time, also by
+// several at once, and does nothing when they are up to date. The server commits
+// each statement separately: SchemaUp continues where an interrupted one stopped.
+func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
+	applied, err := db.migrate(ctx)
+	if err != nil {
+		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", translate(err))
+	}
+	status, err := db.SchemaStatus(ctx)
+	status.Applied = applied
+	return status, err
+}
+
+func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
+	if _, err := db.server(ctx); err != nil {
+		return nil, err
+	}
+	all, err := migrations(db.schema, db.prefix)
+	if err != nil {
+		return nil, err
+	}
+	conn, release, err := db.oneMigrator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	current, begun, err := db.schemaVersion(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range all.After(current) {
+		if err := db.apply(ctx, conn, m, begun.of(m.Version)); err != nil {
+			return applied, fmt.Errorf("migration %s: %w", m.Name, err)
+		}
+		applied = append(applied, m.Name)
+	}
+	return applied, db.mend(ctx, conn)
+}
+
+// mend gives every transport as many buckets as are recorded.
+func (db *DB) mend(ctx context.Context, conn *sql.Conn) error {
+	if current, _, err := db.schemaVersion(ctx, conn); err != nil || current > wantedVersion {
+		return err
+	}
+	var buckets int
+	if err := conn.QueryRowContext(ctx, db.outbox.Query("buckets_now")).Scan(&buckets); err != nil || !outbox.ValidBuckets(buckets) {
+		return err
+	}
+	odd, err := db.odd(ctx, conn, buckets)
+	if err != nil || !odd {
+		return err
+	}
+	return db.rebucketAlone(ctx, conn, &admin.Rebucketed{To: buckets})
+}
+
+// oneMigrator lets one process at a time change the tables.
+func (db *DB) oneMigrator(ctx context.Context) (conn *sql.Conn, release func(), err error) {
+	conn, err = db.pool.Conn(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	lock := db.schema + "." + db.prefix + "schema"
+	var mine sql.NullInt64
+	err = conn.QueryRowContext(ctx, db.migrating.Query("lock"), lock).Scan(&mine)
+	if err == nil && mine.Int64 != 1 {
+		err = errors.New("another process has been changing the tables for a minute")
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, conn.Close())
+	}
+	return conn, func() {
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), db.migrating.Query("unlock"), lock)
+		_ = conn.Close()
+	}, nil
+}
+
+// apply runs the statements of m from the first that was not run. The server
+// knows no transaction of DDL, so each step is written down.
+func (db *DB) apply(ctx context.Context, conn *sql.Conn, m sqlcore.Migration, done int) error {
+	statements, err := sqlfile.Statements(m.SQL)
+	if err != nil {
+		return err
+	}
+	for i, s := range statements {
+		if i < done {
+			continue
+		}
+		if err := db.alone(ctx, conn, m.Version > 1, func() error {
+			_, err := conn.ExecContext(ctx, s)
+			return err
+		}); err != nil && !(i == done && isMade(err)) { // it may have been run, and not written down
+			return err
+		}
+		// The first statement of all makes the table where the steps are kept.
+		if _, err := conn.ExecContext(ctx, db.migrating.Query("note_step"), fmt.Sprintf("%d.%d", m.Version, i+1)); err != nil {
+			return err
+		}
+	}
+	for _, s := range []string{noteVersion(db.migrating, m.Version), db.migrating.Query("forget_step")} {
+		if _, err := conn.ExecContext(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alone makes a change that may have to wait for users of a table, with relays
+// paused where there are tables already.
+func (db *DB) alone(ctx context.Context, conn *sql.Conn, pause bool, change func() error) error {
+	if _, err := conn.ExecContext(ctx, "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1"); err != nil {
+		return err
+	}
+	defer func() {
+		ctx := context.WithoutCancel(ctx)
+		_, _ = conn.ExecContext(ctx, "SET SESSION lock_wait_timeout = DEFAULT, innodb_lock_wait_timeout = DEFAULT")
+		if pause {
+			_, _ = conn.ExecContext(ctx, db.rebucketing.Query("resume"))
+		}
+	}()
+	for try := 1; ; try++ {
+		if pause {
+			if _, err := conn.ExecContext(ctx, db.rebucketing.Query("pause"), pauseTime.Microseconds()); err != nil {
+				return err
+			}
+		}
+		err := change()
+		if (is(err, errLockWait) || is(err, errDeadlock) || is(err, errChanged)) && try < lockTries && sleep(ctx, lockPause) {
+			continue
+		}
+		return err
+	}
+}
+
+// pauseTime is longer than a try.
+const pauseTime = 10 * time.Second
+
+// noteVersion returns a statement for SchemaSQL as well, without arguments.
+func noteVersion(named sqlfile.Set, version int) string {
+	return fill(named.Query("note_version"), clause{text: fmt.Sprintf("'%d'", version)}).text
+}
+
+// Steps are how many statements have been run on the way to a version that is
+// not reached.
+type steps struct{ to, done int }
+
+// of returns the steps done on the way to version.
+func (s steps) of(version int) int {
+	if s.to == version {
+		return s.done
+	}
+	return 0
+}
