@@ -11,7 +11,7 @@ ON_POSTGRES = --database "$$WAYBILL_TEST_POSTGRES" --broker "$$WAYBILL_TEST_RABB
 ON_MARIADB = --database "$$WAYBILL_TEST_MARIADB" --broker "$$WAYBILL_TEST_RABBITMQ"
 
 # Starts the servers that the tests of a command share, and ends them with it.
-SERVERS = $(GO) run ./internal/testserver/run --
+SERVERS = $(GO) run ./internal/test/testserver/run --
 
 # First line of each recipe that needs somewhere to put binaries and databases.
 IN_TMP = set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 130' INT TERM
@@ -35,7 +35,7 @@ lint:
 # The race detector needs cgo, hence a C compiler.
 unit:
 	@echo "unit: go test -race, the architecture test included"
-	@$(GO) test -count=1 ./internal/sim && CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/mutant ./internal/crash || { \
+	@$(GO) test -count=1 ./internal/test/sim && CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/test/mutant ./internal/crash || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
 
 # Modules of their own, which ./... does not reach.
@@ -65,29 +65,29 @@ healthy:
 			echo "campaign: exit $$code; \"waybill $(DEMO) $$seed\" (on $$on) repeats it"; exit 1; }; \
 	done; done' "$$tmp"
 
-# Each bug of internal/mutant, which its checks must catch; the program ends with a
-# table of them. `go run ./internal/mutant/hunt NAME` tries one.
+# Each bug of internal/test/mutant, which its checks must catch; the program ends with a
+# table of them. `go run ./internal/test/mutant/hunt NAME` tries one.
 mutants mutants-briefly:
 	@echo "mutants: each planted bug must be caught"
-	@CGO_ENABLED=1 $(SERVERS) $(GO) run ./internal/mutant/hunt $(if $(filter mutants-briefly,$@),-briefly)
+	@CGO_ENABLED=1 $(SERVERS) $(GO) run ./internal/test/mutant/hunt $(if $(filter mutants-briefly,$@),-briefly)
 
 # Applications, relays and workers are killed, frozen and cut off, and so are their
 # servers: a minute, or seven for each database. CHAOS takes flags, such as -seed 7.
 CHAOS =
 chaos-briefly:
 	@echo "chaos: processes and servers are killed, nothing may be lost, done twice or out of order"
-	@CGO_ENABLED=0 $(GO) test -count=1 -tags chaos -timeout 10m ./internal/chaos -args $(CHAOS)
+	@CGO_ENABLED=0 $(GO) test -count=1 -tags chaos -timeout 10m ./internal/test/chaos -args $(CHAOS)
 
 chaos:
 	@echo "chaos: processes and servers are killed for five minutes on each database"
-	@CGO_ENABLED=0 $(GO) test -count=1 -tags chaos -v -timeout 60m ./internal/chaos -args -long $(CHAOS)
+	@CGO_ENABLED=0 $(GO) test -count=1 -tags chaos -v -timeout 60m ./internal/test/chaos -args -long $(CHAOS)
 
 # The bugs that the campaign must notice, and by which gate.
 CHAOS_GATES = no-dispatch-lock:order delete-before-confirm:lost inbox-outside-transaction:lost
 chaos-mutants:
 	@echo "chaos: the campaign must notice each of: $(CHAOS_GATES)"
 	@$(IN_TMP); for one in $(CHAOS_GATES); do for on in postgres mariadb; do \
-		! WAYBILL_MUTANT=$${one%%:*} CGO_ENABLED=0 $(GO) test -count=1 -tags chaos ./internal/chaos -args -on $$on $(CHAOS) >"$$tmp/out" 2>&1 && \
+		! WAYBILL_MUTANT=$${one%%:*} CGO_ENABLED=0 $(GO) test -count=1 -tags chaos ./internal/test/chaos -args -on $$on $(CHAOS) >"$$tmp/out" 2>&1 && \
 		grep "$${one##*:}.*want 0" "$$tmp/out" || { cat "$$tmp/out"; echo "chaos: $$one on $$on was not noticed"; exit 1; }; done; done
 
 demo:

@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // A DSN names a database, a broker or a queue, and how to use it. ParseDSN
@@ -55,7 +55,7 @@ func parseDSN(s string) (DSN, error) {
 	plain, inOrder := strings.CutPrefix(word, "ordered-")
 	canonical, spec, ok := lookupScheme(plain)
 	if !ok {
-		return DSN{}, problem("unknown scheme "+quote(word), nearest.Hint(plain, schemeNames(), "schemes"))
+		return DSN{}, problem("unknown scheme "+quote(word), suggest.Hint(plain, schemeNames(), "schemes"))
 	}
 	if err := checkText(rest); err != nil {
 		return DSN{}, err

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // A kind is the type of an option's value: time.Duration, int, bool, string
@@ -91,7 +91,7 @@ func parseOptions(query string, known []option, of string) (map[string]any, erro
 		case i < 0 && schemes[of].lacks[word] != "":
 			errs = append(errs, problem(fmt.Sprintf("there is no option %q for %s", word, of), schemes[of].lacks[word]))
 		case i < 0:
-			errs = append(errs, problem("unknown option "+quote(word), nearest.Hint(word, optionNames(known), "options of "+of)))
+			errs = append(errs, problem("unknown option "+quote(word), suggest.Hint(word, optionNames(known), "options of "+of)))
 		case twice:
 			errs = append(errs, problem("option "+quote(word)+" is given twice", "several values of a list are separated by commas"))
 		default:

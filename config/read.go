@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // A reader fills a Config from a tree and collects all mistakes.
@@ -33,7 +33,7 @@ func (r *reader) group(fields map[string]field) field {
 		present := map[string]*node{}
 		for _, e := range r.entries(n, at) {
 			if fields[e.key] == nil {
-				r.fail(e.line, at, "unknown key "+quote(e.key), nearest.Hint(e.key, known, "keys"))
+				r.fail(e.line, at, "unknown key "+quote(e.key), suggest.Hint(e.key, known, "keys"))
 				continue
 			}
 			present[e.key] = e.value

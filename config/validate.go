@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // Validate returns all mistakes in c, as *Errors joined, or nil. It refuses settings
@@ -183,7 +183,7 @@ const notAvailable = "not available in this version"
 // known fails unless name is a transport.
 func (v *validation) known(at keyPath, name string) {
 	if _, ok := v.c.Transports[name]; !ok {
-		v.fail(at, "unknown transport "+quote(name), nearest.Hint(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
+		v.fail(at, "unknown transport "+quote(name), suggest.Hint(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/crash"
-	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // An Entry records that a handler's effect for a dedup key has happened.

@@ -3,7 +3,7 @@ package outbox
 import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/chain"
-	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // A batch is the rows of a claim with the outcome of each.

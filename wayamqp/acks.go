@@ -3,7 +3,7 @@ package wayamqp
 import (
 	"slices"
 
-	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // acks decides how deliveries are acknowledged on one channel: whatever lies in

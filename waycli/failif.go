@@ -12,7 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 const failIfHelp = `
@@ -65,7 +65,7 @@ func parseCondition(text string) (condition, error) {
 // parse reads the number of c.
 func (c *condition) parse(number string) error {
 	if !slices.Contains(conditionNames, c.name) {
-		return &Error{Usage, fmt.Errorf("--fail-if: unknown figure %q in %q", c.name, c.text), nearest.Hint(c.name, conditionNames, "figures")}
+		return &Error{Usage, fmt.Errorf("--fail-if: unknown figure %q in %q", c.name, c.text), suggest.Hint(c.name, conditionNames, "figures")}
 	}
 	if c.name == "oldest_age" {
 		d, err := config.ParseDuration(number)

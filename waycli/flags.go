@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // flags are the flags of every command.
@@ -66,7 +66,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
 		var known []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
-		hint = nearest.Hint("--"+unknown.GetSpecifiedName(), known, "flags")
+		hint = suggest.Hint("--"+unknown.GetSpecifiedName(), known, "flags")
 	}
 	return &Error{Usage, err, hint}
 }
@@ -119,13 +119,13 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 		if len(args) > 0 {
 			return unknownCommand(cmd, args[0])
 		}
-		return &Error{Usage, fmt.Errorf("%s: which command?", cmd.CommandPath()), nearest.Hint("", commandNames(cmd), "commands")}
+		return &Error{Usage, fmt.Errorf("%s: which command?", cmd.CommandPath()), suggest.Hint("", commandNames(cmd), "commands")}
 	}
 	return cmd
 }
 
 func unknownCommand(cmd *cobra.Command, name string) error {
-	return &Error{Usage, fmt.Errorf("unknown command %q for %s", name, cmd.CommandPath()), nearest.Hint(name, commandNames(cmd), "commands")}
+	return &Error{Usage, fmt.Errorf("unknown command %q for %s", name, cmd.CommandPath()), suggest.Hint(name, commandNames(cmd), "commands")}
 }
 
 func commandNames(cmd *cobra.Command) []string {

@@ -7,14 +7,14 @@ import (
 
 	"github.com/lmittmann/tint"
 
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // newLog returns a logger that writes to s.
 func newLog(s *screen, level, format string, color bool) (*slog.Logger, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
-		return nil, &Error{Usage, fmt.Errorf("--log-level: %q is not a level", level), nearest.Hint(level, []string{"debug", "info", "warn", "error"}, "levels")}
+		return nil, &Error{Usage, fmt.Errorf("--log-level: %q is not a level", level), suggest.Hint(level, []string{"debug", "info", "warn", "error"}, "levels")}
 	}
 	switch format {
 	case "json":
@@ -25,7 +25,7 @@ func newLog(s *screen, level, format string, color bool) (*slog.Logger, error) {
 			return textLog(s, least, color), nil
 		}
 	default:
-		return nil, &Error{Usage, fmt.Errorf("--log-format: %q is not a format", format), nearest.Hint(format, []string{"auto", "text", "json"}, "formats")}
+		return nil, &Error{Usage, fmt.Errorf("--log-format: %q is not a format", format), suggest.Hint(format, []string{"auto", "text", "json"}, "formats")}
 	}
 	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: least, ReplaceAttr: readable})), nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // A complaint is one line of an error, with its hint.
@@ -91,7 +91,7 @@ func hintOf(err error, name string) string {
 	case errors.Is(err, waybill.ErrUnavailable):
 		return "is it locked, out of space, not permitted or not running? Try again when it can be reached"
 	case errors.As(err, &unknown):
-		return nearest.Hint(unknown.Name, unknown.Known, "names") + " (names stand under messages in the configuration, or are the program's own)"
+		return suggest.Hint(unknown.Name, unknown.Known, "names") + " (names stand under messages in the configuration, or are the program's own)"
 	case errors.As(err, &limit):
 		return "keep large data elsewhere and let the message say where"
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/internal/nearest"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // queueScheme is the scheme of transports that are tables.
@@ -38,7 +38,7 @@ func (s *session) transport(name string) (config.Transport, error) {
 	}
 	t, ok := cfg.Transports[name]
 	if !ok {
-		return t, &Error{Usage, fmt.Errorf("unknown transport %q", name), nearest.Hint(name, transportNames(cfg), "transports")}
+		return t, &Error{Usage, fmt.Errorf("unknown transport %q", name), suggest.Hint(name, transportNames(cfg), "transports")}
 	}
 	return t, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/faultproxy"
+	"github.com/waybill-go/waybill/internal/test/faultproxy"
 	"github.com/waybill-go/waybill/waymysql"
 	"github.com/waybill-go/waybill/waytest"
 )

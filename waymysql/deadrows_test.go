@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
 )

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
-	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 

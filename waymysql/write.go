@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/headers"
-	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/sqlfile"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 

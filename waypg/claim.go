@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/faultproxy"
+	"github.com/waybill-go/waybill/internal/test/faultproxy"
 	"github.com/waybill-go/waybill/waypg"
 	"github.com/waybill-go/waybill/waytest"
 )

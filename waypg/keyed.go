@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/mutant"
 	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/faultproxy"
-	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/internal/test/faultproxy"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
 )

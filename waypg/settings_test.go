@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
 )

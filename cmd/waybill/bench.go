@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/cmd/waybill/internal/bench"
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/internal/bench"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waycli"
 	"github.com/waybill-go/waybill/waycli/mysql"

@@ -6,7 +6,7 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/waybill-go/waybill/internal/bench"
+	"github.com/waybill-go/waybill/cmd/waybill/internal/bench"
 )
 
 func printResults(w io.Writer, results []bench.Result, asJSON bool) error {

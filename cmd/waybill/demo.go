@@ -15,8 +15,8 @@ import (
 	"encoding/json"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/cmd/waybill/internal/demo"
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/internal/demo"
 	"github.com/waybill-go/waybill/waycli"
 	"github.com/waybill-go/waybill/waycli/mysql"
 	"github.com/waybill-go/waybill/waycli/postgres"

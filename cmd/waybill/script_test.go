@@ -25,7 +25,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/waycli"
 	"github.com/waybill-go/waybill/waycli/mysql"
 	"github.com/waybill-go/waybill/waycli/postgres"

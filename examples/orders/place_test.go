@@ -14,7 +14,7 @@ import (
 	_ "modernc.org/sqlite" // driver sqlite
 
 	"github.com/waybill-go/waybill/examples/orders/stack"
-	"github.com/waybill-go/waybill/internal/testserver"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 )
 
 // A place is where one run takes place.

@@ -7,7 +7,7 @@ import (
 	"errors"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/mutant"
+	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // Chains schedules the records of a batch, in commit order: with strict order at most

@@ -1,0 +1,75 @@
+package arch
+
+import (
+	"cmp"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A promise that names a test, or a case of a conformance suite, which is gone
+// has no guard.
+func TestInvariantsNameTestsThatExist(t *testing.T) {
+	const root = "../../.."
+	tests := map[string]bool{}
+	define := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)
+	defineCase := regexp.MustCompile(`(?m)^\t\t\{"(\w+)", \w+\[TX\]\},$`)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if filepath.Base(filepath.Dir(path)) == "waytest" {
+			suite := map[string]string{"inbox.go": "Inbox/", "queue.go": "Queue/"}[d.Name()]
+			for _, m := range defineCase.FindAllStringSubmatch(string(text), -1) {
+				tests[cmp.Or(suite, "Outbox/")+m[1]] = true
+			}
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			for _, m := range define.FindAllStringSubmatch(string(text), -1) {
+				tests[m[1]] = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, doc := range []string{"invariants.md", "testing.md", "architecture.md", "design.md", "operations.md"} {
+		text, err := os.ReadFile(filepath.Join(root, "docs", doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Example|Outbox/|Inbox/|Queue/)\\w+)`").FindAllStringSubmatch(string(text), -1) {
+			named++
+			if !tests[m[1]] {
+				t.Errorf("docs/%s names %s, and there is no such test", doc, m[1])
+			}
+		}
+	}
+	if named < 15 {
+		t.Errorf("only %d tests are named: is the pattern still right?", named)
+	}
+}
+
+// A map that names a file which is gone misleads.
+func TestArchitectureNamesFilesThatExist(t *testing.T) {
+	const root = "../../.."
+	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`([a-z]+(?:/[a-z0-9_]+)*(?:/[a-z0-9_]+\\.(?:go|sql)|\\.go)|internal/[a-z]+)`").FindAllStringSubmatch(string(text), -1)
+	for _, m := range named {
+		if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+			t.Errorf("docs/architecture.md names %s: %v", m[1], err)
+		}
+	}
+	if len(named) < 60 {
+		t.Errorf("only %d files are named: is the pattern still right?", len(named))
+	}
+}
