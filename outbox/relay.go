@@ -25,6 +25,7 @@ type Relay struct {
 	suspects *suspects
 	status   *status
 	wake     [Retries + 1]chan struct{} // by part: wake-ups for its loops
+	polling  [Retries + 1]chan struct{} // by part: the right of one idle loop to poll
 
 	busy    atomic.Int32              // loops that claim, publish or settle
 	batches atomic.Int64              // settled batches, plus 1
@@ -83,6 +84,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stop()
 	var loops sync.WaitGroup
 	errs := make(chan error, 2*r.cfg.Workers+1)
+	for part := range r.polling {
+		r.polling[part] = make(chan struct{}, 1)
+		r.polling[part] <- struct{}{}
+	}
 	begin := func(part Part, to Publisher) {
 		loops.Go(func() {
 			if err := r.loop(ctx, part, to); err != nil {
@@ -140,19 +145,27 @@ func (r *Relay) hintAt(failed []Failure) {
 	}
 }
 
-// loop relays one part until ctx ends, or with Drain until nothing due is left.
+// loop relays one part until ctx ends, or with Drain until nothing due is left. Of the
+// idle loops of a part one polls: when it has claimed rows, the next one does.
 func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 	// pause is the delay before the next claim of an idle part, outage the delay
 	// after an error. Both double up to their limits.
 	pause, outage := r.cfg.PollMin, outageMin
 	woken := false // the last pause ended by a hint, and no rows were claimed since
+	polls := false // this loop has the right to poll
+	passOn := func() {
+		if polls {
+			polls = false
+			r.polling[part] <- struct{}{}
+		}
+	}
 	var err error
 	for ctx.Err() == nil {
 		n := 0
 		if err = r.reconnect(ctx, to, err); err == nil {
 			r.busy.Add(1)
 			before := r.batches.Load()
-			if n, err = r.relayBatch(ctx, part, to); n == 0 && err == nil {
+			if n, err = r.relayBatch(ctx, part, to, passOn); n == 0 && err == nil {
 				r.empty[part].Store(before)
 			}
 			r.busy.Add(-1)
@@ -164,6 +177,7 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 		case err != nil && ctx.Err() != nil:
 			return nil
 		case err != nil:
+			passOn()
 			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("transport", r.cfg.Transport), slog.String("part", part.String()), slog.Duration("retry_in", outage), slog.Any("err", err))
 			if r.cfg.Drain && !errors.Is(err, waybill.ErrUnavailable) {
 				return err
@@ -179,6 +193,13 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 			if r.cfg.Drain && r.drained(ctx) {
 				return nil
 			}
+			if !polls {
+				polls = true
+				if waited := r.awaitPolling(ctx, part); waited {
+					pause, woken = r.cfg.PollMin, false
+					continue
+				}
+			}
 			if woken { // a concurrent claim that was too early may have held the lock
 				pause = min(recheck, r.cfg.PollMin)
 			}
@@ -190,6 +211,21 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 		}
 	}
 	return nil
+}
+
+// awaitPolling takes a part's right to poll, or ends with ctx. It reports whether another
+// loop had it.
+func (r *Relay) awaitPolling(ctx context.Context, part Part) (waited bool) {
+	select {
+	case <-r.polling[part]:
+		return false
+	default:
+	}
+	select {
+	case <-r.polling[part]:
+	case <-ctx.Done():
+	}
+	return true
 }
 
 // recheck is the poll delay after a hint that found no rows.

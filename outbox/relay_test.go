@@ -314,6 +314,38 @@ func TestIdleRelayPollsLessAndLess(t *testing.T) {
 	})
 }
 
+// A loop that has claimed rows hands polling over to the next, also while it publishes.
+func TestOneOfTheIdleLoopsPolls(t *testing.T) {
+	claims := func(workers int) (claims int, waited time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			y := newYard(t)
+			y.cfg.Workers = workers
+			store := &scripted{Store: y.db}
+			stop := y.start(store)
+			time.Sleep(time.Minute)
+			claims = len(store.pauses())
+			y.broker.delay = time.Second
+			y.dispatch(step{"a", 1})
+			time.Sleep(500 * time.Millisecond)
+			before := time.Now()
+			y.dispatch(step{"b", 1})
+			time.Sleep(2 * time.Second)
+			stop()
+			y.wantConfirmed("a1 b1")
+			waited = y.broker.start.Add(y.broker.times["b1"][0]).Sub(before)
+		})
+		return claims, waited
+	}
+	one, _ := claims(1)
+	four, waited := claims(4)
+	if four > one+3 {
+		t.Errorf("four idle workers claim %d times a minute, one %d times", four, one)
+	}
+	if waited > 300*time.Millisecond {
+		t.Errorf("a message waited %v for a loop while another loop published", waited)
+	}
+}
+
 func TestCommitEndsThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)

@@ -12,9 +12,9 @@ import (
 )
 
 // relayBatch claims, publishes and settles one batch and returns how many rows it
-// claimed. An outage of the broker is returned as an error once the confirmed rows
+// claimed. It calls claimed once it has rows to publish. An outage of the broker is returned as an error once the confirmed rows
 // are settled; for retries only if the broker answered for none.
-func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher) (int, error) {
+func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher, claimed func()) (int, error) {
 	claiming, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline) // a network may swallow the answer
 	defer cancel()
 	claim, err := r.store.Claim(claiming, r.cfg.Transport, part, ClaimLimit{r.cfg.Batch, r.cfg.BatchBytes})
@@ -26,6 +26,7 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher) (int, e
 		r.status.idle(ctx)
 		return 0, nil
 	}
+	claimed()
 	crash.At(crash.RelayAfterClaim)
 	// The batch outlives the stop signal: a confirmed row that is not deleted would be
 	// published again.

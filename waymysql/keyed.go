@@ -132,9 +132,11 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 				paused = true
 			case "blocked":
 				empty = slices.DeleteFunc(empty, func(b int16) bool { return b == bucket || bucket == unkeyed })
-			default:
-				found = append(found, bucket)
-				empty = slices.DeleteFunc(empty, func(b int16) bool { return b == bucket })
+			case "row":
+				if id.Valid {
+					found = append(found, bucket)
+					empty = slices.DeleteFunc(empty, func(b int16) bool { return b == bucket })
+				}
 			}
 			return nil
 		})
