@@ -78,7 +78,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, dispatching, claiming, inbox, queue, admin, failed, migrating, rebucketing sqlfile.Set
+	outbox, dispatching, claiming, inbox, queue, admin, failed, migrating, rebucketing, serving sqlfile.Set
 
 	usual    rowSize      // of an outbox's rows
 	longest  atomic.Int64 // delay of a retry that this process has written
@@ -154,7 +154,7 @@ func New(c *mysql.Config, cfg Config) (*DB, error) {
 	var err error
 	for name, set := range map[string]*sqlfile.Set{
 		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin,
-		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing,
+		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving,
 	} {
 		if *set, err = namedSQL(name, schema, prefix); err != nil {
 			return nil, err

@@ -85,11 +85,11 @@ func (db *DB) promote(ctx context.Context) error {
 func (db *DB) promoteHeld(ctx context.Context, g gate) error {
 	err := db.inTx(ctx, func(tx *sql.Tx) error {
 		var usual int
-		if err := tx.QueryRowContext(ctx, "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&usual); err != nil {
+		if err := tx.QueryRowContext(ctx, db.serving.Query("lock_wait")).Scan(&usual); err != nil {
 			return err
 		}
 		wait := func(ctx context.Context, seconds int) error {
-			_, err := tx.ExecContext(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", seconds))
+			_, err := tx.ExecContext(ctx, db.serving.Query("set_lock_wait"), seconds)
 			return err
 		}
 		err := wait(ctx, int(heldWait.Seconds()))

@@ -130,12 +130,12 @@ func (db *DB) apply(ctx context.Context, conn *sql.Conn, m sqlcore.Migration, do
 // alone makes a change that may have to wait for users of a table, with relays
 // paused where there are tables already.
 func (db *DB) alone(ctx context.Context, conn *sql.Conn, pause bool, change func() error) error {
-	if _, err := conn.ExecContext(ctx, "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1"); err != nil {
+	if _, err := conn.ExecContext(ctx, db.serving.Query("short_waits")); err != nil {
 		return err
 	}
 	defer func() {
 		ctx := context.WithoutCancel(ctx)
-		_, _ = conn.ExecContext(ctx, "SET SESSION lock_wait_timeout = DEFAULT, innodb_lock_wait_timeout = DEFAULT")
+		_, _ = conn.ExecContext(ctx, db.serving.Query("usual_waits"))
 		if pause {
 			_, _ = conn.ExecContext(ctx, db.rebucketing.Query("resume"))
 		}

@@ -69,7 +69,7 @@ func (db *DB) server(ctx context.Context) (flavor, error) {
 		return known, nil
 	}
 	var version string
-	if err := db.pool.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
+	if err := db.pool.QueryRowContext(ctx, db.serving.Query("version")).Scan(&version); err != nil {
 		return flavor{}, translate(err)
 	}
 	found, err := parseFlavor(version)
@@ -135,8 +135,8 @@ func (db *DB) writer(ctx context.Context) error {
 
 // logsAll reports whether the binary log certainly has every database.
 func (db *DB) logsAll(ctx context.Context) bool {
-	for _, ask := range []string{"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"} { // of MySQL since 8.2
-		rows, err := db.pool.QueryContext(ctx, ask)
+	for _, name := range []string{"binary_log", "binary_log_since_8_2"} {
+		rows, err := db.pool.QueryContext(ctx, db.serving.Query(name))
 		if err != nil {
 			continue
 		}

@@ -19,7 +19,7 @@ type place struct {
 	// database, schema and prefix; waybill_dispatch computes the same.
 	namespace int32
 
-	outbox, settle, inbox, queue, admin, failed, rebucket, wake sqlfile.Set
+	outbox, settle, inbox, queue, admin, failed, rebucket, wake, migrate sqlfile.Set
 }
 
 // where returns the database's names and statements. It looks once.
@@ -55,7 +55,7 @@ type queryRow func(ctx context.Context, query string, args ...any) pgx.Row
 func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
 	p := &place{}
 	var schema *string
-	if err := ask(ctx, "SELECT current_database(), current_schema()").Scan(&p.database, &schema); err != nil {
+	if err := ask(ctx, connecting.Query("where")).Scan(&p.database, &schema); err != nil {
 		return nil, translate(err)
 	}
 	p.schema = db.schema
@@ -68,12 +68,8 @@ func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
 		}
 	}
 	p.namespace = namespace(p.database, p.schema, db.prefix)
-	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "settle": &p.settle, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake} {
-		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			return nil, err
-		}
-		*set = sqlfile.MustParse(name+".sql", qualify(string(text), p.schema, db.prefix))
+	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "settle": &p.settle, "inbox": &p.inbox, "queue": &p.queue, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake, "migrate": &p.migrate} {
+		*set = mustNamed(name, p.schema, db.prefix)
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()

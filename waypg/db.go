@@ -82,6 +82,9 @@ const (
 //go:embed sql
 var sqlFiles embed.FS
 
+// connecting are the statements that name no table.
+var connecting = mustNamed("connect", "public", defaultPrefix)
+
 // A DB is waybill's part of one PostgreSQL database. It is safe for concurrent
 // use.
 type DB struct {
@@ -150,7 +153,7 @@ const minConns = 10
 // answers is another process than the one that greeted us.
 func behindPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var pid uint32
-	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
+	err := conn.QueryRow(ctx, connecting.Query("backend"), pgx.QueryExecModeExec).Scan(&pid)
 	return pid != conn.PgConn().PID(), err
 }
 

@@ -33,6 +33,15 @@ func qualify(text, schema, prefix string) string {
 	return strings.ReplaceAll(text, mark, qualified(schema, prefix))
 }
 
+// mustNamed returns the statements of an embedded file.
+func mustNamed(file, schema, prefix string) sqlfile.Set {
+	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		panic(err) // the file is not in the binary
+	}
+	return sqlfile.MustParse(file+".sql", qualify(string(text), schema, prefix))
+}
+
 // qualified begins the name of every table and function.
 func qualified(schema, prefix string) string { return `"` + schema + `".` + prefix }
 

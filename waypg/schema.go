@@ -54,7 +54,7 @@ func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
 // patiently runs a transaction that changes tables, with relays paused, until it
 // gets its locks.
 func (db *DB) patiently(ctx context.Context, p *place, change func() error) error {
-	version, err := schemaVersion(ctx, db.pool, p.schema, db.prefix)
+	version, err := db.schemaVersion(ctx, db.pool, p)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 			return err
 		}
 		var exists bool // a role that may not create schemas may use an existing one
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)", p.schema).Scan(&exists); err != nil {
+		if err := tx.QueryRow(ctx, p.migrate.Query("any_schema"), p.schema).Scan(&exists); err != nil {
 			return err
 		}
 		if !exists {
@@ -100,12 +100,12 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 				return err
 			}
 		}
-		current, err := schemaVersion(ctx, tx, p.schema, db.prefix)
+		current, err := db.schemaVersion(ctx, tx, p)
 		if err != nil {
 			return err
 		}
 		for _, m := range all.After(current) {
-			if err := apply(ctx, tx, m, p.schema, db.prefix); err != nil {
+			if err := apply(ctx, tx, m, p.migrate); err != nil {
 				return fmt.Errorf("migration %s: %w", m.Name, err)
 			}
 			applied = append(applied, m.Name)
@@ -131,12 +131,12 @@ func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *place) error {
 	return mendBuckets(ctx, tx, p)
 }
 
-func apply(ctx context.Context, tx pgx.Tx, m sqlcore.Migration, schema, prefix string) error {
+func apply(ctx context.Context, tx pgx.Tx, m sqlcore.Migration, named sqlfile.Set) error {
 	statements, err := sqlfile.Statements(m.SQL)
 	if err != nil {
 		return err
 	}
-	for _, s := range append(statements, setVersion(m.Version, schema, prefix)) {
+	for _, s := range append(statements, noteVersion(named, m.Version)) {
 		if _, err := tx.Exec(ctx, s, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
@@ -144,8 +144,8 @@ func apply(ctx context.Context, tx pgx.Tx, m sqlcore.Migration, schema, prefix s
 	return nil
 }
 
-func setVersion(version int, schema, prefix string) string {
-	return fmt.Sprintf("INSERT INTO %smeta (name, value) VALUES ('schema_version', '%d') ON CONFLICT (name) DO UPDATE SET value = excluded.value", qualified(schema, prefix), version)
+func noteVersion(named sqlfile.Set, version int) string {
+	return strings.Replace(named.Query("note_version"), "VERSION", strconv.Itoa(version), 1)
 }
 
 // SchemaStatus compares the tables with the schema of this version of waybill. It
@@ -168,7 +168,7 @@ func (db *DB) versions(ctx context.Context) (admin.SchemaStatus, error) {
 	if err != nil {
 		return admin.SchemaStatus{}, err
 	}
-	current, err := schemaVersion(ctx, db.pool, p.schema, db.prefix)
+	current, err := db.schemaVersion(ctx, db.pool, p)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", translate(err))
 	}
@@ -192,9 +192,10 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	named := mustNamed("migrate", schema, prefix)
 	var b strings.Builder
 	for _, m := range all {
-		fmt.Fprintf(&b, "-- %s\n%s\n\n%s;\n", m.Name, strings.TrimSpace(m.SQL), setVersion(m.Version, schema, prefix))
+		fmt.Fprintf(&b, "-- %s\n%s\n\n%s;\n", m.Name, strings.TrimSpace(m.SQL), noteVersion(named, m.Version))
 	}
 	return b.String(), nil
 }
@@ -204,21 +205,20 @@ type querier interface {
 }
 
 // schemaVersion returns 0 when there are no tables.
-func schemaVersion(ctx context.Context, q querier, schema, prefix string) (int, error) {
-	meta := qualified(schema, prefix) + "meta"
+func (db *DB) schemaVersion(ctx context.Context, q querier, p *place) (int, error) {
 	var exists bool
-	if err := q.QueryRow(ctx, "SELECT to_regclass($1::text) IS NOT NULL", meta).Scan(&exists); err != nil || !exists {
+	if err := q.QueryRow(ctx, p.migrate.Query("any_table")).Scan(&exists); err != nil || !exists {
 		return 0, err
 	}
 	var value string
-	err := q.QueryRow(ctx, "SELECT value FROM "+meta+" WHERE name = 'schema_version'").Scan(&value)
+	err := q.QueryRow(ctx, p.migrate.Query("version")).Scan(&value)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
-	return sqlcore.ParseVersion(meta, value)
+	return sqlcore.ParseVersion(qualified(p.schema, db.prefix)+"meta", value)
 }
 
 // checkSchema refuses tables that this version cannot work with.
@@ -279,6 +279,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // oneMigrator lets one process at a time change the tables, and bounds how long
 // it waits for their users.
 func (db *DB) oneMigrator(ctx context.Context, tx pgx.Tx, p *place) error {
-	_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1::text, true), pg_advisory_xact_lock($2::int, -2)", fmt.Sprintf("%dms", lockTimeout.Milliseconds()), p.namespace)
+	_, err := tx.Exec(ctx, p.migrate.Query("lock"), fmt.Sprintf("%dms", lockTimeout.Milliseconds()), p.namespace)
 	return err
 }

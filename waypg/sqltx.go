@@ -74,7 +74,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	}
 	rows := u.End()
 	if len(rows) > 0 {
-		if _, err := tx.ExecContext(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
+		if _, err := tx.ExecContext(ctx, connecting.Query("check_deferred")); err != nil {
 			return fmt.Errorf("commit: %w", translate(err))
 		}
 		if err := s.insert(ctx, p, tx, rows); err != nil {

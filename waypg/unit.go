@@ -178,7 +178,7 @@ func stillOpen(conn *pgx.Conn) error {
 func (db *DB) commit(ctx context.Context, p *place, conn *pgx.Conn, rows []outbox.Row) error {
 	batch := &pgx.Batch{}
 	if len(rows) > 0 {
-		batch.Queue("SET CONSTRAINTS ALL IMMEDIATE")
+		batch.Queue(connecting.Query("check_deferred"))
 		if err := db.queueInserts(p, batch, rows); err != nil {
 			return err
 		}

@@ -128,7 +128,7 @@ func sameServer(conn *pgx.Conn, ours *pgx.ConnConfig) bool {
 // be the outbox's.
 func isOurs(ctx context.Context, p *place, ask queryRow) error {
 	var database string
-	if err := ask(ctx, "SELECT current_database()").Scan(&database); err != nil {
+	if err := ask(ctx, connecting.Query("database")).Scan(&database); err != nil {
 		return translate(err)
 	}
 	if database != p.database {

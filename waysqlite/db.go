@@ -70,7 +70,7 @@ type DB struct {
 	owned          bool          // Close closes the pools
 	wakes          sqlcore.Wakes
 
-	outboxSQL, failedSQL, inboxSQL, queueSQL, adminSQL sqlfile.Set
+	outboxSQL, failedSQL, inboxSQL, queueSQL, adminSQL, migrateSQL sqlfile.Set
 
 	mu         sync.Mutex
 	ready      bool // the schema was checked
@@ -133,12 +133,11 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		cursors: map[int64]cursor{}, claimed: map[part]bool{},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL} {
-		text, err := sqlFiles.ReadFile("sql/" + name + ".sql")
-		if err != nil {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL, "migrate": &db.migrateSQL} {
+		var err error
+		if *set, err = namedSQL(name, prefix); err != nil {
 			return nil, err
 		}
-		*set = sqlfile.MustParse(name+".sql", string(text)).Rewrite(prefix)
 	}
 	var mode string
 	if err := writer.QueryRow("PRAGMA journal_mode").Scan(&mode); err != nil {
@@ -153,6 +152,15 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 		return nil, translate(err)
 	}
 	return db, nil
+}
+
+// namedSQL returns the statements of an embedded file.
+func namedSQL(file, prefix string) (sqlfile.Set, error) {
+	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		return sqlfile.Set{}, err
+	}
+	return sqlfile.MustParse(file+".sql", string(text)).Rewrite(prefix), nil
 }
 
 func badPrefix(prefix string) error {

@@ -60,11 +60,14 @@ func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m sqlcore.Migration) erro
 			return err
 		}
 	}
-	_, err = tx.ExecContext(ctx, sqlfile.Rewrite(setVersion, db.prefix), strconv.Itoa(m.Version))
+	_, err = tx.ExecContext(ctx, noteVersion(db.migrateSQL, m.Version))
 	return err
 }
 
-const setVersion = `INSERT INTO waybill_meta (name, value) VALUES ('schema_version', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
+// noteVersion is the statement that records a version.
+func noteVersion(named sqlfile.Set, version int) string {
+	return strings.Replace(named.Query("note_version"), "VERSION", strconv.Itoa(version), 1)
+}
 
 // SchemaStatus compares the tables with the schema of this version of waybill.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
@@ -98,11 +101,14 @@ func SchemaSQL(prefix string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	named, err := namedSQL("migrate", prefix)
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	for _, m := range all {
 		fmt.Fprintf(&b, "-- %s\n%s\n", m.Name, strings.TrimSpace(m.SQL))
-		version := strings.Replace(sqlfile.Rewrite(setVersion, prefix), "?", "'"+strconv.Itoa(m.Version)+"'", 1)
-		fmt.Fprintf(&b, "\n%s;\n", version)
+		fmt.Fprintf(&b, "\n%s;\n", noteVersion(named, m.Version))
 	}
 	return b.String(), nil
 }
@@ -114,14 +120,14 @@ type querier interface {
 // schemaVersion returns 0 when there are no tables.
 func (db *DB) schemaVersion(ctx context.Context, q querier) (int, error) {
 	var tables int
-	if err := q.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", db.prefix+"meta").Scan(&tables); err != nil {
+	if err := q.QueryRowContext(ctx, db.migrateSQL.Query("any_table"), db.prefix+"meta").Scan(&tables); err != nil {
 		return 0, translate(err)
 	}
 	if tables == 0 {
 		return 0, nil
 	}
 	var value string
-	err := q.QueryRowContext(ctx, sqlfile.Rewrite("SELECT value FROM waybill_meta WHERE name = 'schema_version'", db.prefix)).Scan(&value)
+	err := q.QueryRowContext(ctx, db.migrateSQL.Query("version")).Scan(&value)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
