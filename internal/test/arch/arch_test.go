@@ -76,6 +76,7 @@ var rules = []rule{
 	{packages: "internal/test/testserver", reaches: []string{"internal/test/testserver/port"}, testing: true},
 	{packages: "internal/test/testserver/run", reaches: []string{"internal/test/testserver", "internal/test/testserver/port"}, testing: true},
 	{packages: "internal/test/faultproxy", reaches: []string{"internal/test/testserver/port"}},
+	{packages: "internal/test/verdict"},
 
 	// For the inside.
 	{packages: "internal/test/arch"},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/crash"
+	"github.com/waybill-go/waybill/internal/test/verdict"
 )
 
 // A message is one that is committed, that arrived or that was handled.
@@ -87,19 +88,11 @@ func (r *report) find(count *int, format string, args ...any) {
 	}
 }
 
-// place identifies a message, besides its id.
-type place struct {
-	key string
-	n   int
-}
-
 // judge compares the committed messages with the deliveries and the effects.
 func (r *report) judge(e *evidence) {
 	written := map[string]bool{} // attempts
-	ids := make(map[place]message, len(e.committed))
 	for _, m := range e.committed {
 		written[m.Attempt] = true
-		ids[place{m.Key, m.N}] = m
 	}
 	r.Messages, r.Suppressed = len(e.committed), e.suppressed
 	for attempt, end := range e.outcomes {
@@ -117,14 +110,20 @@ func (r *report) judge(e *evidence) {
 			r.Unknown++
 		}
 	}
-	arrived := r.follow(e.arrived, ids, "delivery", &r.DuplicateDeliveries)
-	handled := r.follow(e.handled, ids, "effect", &r.DuplicateEffects)
-	for _, m := range e.committed {
-		switch at := (place{m.Key, m.N}); {
-		case !arrived[at]:
-			r.find(&r.Lost, "lost: %s %d (%s, %s) never came to the broker", m.Key, m.N, m.id, m.Attempt)
-		case !handled[at]:
-			r.find(&r.Lost, "lost: %s %d (%s, %s) has no effect", m.Key, m.N, m.id, m.Attempt)
+	all := verdicts(e.committed)
+	arrived, handled := verdict.Compare(all, verdicts(e.arrived)), verdict.Compare(all, verdicts(e.handled))
+	for what, f := range map[string]verdict.Findings{"delivery": arrived, "effect": handled} {
+		r.Phantoms += f.Phantoms
+		r.IDChanges += f.IDChanges
+		r.OrderViolations += f.Disorders
+		for _, words := range f.Words {
+			r.found = append(r.found, what+": "+words)
+		}
+	}
+	r.DuplicateDeliveries, r.DuplicateEffects = arrived.Duplicates, handled.Duplicates
+	for _, m := range all {
+		if !arrived.Has(m) || !handled.Has(m) {
+			r.Lost++
 		}
 	}
 	seen := map[string]message{}
@@ -146,32 +145,13 @@ func before(e *evidence, m message) time.Duration {
 	return time.Duration(e.calmUntil-m.at) * time.Microsecond
 }
 
-// follow goes through deliveries or effects in their order, and returns the
-// messages that it found.
-func (r *report) follow(all []message, ids map[place]message, what string, duplicates *int) map[place]bool {
-	there := make(map[place]bool, len(all))
-	latest := map[string]message{}
-	for _, m := range all {
-		at := place{m.Key, m.N}
-		switch want, ok := ids[at]; {
-		case !ok || want.Attempt != m.Attempt:
-			r.find(&r.Phantoms, "phantom: %s of %s %d (%s, %s)", what, m.Key, m.N, m.id, m.Attempt)
-			continue
-		case want.id != m.id:
-			r.find(&r.IDChanges, "id change: %s of %s %d with %s, want %s", what, m.Key, m.N, m.id, want.id)
-		}
-		if there[at] {
-			*duplicates++
-			continue
-		}
-		there[at] = true
-		if last := latest[m.Key]; m.N < last.N && !free(m.Key) {
-			r.find(&r.OrderViolations, "order: %s of %s %d (%s, by %s at %d) after %d (by %s at %d)", what, m.Key, m.N, m.id, m.relay, m.at, last.N, last.relay, last.at)
-			continue
-		}
-		latest[m.Key] = m
+// verdicts returns messages as package verdict compares them.
+func verdicts(all []message) []verdict.Message {
+	out := make([]verdict.Message, len(all))
+	for i, m := range all {
+		out[i] = verdict.Message{Key: m.Key, N: m.N, ID: m.id, Origin: m.Attempt, Via: fmt.Sprintf("by %s at %d", m.relay, m.at), Unordered: free(m.Key)}
 	}
-	return there
+	return out
 }
 
 // takeover measures the wait of keys in flight in a relay that was killed or
@@ -314,8 +294,8 @@ func TestJudgeSeesEachViolation(t *testing.T) {
 		{"a rollback that was none", func(e *evidence) { e.outcomes["d/1"] = entry{rolledBack, 1} }, gates{Phantoms: 1, Deliveries: 1}},
 		{"another's content", func(e *evidence) { e.handled[1].Attempt = "d/3" }, gates{Lost: 1, Phantoms: 1, Deliveries: 1}},
 		{"a second effect", func(e *evidence) { e.handled = append(e.handled, a1) }, gates{Effects: 1, Deliveries: 1}},
-		{"deliveries out of order", func(e *evidence) { e.arrived = []message{a2, a1, b1} }, gates{Order: 1}},
-		{"effects out of order", func(e *evidence) { e.handled = []message{a2, b1, a1} }, gates{Order: 1, Deliveries: 1}},
+		{"deliveries out of order", func(e *evidence) { e.arrived = []message{a2, a1, b1} }, gates{Order: 2}},
+		{"effects out of order", func(e *evidence) { e.handled = []message{a2, b1, a1} }, gates{Order: 2, Deliveries: 1}},
 		{"another id", func(e *evidence) { e.arrived[1].id = "new" }, gates{IDs: 1, Deliveries: 1}},
 		{"a duplicate before the faults", func(e *evidence) { e.calmUntil = 2 }, gates{Deliveries: 1, Calm: 1}},
 		{"a message of before the faults that a fault has sent again", func(e *evidence) {

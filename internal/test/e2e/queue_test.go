@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/internal/test/verdict"
 )
 
 // An arrival is a message as it came out of a queue.
@@ -123,19 +125,10 @@ func (w *watch) await(n int, limit time.Duration) time.Duration {
 	}
 }
 
-// A verdict compares the committed messages with the arrived ones.
-type verdict struct {
-	Committed, Lost, Phantoms, OrderViolations, Duplicates int
-}
-
-func (v verdict) String() string {
-	return fmt.Sprintf("%d committed, %d lost, %d phantoms, %d out of order, %d duplicates", v.Committed, v.Lost, v.Phantoms, v.OrderViolations, v.Duplicates)
-}
-
 // judge waits until all that was committed has arrived, or a while has passed,
 // and fails the test unless every message came with its own id, in the order of
 // its key. Duplicates are for the caller to judge.
-func (w *watch) judge(limit time.Duration) verdict {
+func (w *watch) judge(limit time.Duration) result {
 	s := w.s
 	s.Helper()
 	want := s.count("SELECT count(*) FROM sent")
@@ -143,51 +136,47 @@ func (w *watch) judge(limit time.Duration) verdict {
 		time.Sleep(20 * time.Millisecond)
 	}
 	v := s.compare(w.arrived())
-	if v.Committed == 0 || v.Lost+v.Phantoms+v.OrderViolations != 0 {
+	if v.Committed == 0 || v.Lost+v.Phantoms+v.Disorders+v.IDChanges != 0 {
 		s.Errorf("%v: want all, as they were committed, in order", v)
 	}
 	return v
 }
 
-func (s *stack) compare(arrived []arrival) (v verdict) {
+func (s *stack) compare(arrived []arrival) result {
 	s.Helper()
 	pool, query := s.db.look("SELECT k, n, name, message_id FROM sent")
 	rows, err := pool.QueryContext(s.Context(), query)
 	s.must(err)
 	defer func() { _ = rows.Close() }()
-	committed := map[string]arrival{}
+	var committed, came []verdict.Message
 	for rows.Next() {
 		var a arrival
 		s.must(rows.Scan(&a.Key, &a.N, &a.name, &a.id))
 		a.key = a.Key
-		committed[a.id] = a
+		committed = append(committed, a.verdict())
 	}
 	s.must(rows.Err())
-	v.Committed = len(committed)
-	seen := map[string]bool{}
-	latest := map[string]int{}
-	for _, got := range arrived {
-		got.at = time.Time{}
-		want, ok := committed[got.id]
-		switch {
-		case !ok || got != want:
-			v.Phantoms++
-			s.Logf("arrived %+v, committed %+v", got, want)
-		case seen[got.id]:
-			v.Duplicates++
-		default:
-			if got.N != latest[got.Key]+1 {
-				v.OrderViolations++
-				s.Logf("%s: %d arrived first after %d", got.Key, got.N, latest[got.Key])
-			}
-			latest[got.Key] = max(latest[got.Key], got.N)
-		}
-		seen[got.id] = true
+	for _, a := range arrived {
+		came = append(came, a.verdict())
 	}
-	for id := range committed {
-		if !seen[id] {
-			v.Lost++
-		}
+	r := result{len(committed), verdict.Compare(committed, came)}
+	for _, words := range r.Words {
+		s.Log(words)
 	}
-	return v
+	return r
+}
+
+// verdict returns the message as package verdict compares it.
+func (a arrival) verdict() verdict.Message {
+	return verdict.Message{Key: a.Key, N: a.N, ID: a.id, Origin: a.name + " of " + a.key}
+}
+
+// A result is the comparison of the committed messages with the arrived ones.
+type result struct {
+	Committed int
+	verdict.Findings
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("%d committed, %d lost, %d phantoms, %d out of order, %d duplicates", r.Committed, r.Lost, r.Phantoms, r.Disorders, r.Duplicates)
 }

@@ -84,13 +84,7 @@ type consumer struct {
 	dice  *rand.Rand
 	first map[waybill.MessageID]bool
 	open  map[waybill.MessageID]bool // delivered, and not handled yet
-	order []firstDelivery
-}
-
-// firstDelivery is a message that was delivered for the first time.
-type firstDelivery struct {
-	key string
-	id  waybill.MessageID
+	order []waybill.MessageID        // of first deliveries
 }
 
 // Receive records the deliveries that it returns.
@@ -103,7 +97,7 @@ func (c *consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, e
 		c.open[d.Record.ID] = true
 		if !c.first[d.Record.ID] {
 			c.first[d.Record.ID] = true
-			c.order = append(c.order, firstDelivery{d.Record.Key, d.Record.ID})
+			c.order = append(c.order, d.Record.ID)
 		}
 	}
 	return ds, err

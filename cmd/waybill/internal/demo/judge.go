@@ -3,8 +3,10 @@ package demo
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/test/verdict"
 )
 
 // A Verdict compares the committed messages with the handled ones. Its JSON form is
@@ -47,8 +49,7 @@ func judge(ctx context.Context, site *site, billing *billing, figures *Figures) 
 	if err != nil {
 		return Verdict{}, err
 	}
-	v := compare(committed, effects, onTheWay)
-	v.OrderViolations += unordered(committed, billing.seen.order)
+	v := compare(committed, effects, billing.seen.order, onTheWay)
 	v.RolledBack, v.Delivered = int(figures.rolledBack.Load()), int(figures.delivered.Load())
 	v.DuplicatesSuppressed, v.LostAcks = int(figures.suppressed.Load()), int(figures.lostAcks.Load())
 	v.HandlerFailures, v.Kills = int(figures.failures.Load()), int(figures.kills.Load())
@@ -73,24 +74,24 @@ func underWay(ctx context.Context, site *site) (map[waybill.MessageID]bool, erro
 	return ids, nil
 }
 
-// compare counts the differences between the effects and the committed messages.
-func compare(committed, effects []step, onTheWay map[waybill.MessageID]bool) Verdict {
-	v := Verdict{Committed: len(committed)}
-	times := make(map[waybill.MessageID]int, len(effects))
-	latest := map[int]int{} // by order
-	for _, e := range effects {
-		if times[e.id]++; times[e.id] > 1 {
-			v.DuplicateEffects++
-			continue
-		}
-		if e.step != latest[e.order]+1 {
-			v.OrderViolations++
-		}
-		latest[e.order] = max(latest[e.order], e.step)
+// compare counts the differences between the effects and the committed messages, and
+// between these and first deliveries.
+func compare(committed, effects []step, deliveries []waybill.MessageID, onTheWay map[waybill.MessageID]bool) Verdict {
+	all, byID := messages(committed), map[waybill.MessageID]verdict.Message{}
+	var first []verdict.Message
+	for i, c := range committed {
+		byID[c.id] = all[i]
 	}
-	for _, c := range committed {
+	for _, id := range deliveries {
+		if m, ok := byID[id]; ok { // or its effect is a phantom
+			first = append(first, m)
+		}
+	}
+	done, delivered := verdict.Compare(all, messages(effects)), verdict.Compare(all, first)
+	v := Verdict{Committed: len(committed), Phantoms: done.Phantoms + done.IDChanges, DuplicateEffects: done.Duplicates, OrderViolations: done.Disorders + delivered.Disorders}
+	for i, c := range committed {
 		switch {
-		case times[c.id] > 0:
+		case done.Has(all[i]):
 			v.Handled++
 		case onTheWay[c.id]:
 			v.Unfinished++
@@ -98,24 +99,14 @@ func compare(committed, effects []step, onTheWay map[waybill.MessageID]bool) Ver
 			v.Lost++
 		}
 	}
-	v.Phantoms = len(times) - v.Handled
 	return v
 }
 
-// unordered counts first deliveries that came before an earlier step of their
-// order.
-func unordered(committed []step, deliveries []firstDelivery) int {
-	stepOf := make(map[waybill.MessageID]int, len(committed))
-	for _, c := range committed {
-		stepOf[c.id] = c.step
+// messages returns steps as package verdict compares them.
+func messages(steps []step) []verdict.Message {
+	all := make([]verdict.Message, len(steps))
+	for i, s := range steps {
+		all[i] = verdict.Message{Key: strconv.Itoa(s.order), N: s.step, ID: s.id.String()}
 	}
-	violations := 0
-	latest := map[string]int{}
-	for _, d := range deliveries {
-		if stepOf[d.id] < latest[d.key] {
-			violations++
-		}
-		latest[d.key] = max(latest[d.key], stepOf[d.id])
-	}
-	return violations
+	return all
 }
