@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/cmd/waybill/internal/bench"
+	"github.com/waybill-go/waybill/cmd/waybill/internal/bench/files"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waycli"
@@ -38,7 +39,7 @@ type benchFlags struct {
 func benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench relay|dispatch|inbox|latency|claim|starve",
+		Use:   "bench files|relay|dispatch|inbox|latency|claim|starve",
 		Short: "Measure waybill against code written by hand, on your servers",
 		Long: `Measure waybill against code written by hand that does the same job on the same servers, in the
 same run. There are two yardsticks: ideal has the same columns and sends the same properties as
@@ -46,6 +47,8 @@ waybill; bare has a serial id, a name and a body, and the default exchange. Neit
 Rounds of all sides take turns; a ratio is the median of the rounds'. The command makes a schema (or
 tables with a prefix), an exchange and a queue, and removes them.
 
+  files     on SQLite files in a temporary directory, without a server: transactions, middleware, a
+            relay and a worker against the same by hand. --case dispatch, middleware, relay, worker
   relay     a relay against ideal and bare: rows are loaded before each round, and count and order
             are checked at the queue after it. --case strict (1000 keys), zipf (1000, some with many
             rows), unique (a key per row), ten-keys, one-key (in place of ideal, a client that waits
@@ -86,10 +89,11 @@ and "bare_latency" in place of rates, each with "p50_ms", "p99_ms" and "slowest_
 also "longest_pause_ms" (of any other key), starve "load_published_s", both "max_ratio" or
 "max_slowest_ms"; claim and the last two of starve have "growth" and "yardstick_growth", each with
 "unit", "from", "to", "factor", and "max_to" or "max_factor" where a limit is wanted.`,
-		Example: `  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
+		Example: `  waybill bench files
+  waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
   waybill bench relay --case strict --batch 1000 --window 512 --database ... --broker ...`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"relay", "dispatch", "inbox", "latency", "claim", "starve"},
+		ValidArgs: []string{"files", "relay", "dispatch", "inbox", "latency", "claim", "starve"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	p := cmd.Flags()
@@ -115,6 +119,9 @@ func (f *benchFlags) run(cmd *cobra.Command, name string) error {
 	}
 	if err := f.check(cmd, name); err != nil {
 		return err
+	}
+	if name == "files" {
+		return f.files(cmd, asJSON)
 	}
 	database, err := cmd.Flags().GetString("database")
 	if err != nil {
@@ -145,6 +152,19 @@ func (f *benchFlags) run(cmd *cobra.Command, name string) error {
 	return printResults(cmd.OutOrStdout(), results, asJSON)
 }
 
+// files measures on SQLite files.
+func (f *benchFlags) files(cmd *cobra.Command, asJSON bool) error {
+	stop, err := f.profiles.start()
+	if err != nil {
+		return &waycli.Error{Kind: waycli.Usage, Err: err}
+	}
+	results, err := files.Run(cmd.Context(), f.Cases, f.Rounds, cmd.ErrOrStderr())
+	if err = errors.Join(err, stop()); err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	return files.Print(cmd.OutOrStdout(), results, asJSON)
+}
+
 // check completes the options by the command's defaults, and refuses combinations that
 // cannot be measured.
 func (f *benchFlags) check(cmd *cobra.Command, name string) error {
@@ -170,6 +190,9 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 		return wrong("", "--buckets %d: want a power of two up to %d", f.Buckets, outbox.MaxBuckets)
 	}
 	known := bench.Cases(name)
+	if name == "files" {
+		known = files.Groups
+	}
 	for _, c := range f.Cases {
 		if !slices.Contains(known, c) {
 			hint := "its cases are " + strings.Join(known, ", ")

@@ -66,6 +66,7 @@ var rules = []rule{
 	{packages: "waycli/postgres", reaches: with(core, "config", "waycli", "waypg"), modules: with(ids, with(commands, "github.com/jackc/pgx/v5")...)},
 	{packages: "waycli/mysql", reaches: with(core, "config", "waycli", "waymysql"), modules: with(ids, with(commands, "github.com/go-sql-driver/mysql")...)},
 	{packages: "waycli/rabbitmq", reaches: with(core, "config", "waycli", "wayamqp"), modules: with(ids, commands...)},
+	{packages: "cmd/waybill/internal/bench/files", reaches: with(core, "waysqlite"), modules: ids},
 	{packages: "cmd/waybill/internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "cmd/waybill/internal/demo", reaches: with(core, "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "cmd/...", reaches: []string{"..."}, modules: with(ids, commands...)},

@@ -1,4 +1,4 @@
-package main
+package files
 
 import (
 	"context"
@@ -40,16 +40,16 @@ func (g goal) String() string {
 }
 
 // measure runs a benchmark in a new temporary directory.
-func (b benchmark) measure(ctx context.Context, rounds int) (result, error) {
+func (b benchmark) measure(ctx context.Context, rounds int) (Result, error) {
 	dir, err := os.MkdirTemp("", "waybill-bench-")
 	if err != nil {
-		return result{}, err
+		return Result{}, err
 	}
 	r, err := b.open(ctx, dir)
 	if err != nil {
-		return result{}, errors.Join(err, os.RemoveAll(dir))
+		return Result{}, errors.Join(err, os.RemoveAll(dir))
 	}
-	res := result{Case: b.name, Database: b.database, Rounds: rounds, Unit: b.unit, Target: b.goal.String()}
+	res := Result{Case: b.name, Database: b.database, Rounds: rounds, Unit: b.unit, Target: b.goal.String()}
 	err = r.run(ctx, rounds, &res)
 	if r.close != nil {
 		err = errors.Join(err, r.close())
@@ -57,7 +57,7 @@ func (b benchmark) measure(ctx context.Context, rounds int) (result, error) {
 	return res, errors.Join(err, os.RemoveAll(dir))
 }
 
-func (r *race) run(ctx context.Context, rounds int, res *result) error {
+func (r *race) run(ctx context.Context, rounds int, res *Result) error {
 	var rates, yardsticks, ratios []float64
 	for i := range rounds + 1 {
 		rate, yardstick, err := r.oneRound(ctx, i)
