@@ -348,13 +348,6 @@ func TestObserversHearOfWhatIsSent(t *testing.T) {
 	}
 }
 
-type OrderPlaced struct {
-	OrderID string `json:"orderId"`
-}
-
-func (OrderPlaced) MessageName() string    { return "order.placed" }
-func (m OrderPlaced) PartitionKey() string { return m.OrderID }
-
 // printing is a transport that prints its records.
 type printing struct{}
 
@@ -367,10 +360,10 @@ func ExampleBus_Dispatch() {
 	bus := waybill.NewBus("main")
 	bus.AddSender("events", printing{})
 	bus.Route("order.*", "events")
-	_, err := bus.Dispatch(context.Background(), OrderPlaced{"o-7"}, waybill.Delay(5*time.Minute), waybill.Header("tenant", "acme"))
+	_, err := bus.Dispatch(context.Background(), OrderPlaced{"o-7", 4200}, waybill.Delay(5*time.Minute), waybill.Header("tenant", "acme"))
 	fmt.Println(err)
 	// Output:
-	// order.placed key=o-7 tenant=acme delay=5m0s {"orderId":"o-7"}
+	// order.placed key=o-7 tenant=acme delay=5m0s {"orderId":"o-7","cents":4200}
 	// <nil>
 }
 
@@ -382,7 +375,7 @@ func ExampleHandle() {
 		return nil
 	})
 	// The message has no route, so it is handled at once.
-	_, err := bus.Dispatch(context.Background(), OrderPlaced{"o-7"})
+	_, err := bus.Dispatch(context.Background(), OrderPlaced{"o-7", 4200})
 	fmt.Println(err)
 	// Output:
 	// thanks for o-7 says order.placed

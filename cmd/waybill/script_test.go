@@ -90,24 +90,24 @@ func runScripts(t *testing.T, kind string, scripts testscript.Params) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "sql": execSQL, "rows": rows, "waitfor": waitFor, "bigfile": bigFile, "lock": lock, "unlock": unlock, "terminate": terminate, "readme": readme,
+			"exits": exits, "sql": execSQL, "rows": rows, "waitfor": waitFor, "bigfile": bigFile, "lock": lock, "unlock": unlock, "terminate": terminate, "page": page,
 			"postgres": newPostgres, "mariadb": newMariaDB, "database": newDatabase, "rabbitmq": newRabbitMQ, "tlsserver": newTLSServer,
 		},
 	})
 }
 
-// readme writes the block of the README that builds and runs the binary into a
-// file, with the binary of this test in place of the one it builds.
-func readme(ts *testscript.TestScript, neg bool, args []string) {
+// page writes the session of docs/commands.md into a file, with the binary of this test
+// in place of the one it builds.
+func page(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
-		ts.Fatalf("usage: readme FILE")
+		ts.Fatalf("usage: page FILE")
 	}
-	text, err := os.ReadFile(filepath.Join(startedIn, "..", "..", "README.md"))
+	text, err := os.ReadFile(filepath.Join(startedIn, "..", "..", "docs", "commands.md"))
 	ts.Check(err)
 	_, block, ok := strings.Cut(string(text), "go build -o waybill ./cmd/waybill\n")
 	block, _, end := strings.Cut(block, "```")
 	if !ok || !end {
-		ts.Fatalf("README.md has no block that builds the binary")
+		ts.Fatalf("docs/commands.md has no block that builds the binary")
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.ReplaceAll(block, "./waybill ", "waybill ")), 0o600))
 }

@@ -80,6 +80,7 @@ var rules = []rule{
 	{packages: "internal/test/verdict"},
 
 	// For the inside.
+	{packages: "docs"},
 	{packages: "internal/test/arch"},
 	{packages: "internal/chain", reaches: []string{".", "internal/test/mutant"}, modules: ids},
 	{packages: "internal/crash"},

@@ -1,0 +1,132 @@
+package docs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/memory"
+	"github.com/waybill-go/waybill/middleware"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waysqlite"
+	"github.com/waybill-go/waybill/worker"
+)
+
+func Example_handler() {
+	ctx, log := context.Background(), slog.New(slog.DiscardHandler)
+	queue := memory.NewDB().Queue("events")
+	check(queue.Send(ctx, encoded(OrderPlaced{"o-7", 4200})))
+
+	bus := waybill.NewBus("shop", middleware.Recover(), middleware.Log(log), middleware.Timeout(time.Minute))
+	waybill.Handle(bus, "mail", func(ctx context.Context, m OrderPlaced) error {
+		fmt.Println("thanks for", m.OrderID)
+		return nil
+	})
+
+	w, err := worker.New(bus, queue, worker.Config{
+		Transport:   "events", // for logs
+		Concurrency: 16,       // handlers at once; messages of one key run one after another
+		Limit:       1,        // Run returns after one message; without Limit when ctx ends
+		Log:         log,
+	})
+	check(err)
+	check(w.Run(ctx))
+	// Output: thanks for o-7
+}
+
+func Example_inboxHandler() {
+	ctx := context.Background()
+	db, remove := openShop(ctx)
+	defer remove()
+	bus := waybill.NewBus("shop")
+
+	out, err := outbox.New(db, outbox.Config{To: "mail"})
+	check(err)
+	inbox.Handle(bus, db, "billing", func(ctx context.Context, tx *sql.Tx, m OrderPlaced) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO invoices VALUES (?, ?)", m.OrderID, m.Cents); err != nil {
+			return err
+		}
+		_, err := out.Dispatch(ctx, tx, SendReceipt{m.OrderID}) // sent if and only if the invoice commits
+		return err
+	})
+
+	rec := encoded(OrderPlaced{"o-7", 4200})
+	for range 2 { // delivered twice
+		check(bus.HandleRecord(ctx, rec, "events", 0))
+	}
+	var invoices int
+	check(db.ReadSQL().QueryRowContext(ctx, "SELECT count(*) FROM invoices").Scan(&invoices))
+	left, err := db.OutboxStats(ctx)
+	check(err)
+	fmt.Println(invoices, "invoice,", left[0].Pending, "message for", left[0].Transport)
+	// Output: 1 invoice, 1 message for mail
+}
+
+func Example_group() {
+	ctx := context.Background()
+	db, remove := openShop(ctx)
+	defer remove()
+	bus := waybill.NewBus("shop")
+	queue, err := db.Queue("events", waysqlite.QueueConfig{})
+	check(err)
+
+	inbox.Handle(bus, db, "billing", func(ctx context.Context, tx *sql.Tx, m OrderPlaced) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO invoices VALUES (?, ?)", m.OrderID, m.Cents)
+		return err
+	}, inbox.Group(50)) // up to 50 messages share a commit, with a savepoint each
+	w, err := worker.New(bus, queue, worker.Config{Concurrency: 50, Idle: time.Millisecond})
+
+	check(err)
+	check(w.Run(ctx))
+	// Output:
+}
+
+func Example_severalHandlers() {
+	ctx := context.Background()
+	bus := waybill.NewBus("shop")
+	full := true
+
+	waybill.Handle(bus, "index", func(ctx context.Context, m OrderPlaced) error {
+		fmt.Println("indexed", m.OrderID)
+		return nil
+	})
+	waybill.Handle(bus, "mail", func(ctx context.Context, m OrderPlaced) error {
+		if full {
+			return errors.New("mailbox is full")
+		}
+		fmt.Println("mailed", m.OrderID)
+		return nil
+	})
+
+	rec := encoded(OrderPlaced{"o-7", 4200})
+	err := bus.HandleRecord(ctx, rec, "events", 0)
+	fmt.Println(err)
+	full = false
+	// A worker notes on the message the handlers that succeeded.
+	if several := (*waybill.HandlersError)(nil); errors.As(err, &several) {
+		rec.MarkHandled(several.Succeeded...)
+	}
+	check(bus.HandleRecord(ctx, rec, "events", 1))
+	// Output:
+	// indexed o-7
+	// mail: mailbox is full
+	// mailed o-7
+}
+
+func Example_rawHandler() {
+	ctx := context.Background()
+	bus := waybill.NewBus("shop")
+
+	waybill.HandleRaw(bus, "archive", "order.placed", func(ctx context.Context, m waybill.RawMessage) error {
+		fmt.Printf("%s %s\n", m.Name, m.Body)
+		return nil
+	})
+
+	check(bus.HandleRecord(ctx, encoded(OrderPlaced{"o-7", 4200}), "events", 0))
+	// Output: order.placed {"orderId":"o-7","cents":4200}
+}

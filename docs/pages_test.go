@@ -1,0 +1,76 @@
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/waybill-go/waybill/config"
+)
+
+var (
+	fence = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```")
+	space = regexp.MustCompile(`\s+`)
+)
+
+// pages returns the blocks of a language in the README and the pages of this directory,
+// by page.
+func pages(t *testing.T, language string) map[string][]string {
+	files, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string][]string{}
+	for _, file := range append(files, "../README.md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range fence.FindAllStringSubmatch(string(text), -1) {
+			if m[1] == language {
+				blocks[file] = append(blocks[file], m[2])
+			}
+		}
+	}
+	return blocks
+}
+
+// Each block of Go stands in a test file that runs, indentation aside.
+func TestGoOfThePagesRuns(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for _, file := range append(files, "../example_test.go") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.WriteString(space.ReplaceAllString(string(text), " "))
+	}
+	count := 0
+	for file, blocks := range pages(t, "go") {
+		for _, block := range blocks {
+			count++
+			if !strings.Contains(code.String(), strings.TrimSpace(space.ReplaceAllString(block, " "))) {
+				t.Errorf("no test file has this block of %s:\n%s", file, block)
+			}
+		}
+	}
+	if count < 15 {
+		t.Errorf("found %d blocks: is the pattern still right?", count)
+	}
+}
+
+func TestConfigurationsOfThePagesParse(t *testing.T) {
+	for file, blocks := range pages(t, "yaml") {
+		for _, block := range blocks {
+			if _, err := config.Parse("waybill.yaml", []byte(block), func(name string) (string, bool) { return "secret", name != "WAYBILL_DATABASE_URL" }); err != nil {
+				t.Errorf("%s: %v in\n%s", file, err, block)
+			}
+		}
+	}
+}

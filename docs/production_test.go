@@ -1,0 +1,53 @@
+package docs_test
+
+import (
+	"context"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/wayamqp"
+	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// Example_production compiles; it needs servers to run.
+func Example_production() {
+	bus, log := waybill.NewBus("billing"), slog.Default()
+	events := wayamqp.Config{URL: "amqp://guest:guest@localhost:5672/", Exchange: "events"}
+	billing := wayamqp.Config{URL: events.URL, Queue: "billing"}
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	check(err)
+	defer pool.Close()
+	db, err := waypg.New(pool, waypg.Config{Log: log})
+	check(err)
+	defer db.Close()
+	status, err := db.SchemaStatus(ctx)
+	check(err)
+	check(status.Err()) // the tables are missing, or of another version
+
+	to, err := wayamqp.NewPublisher(events)
+	check(err)
+	defer to.Close()
+	relay, err := outbox.NewRelay(db, to, outbox.RelayConfig{Transport: "events", Log: log})
+	check(err)
+	from, err := wayamqp.NewConsumer(billing)
+	check(err)
+	defer from.Close()
+	w, err := worker.New(bus, from, worker.Config{Transport: "billing", Log: log})
+	check(err)
+
+	ended := make(chan error, 2)
+	go func() { ended <- relay.Run(ctx) }()
+	go func() { ended <- w.Run(ctx) }()
+	err = <-ended // after SIGTERM, or because one of them cannot work: then the other stops too
+	stop()
+	check(err)
+	check(<-ended)
+}
