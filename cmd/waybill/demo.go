@@ -40,65 +40,68 @@ been used by the demo before; in servers it makes a schema (or tables with a pre
 and a queue of its own, and removes them.`,
 		Example: "  waybill demo\n  waybill demo --orders 500 --seed 7 --json\n  waybill demo --database postgres://localhost/test --broker amqp://guest:guest@localhost",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := cmd.Flags().GetBool("json")
-			if err != nil {
-				return err
-			}
-			database, err := cmd.Flags().GetString("database")
-			if err != nil {
-				return err
-			}
-			if opt.Database, err = demoDSN("--database", database, "sqlite", "postgres", "mysql"); err != nil {
-				return err
-			}
-			if opt.Broker, err = demoDSN("--broker", broker, "sqlite", "amqp"); err != nil {
-				return err
-			}
-			opt.ConnString, opt.OpenMySQL = postgres.ConnString, mysql.Open
-			if opt.Orders < 1 || opt.Limit <= 0 {
-				return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d, --time-limit %v: want more than nothing", opt.Orders, opt.Limit)}
-			}
-			if !opt.Database.IsZero() && opt.Database.Equal(opt.Broker) {
-				return &waycli.Error{Kind: waycli.Usage, Err: errors.New("--database and --broker are the same file"), Hint: "the broker is another system: give it a file of its own"}
-			}
-			self, err := os.Executable()
-			if err != nil {
-				return err
-			}
-			opt.Relay = []string{self, "relay", "--standby", "--config"}
-			opt.Progress = cmd.ErrOrStderr()
-			opt.Live = isTerminal(opt.Progress)
-			verdict, err := demo.Run(cmd.Context(), opt)
-			if cmd.Context().Err() != nil {
-				return &waycli.Error{Kind: waycli.Interrupted, Err: errors.New("demo: interrupted: there is no verdict")}
-			}
-			if errors.Is(err, demo.ErrUsed) {
-				return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "leave --database and --broker out, or name new files"}
-			}
-			if errors.Is(err, demo.ErrOpen) && !errors.Is(err, waybill.ErrUnavailable) {
-				return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "check the DSN, and the rights of its user"}
-			}
-			if err != nil {
-				return err
-			}
-			if err := printVerdict(cmd.OutOrStdout(), verdict, asJSON); err != nil {
-				return err
-			}
-			if !verdict.Drained {
-				return &waycli.Error{Kind: waycli.CheckFailed, Err: fmt.Errorf("demo: %d messages were still on their way when the time was up", verdict.Unfinished), Hint: "raise --time-limit"}
-			}
-			if !verdict.OK {
-				return &waycli.Error{Kind: waycli.CheckFailed, Err: errors.New("demo: the verdict is not ok"), Hint: fmt.Sprintf("repeat it with --seed %d", verdict.Seed)}
-			}
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runDemo(cmd, opt, broker) },
 	}
 	cmd.Flags().IntVar(&opt.Orders, "orders", 2000, "how many orders, three messages each")
 	cmd.Flags().Uint64Var(&opt.Seed, "seed", 0, "of all random choices; 0 picks one")
 	cmd.Flags().DurationVar(&opt.Limit, "time-limit", 55*time.Second, "for the whole run; what has not arrived by then is lost")
 	cmd.Flags().StringVar(&broker, "broker", "", "DSN of the broker: a SQLite file for its queue, or RabbitMQ")
 	return cmd
+}
+
+// runDemo runs the demo, and fails unless its verdict is good.
+func runDemo(cmd *cobra.Command, opt demo.Options, broker string) error {
+	asJSON, err := cmd.Flags().GetBool("json")
+	if err != nil {
+		return err
+	}
+	database, err := cmd.Flags().GetString("database")
+	if err != nil {
+		return err
+	}
+	if opt.Database, err = demoDSN("--database", database, "sqlite", "postgres", "mysql"); err != nil {
+		return err
+	}
+	if opt.Broker, err = demoDSN("--broker", broker, "sqlite", "amqp"); err != nil {
+		return err
+	}
+	opt.ConnString, opt.OpenMySQL = postgres.ConnString, mysql.Open
+	if opt.Orders < 1 || opt.Limit <= 0 {
+		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d, --time-limit %v: want more than nothing", opt.Orders, opt.Limit)}
+	}
+	if !opt.Database.IsZero() && opt.Database.Equal(opt.Broker) {
+		return &waycli.Error{Kind: waycli.Usage, Err: errors.New("--database and --broker are the same file"), Hint: "the broker is another system: give it a file of its own"}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	opt.Relay = []string{self, "relay", "--standby", "--config"}
+	opt.Progress = cmd.ErrOrStderr()
+	opt.Live = isTerminal(opt.Progress)
+	verdict, err := demo.Run(cmd.Context(), opt)
+	if cmd.Context().Err() != nil {
+		return &waycli.Error{Kind: waycli.Interrupted, Err: errors.New("demo: interrupted: there is no verdict")}
+	}
+	if errors.Is(err, demo.ErrUsed) {
+		return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "leave --database and --broker out, or name new files"}
+	}
+	if errors.Is(err, demo.ErrOpen) && !errors.Is(err, waybill.ErrUnavailable) {
+		return &waycli.Error{Kind: waycli.Usage, Err: err, Hint: "check the DSN, and the rights of its user"}
+	}
+	if err != nil {
+		return err
+	}
+	if err := printVerdict(cmd.OutOrStdout(), verdict, asJSON); err != nil {
+		return err
+	}
+	if !verdict.Drained {
+		return &waycli.Error{Kind: waycli.CheckFailed, Err: fmt.Errorf("demo: %d messages were still on their way when the time was up", verdict.Unfinished), Hint: "raise --time-limit"}
+	}
+	if !verdict.OK {
+		return &waycli.Error{Kind: waycli.CheckFailed, Err: errors.New("demo: the verdict is not ok"), Hint: fmt.Sprintf("repeat it with --seed %d", verdict.Seed)}
+	}
+	return nil
 }
 
 // demoDSN parses the DSN of a flag, and returns the zero one for no text.

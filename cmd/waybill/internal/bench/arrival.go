@@ -135,53 +135,12 @@ func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publ
 	if l.load.start != nil {
 		wg.Go(func() { failed = l.load.start(ctx) })
 	}
-	wg.Go(func() {
-		for left, load := n-l.notMeasured(n), l.load.n; left > 0 || load > 0; {
-			select {
-			case <-loaded:
-				load--
-				drained = time.Since(begin)
-			case d := <-deliveries:
-				var m sold
-				if late = json.Unmarshal(d.Body, &m); late != nil {
-					return
-				}
-				if !l.isApart(m.Cents) {
-					arrived[m.Cents] = time.Now()
-					left--
-				}
-			case <-ctx.Done():
-				late = fmt.Errorf("%d of %d messages did not arrive: %w", left+load, n+l.load.n, ctx.Err())
-				return
-			}
-		}
-	})
-	tick := time.NewTicker(l.every)
-	defer tick.Stop()
-	var took []float64
-	for first := 0; first < n; first += l.burst {
-		<-tick.C
-		ms := make([]sold, l.burst)
-		for i := range ms {
-			ms[i] = sold{l.keyOf(first + i), first + i, note}
-		}
-		start := time.Now()
-		err := commit(ms)
-		now := time.Now()
-		if l.load.commits {
-			took = append(took, now.Sub(start).Seconds()*1000)
-		}
-		for i, m := range ms {
-			committed[first+i] = now
-			if err == nil && publish != nil {
-				err = publish(m)
-			}
-		}
-		if err != nil {
-			cancel()
-			wg.Wait()
-			return quantiles{}, err
-		}
+	wg.Go(func() { drained, late = l.await(ctx, begin, deliveries, loaded, arrived) })
+	took, err := l.commitAtPace(committed, commit, publish)
+	if err != nil {
+		cancel()
+		wg.Wait()
+		return quantiles{}, err
 	}
 	wg.Wait()
 	if late == nil {
@@ -201,6 +160,61 @@ func (l latency) measure(ctx context.Context, commit func(ms []sold) error, publ
 		q.Pause = longestPause(arrived, l.opt.Keys)
 	}
 	return q, nil
+}
+
+// await takes the messages and the load out of their queues, until all have arrived. It
+// returns how long after begin the last of the load came.
+func (l latency) await(ctx context.Context, begin time.Time, deliveries, loaded <-chan amqp.Delivery, arrived []time.Time) (drained time.Duration, err error) {
+	n := len(arrived)
+	for left, load := n-l.notMeasured(n), l.load.n; left > 0 || load > 0; {
+		select {
+		case <-loaded:
+			load--
+			drained = time.Since(begin)
+		case d := <-deliveries:
+			var m sold
+			if err := json.Unmarshal(d.Body, &m); err != nil {
+				return drained, err
+			}
+			if !l.isApart(m.Cents) {
+				arrived[m.Cents] = time.Now()
+				left--
+			}
+		case <-ctx.Done():
+			return drained, fmt.Errorf("%d of %d messages did not arrive: %w", left+load, n+l.load.n, ctx.Err())
+		}
+	}
+	return drained, nil
+}
+
+// commitAtPace commits a burst of messages at each tick, and notes when. It returns how
+// long the commits took where the load is about them.
+func (l latency) commitAtPace(committed []time.Time, commit func(ms []sold) error, publish func(m sold) error) (took []float64, err error) {
+	tick := time.NewTicker(l.every)
+	defer tick.Stop()
+	for first := 0; first < len(committed); first += l.burst {
+		<-tick.C
+		ms := make([]sold, l.burst)
+		for i := range ms {
+			ms[i] = sold{l.keyOf(first + i), first + i, note}
+		}
+		start := time.Now()
+		err := commit(ms)
+		now := time.Now()
+		if l.load.commits {
+			took = append(took, now.Sub(start).Seconds()*1000)
+		}
+		for i, m := range ms {
+			committed[first+i] = now
+			if err == nil && publish != nil {
+				err = publish(m)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return took, nil
 }
 
 // keyOf returns the key of the i-th message.
