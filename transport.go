@@ -14,7 +14,7 @@ type Sender interface {
 	Send(ctx context.Context, rec *Record) error
 }
 
-// A Delivery is a record lent to a worker until it is settled.
+// A Delivery is a record delivered to a worker until it is settled.
 type Delivery struct {
 	Record *Record
 	// Failures is how often handling it has failed before.
@@ -23,8 +23,8 @@ type Delivery struct {
 	Tag any
 }
 
-// A Receiver lends the messages of one transport to workers. Deliveries with
-// an equal key are lent in order; while one of them is not settled, no further
+// A Receiver delivers the messages of one transport to workers. Deliveries with
+// an equal key are delivered in order; while one of them is not settled, no further
 // call of Receive, on this or another receiver of the same transport, returns
 // a later one. Its methods may be called concurrently.
 type Receiver interface {

@@ -219,8 +219,8 @@ type OutboxStats struct {
 // QueueStats counts one queue's messages.
 type QueueStats struct {
 	Queue            string  `json:"queue"`
-	Pending          int     `json:"pending"` // all messages of the queue
-	InHand           int     `json:"in_hand"` // delivered to a worker and not settled
+	Pending          int     `json:"pending"`   // all messages of the queue
+	InFlight         int     `json:"in_flight"` // delivered to a worker and not settled
 	Retrying         int     `json:"retrying"`
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
 }

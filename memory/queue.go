@@ -17,7 +17,7 @@ import (
 const lease = 15 * time.Second
 
 // A Queue is a transport kept in a DB. It sends, publishes for a relay and
-// receives. A key's messages are lent to one receiver at a time, in order, and
+// receives. A key's messages are delivered to one receiver at a time, in order, and
 // no more of them before those are settled.
 type Queue struct {
 	db   *DB
@@ -138,9 +138,9 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, erro
 		return nil, fmt.Errorf("queue %s: receive of at most %d messages", q.name, max)
 	}
 	for ctx.Err() == nil {
-		lent, changed, next := q.claim(time.Now(), max)
-		if len(lent) > 0 {
-			return lent, nil
+		delivered, changed, next := q.claim(time.Now(), max)
+		if len(delivered) > 0 {
+			return delivered, nil
 		}
 		var due <-chan time.Time
 		if !next.IsZero() {
@@ -158,7 +158,7 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]*waybill.Delivery, erro
 // claim leases up to max messages, oldest first. It skips keys with a leased message,
 // or a head that waits for a retry, to keep their order. Without a message it returns
 // a channel closed at the next change, and the time of the next due message.
-func (q *Queue) claim(now time.Time, max int) (lent []*waybill.Delivery, changed <-chan struct{}, next time.Time) {
+func (q *Queue) claim(now time.Time, max int) (delivered []*waybill.Delivery, changed <-chan struct{}, next time.Time) {
 	q.db.mu.Lock()
 	defer q.db.mu.Unlock()
 	q.db.moveDue(now)
@@ -175,15 +175,15 @@ func (q *Queue) claim(now time.Time, max int) (lent []*waybill.Delivery, changed
 		}
 	}
 	for _, m := range q.messages {
-		if len(lent) == max {
+		if len(delivered) == max {
 			break
 		}
 		if !m.until.After(now) && !busy[m.record.Key] {
 			m.until, m.holder, m.lease = now.Add(lease), q, m.lease+1
-			lent = append(lent, &waybill.Delivery{Record: clone(m.record), Failures: m.failures, Tag: tag{m.id, m.lease}})
+			delivered = append(delivered, &waybill.Delivery{Record: clone(m.record), Failures: m.failures, Tag: tag{m.id, m.lease}})
 		}
 	}
-	return lent, q.changed, next
+	return delivered, q.changed, next
 }
 
 // sooner returns the earlier of two times; a zero a is ignored.

@@ -290,7 +290,7 @@ func play(t *testing.T, steps []step) error {
 			send(t, q, record(t, s.Key, fmt.Sprint(sent[s.Key])))
 		case s.Do == "receive":
 			held[s.Receiver] = append(mine, receive(t, q, s.Max)...)
-		case s.Do == "ack" && len(mine) > 0: // in the order in which they were lent
+		case s.Do == "ack" && len(mine) > 0: // in the order in which they were delivered
 			held[s.Receiver] = mine[1:]
 			err = errors.Join(handled(mine[0]), q.Ack(ctx, mine[0]))
 		case s.Do == "retry" && len(mine) > 0: // messages behind it are released later

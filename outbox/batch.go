@@ -2,18 +2,18 @@ package outbox
 
 import (
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/chain"
+	"github.com/waybill-go/waybill/internal/keyorder"
 	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // A batch is the rows of a claim with the outcome of each.
 type batch struct {
-	*chain.Chains
+	*keyorder.PublishQueue
 	rows []ClaimedRow
 	took []int // buffer of take
 }
 
-// newBatch plans rows as chain.New does.
+// newBatch plans rows as keyorder.NewPublishQueue does.
 func newBatch(rows []ClaimedRow, atomic bool) *batch {
 	records := make([]*waybill.Record, len(rows))
 	for i, row := range rows {
@@ -22,7 +22,7 @@ func newBatch(rows []ClaimedRow, atomic bool) *batch {
 			row.Record.ID, _ = waybill.NewMessageID()
 		}
 	}
-	return &batch{Chains: chain.New(records, atomic), rows: rows}
+	return &batch{PublishQueue: keyorder.NewPublishQueue(records, atomic), rows: rows}
 }
 
 // take appends up to max items to publish now. Seq is the index of the row.
@@ -41,9 +41,9 @@ func (b *batch) finished() (done []ClaimedRow, failed []Failure) {
 	heads := b.heads()
 	for i, row := range b.rows {
 		switch state, err := b.Outcome(i); {
-		case state == chain.Published:
+		case state == keyorder.Published:
 			done = append(done, row)
-		case state == chain.Refused && heads[i]:
+		case state == keyorder.Refused && heads[i]:
 			failed = append(failed, Failure{Row: row, Err: err})
 		}
 	}
@@ -56,7 +56,7 @@ func (b *batch) heads() []bool {
 	heads := make([]bool, len(b.rows))
 	seen := map[string]bool{"": false}
 	for i, row := range b.rows {
-		if state, _ := b.Outcome(i); state != chain.Published {
+		if state, _ := b.Outcome(i); state != keyorder.Published {
 			key := row.Record.Key
 			heads[i] = !seen[key]
 			seen[key] = key != ""
@@ -66,10 +66,10 @@ func (b *batch) heads() []bool {
 }
 
 // refused and unknown count the rows in that state.
-func (b *batch) refused() int { return b.count(chain.Refused) }
-func (b *batch) unknown() int { return b.count(chain.Unknown) }
+func (b *batch) refused() int { return b.count(keyorder.Refused) }
+func (b *batch) unknown() int { return b.count(keyorder.Unknown) }
 
-func (b *batch) count(of chain.State) (n int) {
+func (b *batch) count(of keyorder.State) (n int) {
 	for i := range b.rows {
 		if state, _ := b.Outcome(i); state == of {
 			n++

@@ -399,7 +399,7 @@ func (k *keeping) Claim(ctx context.Context, transport string, part outbox.Part,
 	return k.scripted.Claim(ctx, transport, part, most)
 }
 
-func TestStopSettlesTheBatchInHand(t *testing.T) {
+func TestStopSettlesTheBatchInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)
 		y.broker.delay = 3 * time.Second

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/chain"
+	"github.com/waybill-go/waybill/internal/keyorder"
 )
 
 // suspects counts the failures that may be the fault of one row or route. The loops
@@ -50,10 +50,10 @@ func (s *suspects) observe(b *batch) (apart []Failure) {
 		state, err := b.Outcome(i)
 		var cut *CutError
 		switch {
-		case state == chain.Published:
+		case state == keyorder.Published:
 			s.published++
 			delete(s.cuts, row.Record.ID)
-		case state == chain.Unknown && errors.As(err, &cut):
+		case state == keyorder.Unknown && errors.As(err, &cut):
 			if n := s.count(row); heads[i] && (cut.Blamed || n >= suspectAfter) {
 				apart = append(apart, Failure{Row: row, Err: fmt.Errorf("to be tried apart: %w", err), Suspect: true})
 			}
@@ -85,15 +85,15 @@ func (s *suspects) convict(b *batch) (still []Failure) {
 		var cut *CutError
 		state, err := b.Outcome(i)
 		switch {
-		case state == chain.Published:
+		case state == keyorder.Published:
 			delete(s.cuts, row.Record.ID)
 			continue
-		case state != chain.Unknown || !errors.As(err, &cut):
+		case state != keyorder.Unknown || !errors.As(err, &cut):
 			continue
 		}
 		n := s.count(row)
 		if cut.Blamed || n >= convictAfter && s.published > s.cuts[row.Record.ID].at {
-			b.Convict(i, fmt.Errorf("the connection ended %d times with this message in flight, at last with it alone: %w", n, cut.Err))
+			b.Reject(i, fmt.Errorf("the connection ended %d times with this message in flight, at last with it alone: %w", n, cut.Err))
 		} else {
 			still = append(still, Failure{Row: row, Err: err, Suspect: true, RetryIn: suspectPause})
 		}

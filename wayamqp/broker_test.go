@@ -64,7 +64,7 @@ func (b *broker) queue(name string, args amqp.Table) {
 	b.must(err)
 }
 
-// ready counts the messages of a queue that are not lent.
+// ready counts the messages of a queue that are not delivered.
 func (b *broker) ready(queue string) int {
 	b.Helper()
 	q, err := b.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -72,7 +72,7 @@ func (b *broker) ready(queue string) int {
 	return q.Messages
 }
 
-// awaitReady waits until a queue has want messages that are not lent.
+// awaitReady waits until a queue has want messages that are not delivered.
 func (b *broker) awaitReady(queue string, want int) {
 	b.Helper()
 	got := -1

@@ -23,9 +23,9 @@ type deliveryBuffer struct {
 
 // A keyQueue holds the buffered messages of one key, or one message without a key.
 type keyQueue struct {
-	group string
-	queue []*delivery // not in flight, in order of arrival
-	lent  int         // number in flight, including those of lost connections
+	group    string
+	queue    []*delivery // not in flight, in order of arrival
+	inFlight int         // number in flight, including those of lost connections
 }
 
 // A delivery is one message as the broker delivered it. It is the Tag of its
@@ -37,7 +37,7 @@ type delivery struct {
 	keys     *keyQueue
 	d        *waybill.Delivery
 	due      time.Time // earliest time of the next attempt
-	lent     bool
+	inFlight bool
 }
 
 // A retryState is a message's failures and next attempt, kept over a lost
@@ -83,7 +83,7 @@ func (s *deliveryBuffer) add(p *delivery, now time.Time) {
 		delete(s.memory, p.d.Record.ID)
 		p.d.Failures, p.d.Record.Headers, p.due = m.failures, m.headers, m.due
 	}
-	if l.queue = append(l.queue, p); len(l.queue) == 1 && l.lent == 0 {
+	if l.queue = append(l.queue, p); len(l.queue) == 1 && l.inFlight == 0 {
 		s.place(l, now)
 	}
 }
@@ -111,12 +111,12 @@ func (s *deliveryBuffer) take(max int, now time.Time) (ds []*waybill.Delivery, n
 		l := s.ready[0]
 		s.ready[0] = nil
 		s.ready = s.ready[1:]
-		for len(ds) < max && len(l.queue) > 0 && (l.lent == 0 || !l.queue[0].due.After(now)) {
+		for len(ds) < max && len(l.queue) > 0 && (l.inFlight == 0 || !l.queue[0].due.After(now)) {
 			p := l.queue[0]
 			l.queue[0] = nil
 			l.queue = l.queue[1:]
-			p.lent = true
-			l.lent++
+			p.inFlight = true
+			l.inFlight++
 			ds = append(ds, p.d)
 		}
 	}
@@ -128,8 +128,8 @@ func (s *deliveryBuffer) take(max int, now time.Time) (ds []*waybill.Delivery, n
 
 // end marks p as no longer in flight.
 func (s *deliveryBuffer) end(p *delivery, now time.Time) {
-	p.lent = false
-	if p.keys.lent--; p.keys.lent == 0 {
+	p.inFlight = false
+	if p.keys.inFlight--; p.keys.inFlight == 0 {
 		s.place(p.keys, now)
 	}
 }
@@ -139,7 +139,7 @@ func (s *deliveryBuffer) end(p *delivery, now time.Time) {
 func (s *deliveryBuffer) back(p *delivery, failures int, due, now time.Time) {
 	again := *p
 	again.d = &waybill.Delivery{Record: p.d.Record, Failures: failures, Tag: &again}
-	again.due, again.lent = due, false
+	again.due, again.inFlight = due, false
 	at, _ := slices.BinarySearchFunc(p.keys.queue, p.tag, func(q *delivery, tag uint64) int { return cmp.Compare(q.tag, tag) })
 	p.keys.queue = slices.Insert(p.keys.queue, at, &again)
 	s.end(p, now)
@@ -176,7 +176,7 @@ func (s *deliveryBuffer) clear(now time.Time) {
 			}
 		}
 		l.queue = nil
-		if l.lent == 0 {
+		if l.inFlight == 0 {
 			delete(s.queues, name)
 		}
 	}

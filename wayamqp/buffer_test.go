@@ -103,7 +103,7 @@ func TestShelfKeepsTheOrderOfKeys(t *testing.T) {
 				}
 				for _, d := range ds {
 					if d.Record.Key != "" && busy[d.Record.Key] {
-						t.Fatalf("key %s is in hand", d.Record.Key)
+						t.Fatalf("key %s is in flight", d.Record.Key)
 					}
 					if due[d.Record.ID.String()].After(now) {
 						t.Fatalf("message %v came before its time", d.Record.ID)
@@ -113,7 +113,7 @@ func TestShelfKeepsTheOrderOfKeys(t *testing.T) {
 			},
 			"settle": func(t *rapid.T) {
 				if len(inHand) == 0 {
-					t.Skip("nothing in hand")
+					t.Skip("nothing in flight")
 				}
 				// As a worker does: the oldest of a key is settled first, and after a
 				// failure the deliveries behind it go back.

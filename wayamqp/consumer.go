@@ -263,10 +263,10 @@ func (c *Consumer) each(ds []*waybill.Delivery, do func(p *delivery, live bool))
 			continue
 		}
 		live := p.session == c.session && c.session.err == nil
-		if !live || !p.lent {
+		if !live || !p.inFlight {
 			stale++
 		}
-		if p.lent {
+		if p.inFlight {
 			do(p, live)
 		}
 	}

@@ -116,7 +116,7 @@ func TestRecordArrivesAsItWasDispatched(t *testing.T) {
 	}
 }
 
-func TestKeyIsHeldBackWhileOneIsInHand(t *testing.T) {
+func TestKeyIsHeldBackWhileOneIsInFlight(t *testing.T) {
 	b := newBroker(t)
 	b.queue("orders", nil)
 	b.fill("a", "a", "b", "", "", "a")
@@ -278,7 +278,7 @@ func cut(c *Consumer) {
 func TestRetriesGoOnAfterALostConnection(t *testing.T) {
 	b := newBroker(t)
 	b.queue("orders", nil)
-	b.fill("waiting", "in hand", "released")
+	b.fill("waiting", "in flight", "released")
 	c := b.consumer(Config{})
 	ds := receive(t, c, 3)
 	b.must(c.Retry(t.Context(), ds[0], 200*time.Millisecond)) // waits when the connection is lost

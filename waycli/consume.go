@@ -51,7 +51,7 @@ stdout as it is (with --json, to stderr).
 
 Messages whose name is not under messages in the configuration fail, and wait.
 
-It runs until SIGTERM or SIGINT, finishes what is in hand within --drain-timeout
+It runs until SIGTERM or SIGINT, finishes messages in flight within --drain-timeout
 and exits with 0; then commands that still run are killed, and their messages
 come again. A second signal exits with 130.
 
@@ -70,7 +70,7 @@ With --json, at the end: {"reason": "stopped", "finished" or "failed",
 	p.StringVar(&f.exec, "exec", "", "command to run for each message")
 	p.StringVar(&f.handler, "handler", "", "name under which the inbox remembers --exec (default exec:TRANSPORT)")
 	p.IntVar(&f.concurrency, "concurrency", 10, "messages handled at once; those of one key one after another")
-	p.IntVar(&f.prefetch, "prefetch", 0, "messages in hand (default: the transport's, or 4 for each that is handled)")
+	p.IntVar(&f.prefetch, "prefetch", 0, "messages in flight (default: the transport's, or 4 for each that is handled)")
 	p.IntVar(&f.limit, "limit", 0, "exit after so many messages of one transport (default: no limit)")
 	p.Var(&f.idle, "idle-exit", "exit when nothing arrived for so long (default: never)")
 	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default 25s)")

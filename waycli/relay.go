@@ -32,7 +32,7 @@ transports, in commit order per key. All transports of the configuration are
 relayed, except queues of the same database, which dispatch writes itself, and
 sync.
 
-It runs until SIGTERM or SIGINT, settles the batch in hand and exits with 0; a
+It runs until SIGTERM or SIGINT, settles the batch in flight and exits with 0; a
 second signal exits with 130. With --drain it exits when nothing that is due is
 left: with 0, or with 5 if keys are blocked. A broker that cannot be reached is
 waited for, with --drain too; "stats" shows it.
@@ -54,7 +54,7 @@ With --json, at the end: {"reason": "stopped", "drained" or "failed",
 	p := cmd.Flags()
 	p.BoolVar(&f.drain, "drain", false, "exit when nothing that is due is left")
 	p.BoolVar(&f.standby, "standby", false, "wait while another process relays the database, and take over when it ends")
-	p.IntVar(&f.workers, "workers", 0, "batches of each transport in hand at once (default 2; a SQLite file allows 1)")
+	p.IntVar(&f.workers, "workers", 0, "batches of each transport in flight at once (default 2; a SQLite file allows 1)")
 	return cmd
 }
 

@@ -22,7 +22,7 @@ func (c *cli) statsCommand() *cobra.Command {
 and list the relays that have reported within the last minute, with what keeps
 them from publishing or from hearing of commits. (Those of a SQLite file do not report.)
 
-With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_hand",
+With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_flight",
 "retrying", "oldest_age_seconds"}], "inbox": [...], "relays": [{"transport",
 "host", "pid", "started_at", "seen_at", "problem", "degraded", "since"}]}, the
 lists without detail here as "outbox stats" and "inbox stats" have them. Problem
@@ -74,9 +74,9 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	s.stdout.line("\nQueues")
 	rows := make([][]any, len(all.Queues))
 	for i, q := range all.Queues {
-		rows[i] = []any{q.Queue, count(q.Pending), seconds(q.OldestAgeSeconds), count(q.InHand), count(q.Retrying)}
+		rows[i] = []any{q.Queue, count(q.Pending), seconds(q.OldestAgeSeconds), count(q.InFlight), count(q.Retrying)}
 	}
-	s.stdout.table([]string{"QUEUE", "PENDING", "OLDEST", "IN HAND", "RETRYING"}, rows)
+	s.stdout.table([]string{"QUEUE", "PENDING", "OLDEST", "IN FLIGHT", "RETRYING"}, rows)
 	s.stdout.line("\nInbox")
 	s.inboxTable(all.Inbox)
 	if _, reports := db.(outbox.Reporter); reports {

@@ -126,7 +126,7 @@ func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 // QueueStats implements admin.Database.
 func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
 	return query(ctx, db, db.admin.Query("queue_stats"), func(rows *sql.Rows, s *admin.QueueStats) error {
-		err := rows.Scan(&s.Queue, &s.Pending, &s.OldestAgeSeconds, &s.InHand, &s.Retrying)
+		err := rows.Scan(&s.Queue, &s.Pending, &s.OldestAgeSeconds, &s.InFlight, &s.Retrying)
 		s.OldestAgeSeconds = sqlcore.Age(s.OldestAgeSeconds)
 		return err
 	})

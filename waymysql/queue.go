@@ -15,14 +15,14 @@ import (
 
 // QueueConfig tunes a Queue. The zero value is fit for production.
 type QueueConfig struct {
-	// Lease is how long a delivery is lent before it must be renewed; zero means
+	// Lease is how long a delivery is leased before it must be renewed; zero means
 	// 15 s, less than 50 ms is refused. The messages of a receiver that died come
 	// again after that.
 	Lease time.Duration
 }
 
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
-// a relay and receives; any number of processes may. A key's messages are lent
+// a relay and receives; any number of processes may. A key's messages are delivered
 // to one receiver at a time, in order, and no more of them before the last are
 // settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
 // commit in this process ends the wait. It has the methods of waybill.Sender,
@@ -71,7 +71,7 @@ func turn(queue string) int {
 }
 
 // Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (lent []*waybill.Delivery, err error) {
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, limit int) (delivered []*waybill.Delivery, err error) {
 	if err := s.db.promote(ctx); err != nil {
 		return nil, translate(err)
 	}
@@ -89,24 +89,24 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		lent, err = s.lock(ctx, tx, ids)
-		if err != nil || len(lent) == 0 {
+		delivered, err = s.lock(ctx, tx, ids)
+		if err != nil || len(delivered) == 0 {
 			return err
 		}
 		ids = ids[:0]
-		for _, d := range lent {
-			ids = append(ids, d.Tag.(sqlcore.LentRow).ID)
+		for _, d := range delivered {
+			ids = append(ids, d.Tag.(sqlcore.DeliveredRow).ID)
 		}
-		_, err = tx.ExecContext(ctx, s.db.queue.Query("lend"), jsonIDs(ids), to.Lease.Microseconds(), hexID(to.Holder))
+		_, err = tx.ExecContext(ctx, s.db.queue.Query("lease"), jsonIDs(ids), to.Lease.Microseconds(), hexID(to.Holder))
 		return err
 	})
 	if err != nil {
 		return nil, translate(err)
 	}
-	return lent, nil
+	return delivered, nil
 }
 
-// free returns the ids of rows that may be lent.
+// free returns the ids of rows that may be leased.
 func (s queueStore) free(ctx context.Context, from querier, queue string, limit int) (ids []int64, err error) {
 	err = each(ctx, from, s.db.queue.Query("free"), func(rows *sql.Rows) error {
 		var id int64
@@ -120,12 +120,12 @@ func (s queueStore) free(ctx context.Context, from querier, queue string, limit 
 // lock reads rows that were free just now, and locks them. A row that is held
 // after all was settled late, in the moment between, by its last holder: its key
 // is left alone.
-func (s queueStore) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*waybill.Delivery, err error) {
+func (s queueStore) lock(ctx context.Context, tx *sql.Tx, ids []int64) (delivered []*waybill.Delivery, err error) {
 	waits := map[string]bool{}
 	err = each(ctx, tx, s.db.queue.Query("lock"), func(rows *sql.Rows) error {
 		rec := &waybill.Record{}
 		d := &waybill.Delivery{Record: rec}
-		var l sqlcore.LentRow
+		var l sqlcore.DeliveredRow
 		var meta string
 		var held bool
 		if err := rows.Scan(&l.ID, &held, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}, &d.Failures, &l.Lease); err != nil {
@@ -137,23 +137,23 @@ func (s queueStore) lock(ctx context.Context, tx *sql.Tx, ids []int64) (lent []*
 		}
 		rec.Problem = headers.Decode(rec, meta)
 		d.Tag = l
-		lent = append(lent, d)
+		delivered = append(delivered, d)
 		return nil
 	}, jsonIDs(ids))
-	return lent, err
+	return delivered, err
 }
 
 // Settle implements sqlcore.QueueStore. It locks the rows, and changes those whose lease
 // is the last.
-func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.QueueChange, lent []sqlcore.LentRow) (settled map[sqlcore.LentRow]bool, err error) {
-	ids := make([]int64, len(lent))
-	for i, l := range lent {
+func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (settled map[sqlcore.DeliveredRow]bool, err error) {
+	ids := make([]int64, len(delivered))
+	for i, l := range delivered {
 		ids[i] = l.ID
 	}
 	err = s.db.inTx(ctx, func(tx *sql.Tx) error {
-		last := map[sqlcore.LentRow]bool{}
+		last := map[sqlcore.DeliveredRow]bool{}
 		err := each(ctx, tx, s.db.queue.Query("leases"), func(rows *sql.Rows) error {
-			var l sqlcore.LentRow
+			var l sqlcore.DeliveredRow
 			err := rows.Scan(&l.ID, &l.Lease)
 			last[l] = true
 			return err
@@ -161,9 +161,9 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.Q
 		if err != nil {
 			return err
 		}
-		settled = map[sqlcore.LentRow]bool{}
+		settled = map[sqlcore.DeliveredRow]bool{}
 		var ours []int64
-		for _, l := range lent {
+		for _, l := range delivered {
 			if last[l] {
 				settled[l], ours = true, append(ours, l.ID)
 			}

@@ -48,7 +48,7 @@ func TestAdminSeesWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		queues, err := db.QueueStats(t.Context())
-		if err != nil || len(queues) != 1 || queues[0].Pending != 2 || queues[0].InHand != 1 || queues[0].Retrying != 1 {
+		if err != nil || len(queues) != 1 || queues[0].Pending != 2 || queues[0].InFlight != 1 || queues[0].Retrying != 1 {
 			t.Errorf("QueueStats = %+v, %v", queues, err)
 		}
 	})

@@ -15,14 +15,14 @@ import (
 
 // QueueConfig tunes a Queue. The zero value is fit for production.
 type QueueConfig struct {
-	// Lease is how long a delivery is lent before it must be renewed; zero means
+	// Lease is how long a delivery is leased before it must be renewed; zero means
 	// 15 s, less than 50 ms is refused. The messages of a receiver that died come
 	// again after that.
 	Lease time.Duration
 }
 
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
-// a relay and receives; any number of processes may. A key's messages are lent
+// a relay and receives; any number of processes may. A key's messages are delivered
 // to one receiver at a time, in order, and no more of them before those are
 // settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
 // commit in this process ends the wait. It has the methods of waybill.Sender,
@@ -69,7 +69,7 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 }
 
 // Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (lent []*waybill.Delivery, err error) {
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, limit int) (delivered []*waybill.Delivery, err error) {
 	p := s.db.place()
 	if err := s.db.promoteDue(ctx, p); err != nil {
 		return nil, err
@@ -88,34 +88,34 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (
 		if err != nil {
 			return err
 		}
-		lent, err = pgx.CollectRows(rows, toDelivery)
+		delivered, err = pgx.CollectRows(rows, toDelivery)
 		return err
 	})
 	if err != nil {
 		return nil, translate(err)
 	}
-	return lent, nil
+	return delivered, nil
 }
 
 func toDelivery(row pgx.CollectableRow) (*waybill.Delivery, error) {
 	rec := &waybill.Record{}
 	d := &waybill.Delivery{Record: rec}
-	var lent sqlcore.LentRow
+	var delivered sqlcore.DeliveredRow
 	var meta string
 	var id [16]byte
-	if err := row.Scan(&lent.ID, &id, &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt, &d.Failures, &lent.Lease); err != nil {
+	if err := row.Scan(&delivered.ID, &id, &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt, &d.Failures, &delivered.Lease); err != nil {
 		return nil, err
 	}
 	rec.ID, rec.DispatchedAt = id, rec.DispatchedAt.UTC()
 	rec.Problem = headers.Decode(rec, meta)
-	d.Tag = lent
+	d.Tag = delivered
 	return d, nil
 }
 
 // Settle implements sqlcore.QueueStore.
-func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.QueueChange, lent []sqlcore.LentRow) (map[sqlcore.LentRow]bool, error) {
-	ids, leases := make([]int64, len(lent)), make([]int64, len(lent))
-	for i, l := range lent {
+func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
+	ids, leases := make([]int64, len(delivered)), make([]int64, len(delivered))
+	for i, l := range delivered {
 		ids[i], leases[i] = l.ID, l.Lease
 	}
 	args := []any{by.Holder.String(), ids, leases}
@@ -129,8 +129,8 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.Q
 	if err != nil {
 		return nil, translate(err)
 	}
-	settled := make(map[sqlcore.LentRow]bool, len(lent))
-	var l sqlcore.LentRow
+	settled := make(map[sqlcore.DeliveredRow]bool, len(delivered))
+	var l sqlcore.DeliveredRow
 	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Lease}, func() error { settled[l] = true; return nil })
 	return settled, translate(err)
 }

@@ -34,7 +34,7 @@ func local(t testing.TB, db *waypg.DB, msgs ...any) {
 func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 	db := open(t, testserver.Postgres, waypg.Config{})
 	q := newQueue(t, db, "q", waypg.QueueConfig{})
-	lend := func() time.Duration {
+	claim := func() time.Duration {
 		least := time.Hour
 		for range 20 {
 			start := time.Now()
@@ -53,10 +53,10 @@ func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 		local(t, db, msgs...)
 	}
 	fill(0, 100)
-	short := lend()
+	short := claim()
 	fill(100, 10_000)
-	if long := lend(); long > 5*short+2*time.Millisecond {
-		t.Errorf("lending one message takes %v of 10000 and %v of 100", long, short)
+	if long := claim(); long > 5*short+2*time.Millisecond {
+		t.Errorf("claiming one message takes %v of 10000 and %v of 100", long, short)
 	}
 }
 

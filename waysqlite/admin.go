@@ -82,7 +82,7 @@ func (db *DB) OutboxStats(ctx context.Context) ([]admin.OutboxStats, error) {
 func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
 	return query(ctx, db, db.adminSQL.Query("queue_stats"), func(rows *sql.Rows, s *admin.QueueStats) error {
 		var oldest sql.NullInt64
-		err := rows.Scan(&s.Queue, &s.Pending, &oldest, &s.InHand, &s.Retrying)
+		err := rows.Scan(&s.Queue, &s.Pending, &oldest, &s.InFlight, &s.Retrying)
 		s.OldestAgeSeconds = age(oldest)
 		return err
 	}, time.Now().UnixMicro())

@@ -14,13 +14,13 @@ import (
 
 // QueueConfig tunes a Queue. The zero value is fit for production.
 type QueueConfig struct {
-	// Lease is how long a delivery is lent before it must be renewed; zero means
+	// Lease is how long a delivery is leased before it must be renewed; zero means
 	// 15 s, less than 50 ms is refused. The messages of a receiver that died come again after that.
 	Lease time.Duration
 }
 
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
-// a relay and receives; any number of processes may. A key's messages are lent
+// a relay and receives; any number of processes may. A key's messages are delivered
 // to one receiver at a time, in order, and no more of them before those are
 // settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
 // commit in this process ends the wait. It has the methods of waybill.Sender,
@@ -59,7 +59,7 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 }
 
 // Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (lent []*waybill.Delivery, err error) {
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, limit int) (delivered []*waybill.Delivery, err error) {
 	if err := s.db.promote(ctx); err != nil {
 		return nil, err
 	}
@@ -87,36 +87,36 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Borrower, limit int) (
 			if err != nil {
 				return err
 			}
-			lent = append(lent, d)
+			delivered = append(delivered, d)
 		}
 		return rows.Err()
 	})
 	if err != nil {
 		return nil, err
 	}
-	return lent, nil
+	return delivered, nil
 }
 
 func toDelivery(rows *sql.Rows) (*waybill.Delivery, error) {
 	rec := &waybill.Record{}
 	d := &waybill.Delivery{Record: rec}
-	var lent sqlcore.LentRow
+	var delivered sqlcore.DeliveredRow
 	var meta string
 	var created int64
-	if err := rows.Scan(&lent.ID, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created, &d.Failures, &lent.Lease); err != nil {
+	if err := rows.Scan(&delivered.ID, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created, &d.Failures, &delivered.Lease); err != nil {
 		return nil, err
 	}
 	rec.DispatchedAt = micros(created)
 	rec.Problem = headers.Decode(rec, meta)
-	d.Tag = lent
+	d.Tag = delivered
 	return d, nil
 }
 
 // Settle implements sqlcore.QueueStore. All rows are one transaction.
-func (s queueStore) Settle(ctx context.Context, by sqlcore.Borrower, c sqlcore.QueueChange, lent []sqlcore.LentRow) (map[sqlcore.LentRow]bool, error) {
-	settled := make(map[sqlcore.LentRow]bool, len(lent))
+func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
+	settled := make(map[sqlcore.DeliveredRow]bool, len(delivered))
 	err := s.db.write(ctx, func(tx *txn) error {
-		for _, l := range lent {
+		for _, l := range delivered {
 			args := []any{l.ID, by.Holder[:], l.Lease}
 			switch c.Verb {
 			case "renew":

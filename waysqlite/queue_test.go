@@ -52,7 +52,7 @@ func TestSendInsideAUnitOfWorkOfTheSameDatabaseIsRefused(t *testing.T) {
 func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 	db := open(t, waysqlite.Config{Normal: true})
 	q := newQueue(t, db, "q", waysqlite.QueueConfig{})
-	lend := func() time.Duration {
+	claim := func() time.Duration {
 		start := time.Now()
 		for range 20 {
 			if ds := receive(t, q, 1); len(ds) != 1 {
@@ -69,9 +69,9 @@ func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 		local(t, db, msgs...)
 	}
 	fill(0, 100)
-	short := lend()
+	short := claim()
 	fill(100, 10_000)
-	if long := lend(); long > 5*short+time.Millisecond {
-		t.Errorf("lending one message takes %v of 10000 and %v of 100", long, short)
+	if long := claim(); long > 5*short+time.Millisecond {
+		t.Errorf("claiming one message takes %v of 10000 and %v of 100", long, short)
 	}
 }

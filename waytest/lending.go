@@ -17,19 +17,19 @@ import (
 // shortLease is the lease of a receiver that lets its leases end.
 const shortLease = 100 * time.Millisecond
 
-// A lending is a model of a queue and its receivers: the waiting messages, and the
+// A queueModel is a model of a queue and its receivers: the waiting messages, and the
 // deliveries in flight to each receiver.
-type lending[TX any] struct {
+type queueModel[TX any] struct {
 	*site[TX]
 	*line
-	out       *outbox.Outbox[TX]
-	receivers []Transport // the last has the short lease, if it can be chosen
-	next      int
-	failures  map[order]int
-	handled   map[order]string    // the header that a failed attempt has added
-	resting   map[order]time.Time // refused, to come again not before then
-	hand      []*loan
-	unsure    bool // a claim took longer than the short lease and failed: it may have lent messages
+	out        *outbox.Outbox[TX]
+	receivers  []Transport // the last has the short lease, if it can be chosen
+	next       int
+	failures   map[order]int
+	handled    map[order]string    // the header that a failed attempt has added
+	resting    map[order]time.Time // refused, to come again not before then
+	deliveries []*loan
+	unsure     bool // a claim took longer than the short lease and failed: it may have leased messages
 }
 
 // A loan is a delivery that is not settled. Its lease ends between two moments.
@@ -38,7 +38,7 @@ type loan struct {
 	by       int
 	order    order
 	from, to time.Time
-	lost     bool // the message was lent again meanwhile, or is settled
+	lost     bool // the message was delivered again meanwhile, or is settled
 	dead     bool // the receiver has died
 }
 
@@ -53,7 +53,7 @@ func anyScheduleOfReceiversKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	rapid.Check(t, often(40, func(rt *rapid.T) {
 		queues++
 		name := fmt.Sprint("q", queues) // a failed check leaves its messages in another queue
-		m := &lending[TX]{
+		m := &queueModel[TX]{
 			site: s, line: newLine(), failures: map[order]int{}, handled: map[order]string{}, resting: map[order]time.Time{},
 			out: s.outbox(outbox.Config{To: name, Queues: map[string]string{name: name}}),
 		}
@@ -92,12 +92,12 @@ func anyScheduleOfReceiversKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	}))
 }
 
-func (m *lending[TX]) order(rt *rapid.T) order {
+func (m *queueModel[TX]) order(rt *rapid.T) order {
 	m.next++
 	return order{rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(rt, "key"), m.next}
 }
 
-func (m *lending[TX]) orders(rt *rapid.T) (all []order) {
+func (m *queueModel[TX]) orders(rt *rapid.T) (all []order) {
 	for range rapid.IntRange(1, 4).Draw(rt, "messages") {
 		all = append(all, m.order(rt))
 	}
@@ -105,7 +105,7 @@ func (m *lending[TX]) orders(rt *rapid.T) (all []order) {
 }
 
 // dispatch sends in a transaction, without a relay.
-func (m *lending[TX]) dispatch(rt *rapid.T) {
+func (m *queueModel[TX]) dispatch(rt *rapid.T) {
 	sent := m.orders(rt)
 	keep := rapid.IntRange(0, 3).Draw(rt, "keep") > 0
 	err := m.out.InTx(context.Background(), func(ctx context.Context, tx outbox.Tx[TX]) error {
@@ -131,14 +131,14 @@ func (m *lending[TX]) dispatch(rt *rapid.T) {
 	}
 }
 
-func (m *lending[TX]) send(rt *rapid.T) {
+func (m *queueModel[TX]) send(rt *rapid.T) {
 	for _, o := range m.orders(rt) {
 		must(rt, m.receivers[0].Send(context.Background(), arrival(m.t, o)))
 		m.join(o)
 	}
 }
 
-func (m *lending[TX]) sendDelayed(rt *rapid.T) {
+func (m *queueModel[TX]) sendDelayed(rt *rapid.T) {
 	first := m.order(rt)
 	for i := range rapid.IntRange(1, 3).Draw(rt, "messages") {
 		o, start := order{first.Key, first.Seq + i}, time.Now()
@@ -151,16 +151,16 @@ func (m *lending[TX]) sendDelayed(rt *rapid.T) {
 }
 
 // by draws a receiver.
-func (m *lending[TX]) by(rt *rapid.T) int {
+func (m *queueModel[TX]) by(rt *rapid.T) int {
 	return rapid.IntRange(0, len(m.receivers)-1).Draw(rt, "receiver")
 }
 
-func (m *lending[TX]) receive(rt *rapid.T) {
+func (m *queueModel[TX]) receive(rt *rapid.T) {
 	m.take(rt, m.by(rt), rapid.IntRange(1, 5).Draw(rt, "max"), 10*time.Millisecond)
 }
 
 // take receives messages, compares them with the model, and adds them to hand.
-func (m *lending[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
+func (m *queueModel[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
 	q := m.receivers[by]
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -177,9 +177,9 @@ func (m *lending[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
 		rt.Fatalf("%d messages, want at most %d", len(ds), max)
 	}
 	found := ordersOf(ds)
-	others := m.hand
+	others := m.deliveries
 	for i, d := range ds {
-		m.hand = append(m.hand, &loan{Delivery: d, by: by, order: found[i], from: start.Add(q.LeaseTime() - time.Millisecond), to: now.Add(q.LeaseTime() + time.Millisecond)})
+		m.deliveries = append(m.deliveries, &loan{Delivery: d, by: by, order: found[i], from: start.Add(q.LeaseTime() - time.Millisecond), to: now.Add(q.LeaseTime() + time.Millisecond)})
 	}
 	must(rt, m.see(found))
 	for i, d := range ds {
@@ -189,12 +189,12 @@ func (m *lending[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
 				continue
 			}
 			if !other.lost && now.Before(other.from) {
-				rt.Fatalf("lent %v: receiver %d has %v for another %v at least", found, other.by, other.order, other.from.Sub(now))
+				rt.Fatalf("delivered %v: receiver %d has %v for another %v at least", found, other.by, other.order, other.from.Sub(now))
 			}
 			other.lost = other.lost || other.order == o
 		}
 		if early := m.resting[o].Sub(now); early > 0 {
-			rt.Fatalf("lent %v: %v came %v before it was due again", found, o, early)
+			rt.Fatalf("delivered %v: %v came %v before it was due again", found, o, early)
 		}
 		if d.Failures != m.failures[o] || d.Record.Headers[waybill.HeaderHandledBy] != m.handled[o] {
 			rt.Fatalf("%v has failed %d times and was handled by %q, want %d and %q", o, d.Failures, d.Record.Headers[waybill.HeaderHandledBy], m.failures[o], m.handled[o])
@@ -202,9 +202,9 @@ func (m *lending[TX]) take(rt *rapid.T, by, max int, within time.Duration) {
 	}
 }
 
-// lent draws some deliveries of a receiver, lost ones included, and removes them
-// from hand: they are about to be settled.
-func (m *lending[TX]) lent(rt *rapid.T, max int) (q Transport, some []*loan, ds []*waybill.Delivery) {
+// someDelivered draws some deliveries of a receiver, lost ones included, and removes
+// them from the model: they are about to be settled.
+func (m *queueModel[TX]) someDelivered(rt *rapid.T, max int) (q Transport, some []*loan, ds []*waybill.Delivery) {
 	mine := m.of(m.by(rt))
 	if len(mine) == 0 {
 		rt.SkipNow()
@@ -214,18 +214,18 @@ func (m *lending[TX]) lent(rt *rapid.T, max int) (q Transport, some []*loan, ds 
 		some, ds = append(some, mine[i]), append(ds, mine[i].Delivery)
 		mine = slices.Delete(mine, i, i+1)
 	}
-	m.hand = slices.DeleteFunc(m.hand, func(l *loan) bool { return slices.Contains(some, l) })
+	m.deliveries = slices.DeleteFunc(m.deliveries, func(l *loan) bool { return slices.Contains(some, l) })
 	return m.receivers[some[0].by], some, ds
 }
 
 // of returns the deliveries of a receiver, without those of a dead one.
-func (m *lending[TX]) of(by int) []*loan {
-	return slices.DeleteFunc(slices.Clone(m.hand), func(l *loan) bool { return l.by != by || l.dead })
+func (m *queueModel[TX]) of(by int) []*loan {
+	return slices.DeleteFunc(slices.Clone(m.deliveries), func(l *loan) bool { return l.by != by || l.dead })
 }
 
 // settled compares the outcome of settling some with the model, and returns the
 // deliveries that had not lost their lease.
-func (m *lending[TX]) settled(rt *rapid.T, some []*loan, err error) (ended []*loan) {
+func (m *queueModel[TX]) settled(rt *rapid.T, some []*loan, err error) (ended []*loan) {
 	rt.Helper()
 	for _, l := range some {
 		if !l.lost {
@@ -238,7 +238,7 @@ func (m *lending[TX]) settled(rt *rapid.T, some []*loan, err error) (ended []*lo
 	}
 	if rapid.Bool().Draw(rt, "again") { // the receiver forgets that it has settled them
 		for _, l := range ended {
-			m.hand = append(m.hand, &loan{Delivery: l.Delivery, by: l.by, order: l.order, lost: true})
+			m.deliveries = append(m.deliveries, &loan{Delivery: l.Delivery, by: l.by, order: l.order, lost: true})
 		}
 	}
 	return ended
@@ -251,20 +251,20 @@ func describe(some []*loan) (s string) {
 	return s
 }
 
-func (m *lending[TX]) ack(rt *rapid.T) {
-	q, some, ds := m.lent(rt, 10)
+func (m *queueModel[TX]) ack(rt *rapid.T) {
+	q, some, ds := m.someDelivered(rt, 10)
 	for _, l := range m.settled(rt, some, q.Ack(context.Background(), ds...)) {
 		m.leave(l.order)
 	}
 }
 
-func (m *lending[TX]) release(rt *rapid.T) {
-	q, some, ds := m.lent(rt, 10)
+func (m *queueModel[TX]) release(rt *rapid.T) {
+	q, some, ds := m.someDelivered(rt, 10)
 	m.settled(rt, some, q.Release(context.Background(), ds...))
 }
 
-func (m *lending[TX]) retry(rt *rapid.T) {
-	q, some, ds := m.lent(rt, 1)
+func (m *queueModel[TX]) retry(rt *rapid.T) {
+	q, some, ds := m.someDelivered(rt, 1)
 	ds[0].Record.MarkHandled(fmt.Sprint("handler", rapid.IntRange(0, 9).Draw(rt, "handler")))
 	delay := time.Duration(rapid.IntRange(0, 20).Draw(rt, "delay")) * time.Millisecond
 	start := time.Now()
@@ -277,9 +277,9 @@ func (m *lending[TX]) retry(rt *rapid.T) {
 
 // renew also renews leases past their end: they are kept if no other claim took
 // the message.
-func (m *lending[TX]) renew(rt *rapid.T) { m.renewOf(rt, m.by(rt)) }
+func (m *queueModel[TX]) renew(rt *rapid.T) { m.renewOf(rt, m.by(rt)) }
 
-func (m *lending[TX]) renewOf(rt *rapid.T, by int) {
+func (m *queueModel[TX]) renewOf(rt *rapid.T, by int) {
 	mine := m.of(by)
 	var ds, want []*waybill.Delivery
 	for _, l := range mine {
@@ -301,11 +301,11 @@ func (m *lending[TX]) renewOf(rt *rapid.T, by int) {
 }
 
 // stranger settles a delivery of another receiver, which changes nothing.
-func (m *lending[TX]) stranger(rt *rapid.T) {
-	if len(m.hand) == 0 {
+func (m *queueModel[TX]) stranger(rt *rapid.T) {
+	if len(m.deliveries) == 0 {
 		rt.SkipNow()
 	}
-	l := rapid.SampledFrom(m.hand).Draw(rt, "lent")
+	l := rapid.SampledFrom(m.deliveries).Draw(rt, "delivery")
 	q := m.receivers[(l.by+1)%len(m.receivers)]
 	for _, err := range []error{
 		q.Ack(context.Background(), l.Delivery), q.Release(context.Background(), l.Delivery), q.Retry(context.Background(), l.Delivery, 0),
@@ -318,7 +318,7 @@ func (m *lending[TX]) stranger(rt *rapid.T) {
 
 // oversleep waits for the end of the short leases, whose receiver may renew them
 // in time; then a receiver claims.
-func (m *lending[TX]) oversleep(rt *rapid.T) {
+func (m *queueModel[TX]) oversleep(rt *rapid.T) {
 	mine := slices.DeleteFunc(m.of(2), func(l *loan) bool { return l.lost })
 	if len(mine) == 0 {
 		rt.SkipNow()
@@ -333,7 +333,7 @@ func (m *lending[TX]) oversleep(rt *rapid.T) {
 }
 
 // die abandons the deliveries of the receiver with the short lease.
-func (m *lending[TX]) die(rt *rapid.T) {
+func (m *queueModel[TX]) die(rt *rapid.T) {
 	mine := m.of(2)
 	if len(mine) == 0 {
 		rt.SkipNow()
@@ -344,11 +344,11 @@ func (m *lending[TX]) die(rt *rapid.T) {
 }
 
 // drain acknowledges the deliveries in flight and all messages left.
-func (m *lending[TX]) drain(rt *rapid.T) {
+func (m *queueModel[TX]) drain(rt *rapid.T) {
 	for start := time.Now(); ; {
 		for by, q := range m.receivers {
 			for _, l := range m.of(by) {
-				m.hand = slices.DeleteFunc(m.hand, func(other *loan) bool { return other == l })
+				m.deliveries = slices.DeleteFunc(m.deliveries, func(other *loan) bool { return other == l })
 				for range m.settled(rt, []*loan{l}, q.Ack(context.Background(), l.Delivery)) {
 					m.leave(l.order)
 				}

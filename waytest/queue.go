@@ -19,7 +19,7 @@ import (
 // Queue is the suite of the queues in a database.
 func Queue[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
 	runCases(t, open, []testCase[TX]{
-		{"KeyIsLentToOneReceiverInOrder", keyIsLentToOneReceiverInOrder[TX]},
+		{"KeyIsDeliveredToOneReceiverInOrder", keyIsLentToOneReceiverInOrder[TX]},
 		{"AnyScheduleOfReceiversKeepsTheOrder", anyScheduleOfReceiversKeepsTheOrder[TX]},
 		{"RetryHoldsTheKeyBack", retryHoldsTheKeyBack[TX]},
 		{"ReleasedMessagesComeAgainAtOnceInOrder", releasedMessagesComeAgainAtOnceInOrder[TX]},
@@ -211,20 +211,20 @@ func ackIsExact[TX any](t *testing.T, s *site[TX]) {
 func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *site[TX]) {
 	a, b := s.queue("q", 400*time.Millisecond), s.queue("q", 0)
 	s.local(order{"x", 0}, order{"x", 1})
-	lent := receive(t, a, 1)
+	delivered := receive(t, a, 1)
 	taken := receive(t, b, 1)
 	wantOrders(t, "b after a's lease", taken, order{"x", 0})
 	if taken[0].Failures != 0 {
 		t.Error("a lease that ended counted as a failure")
 	}
-	lost, err := a.Renew(t.Context(), lent...)
+	lost, err := a.Renew(t.Context(), delivered...)
 	if err != nil || len(lost) != 1 {
 		t.Errorf("Renew = %v, %v, want the one as lost", lost, err)
 	}
 	for name, settle := range map[string]func() error{
-		"Ack":                     func() error { return a.Ack(t.Context(), lent...) },
-		"Retry":                   func() error { return a.Retry(t.Context(), lent[0], 0) },
-		"Release":                 func() error { return a.Release(t.Context(), lent...) },
+		"Ack":                     func() error { return a.Ack(t.Context(), delivered...) },
+		"Retry":                   func() error { return a.Retry(t.Context(), delivered[0], 0) },
+		"Release":                 func() error { return a.Release(t.Context(), delivered...) },
 		"Ack by another receiver": func() error { return a.Ack(t.Context(), taken...) },
 	} {
 		if err := settle(); !errors.Is(err, waybill.ErrLeaseLost) {
@@ -277,7 +277,7 @@ func renewedLeaseIsKept[TX any](t *testing.T, s *site[TX]) {
 	try(t, "Ack", a.Ack(t.Context(), ds...))
 }
 
-// Concurrent claims: a key is with one receiver, and no message is lent twice.
+// Concurrent claims: a key is with one receiver, and no message is delivered twice.
 func receiversThatClaimAtOnceShareNoKey[TX any](t *testing.T, s *site[TX]) {
 	const keys, each, receivers = 8, 30, 6
 	var msgs []order
@@ -331,7 +331,7 @@ func receiversThatClaimAtOnceShareNoKey[TX any](t *testing.T, s *site[TX]) {
 	}
 	all.Wait()
 	if perKey(t, got); len(got) != keys*each {
-		t.Errorf("%d messages were lent, want %d", len(got), keys*each)
+		t.Errorf("%d messages were delivered, want %d", len(got), keys*each)
 	}
 }
 
@@ -405,7 +405,7 @@ func dispatchersToAQueueTakeTurns[TX any](t *testing.T, s *site[TX]) {
 		case err := <-second:
 			second <- err
 			if got := glance(t, q, 10); len(got) > 0 {
-				t.Errorf("%v was lent while a transaction that had dispatched to the key before was open", ordersOf(got))
+				t.Errorf("%v was delivered while a transaction that had dispatched to the key before was open", ordersOf(got))
 			}
 		case <-time.After(moment):
 		}
@@ -540,7 +540,7 @@ func keysOfAQueueDifferBytewise[TX any](t *testing.T, s *site[TX]) {
 	q := s.queue("q", 0)
 	for range unlike {
 		if ds := receive(t, q, 1); ds[0].Record.Key != bodyOf(ds[0].Record).Key || bodyOf(ds[0].Record).Seq != 0 {
-			t.Errorf("lent %v of key %q while no key but others is held", ordersOf(ds), ds[0].Record.Key)
+			t.Errorf("delivered %v of key %q while no key but others is held", ordersOf(ds), ds[0].Record.Key)
 		}
 	}
 	wantOrders(t, "while each key is held", glance(t, q, 10))

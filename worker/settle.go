@@ -19,18 +19,18 @@ func (r *running) finish(o outcome) {
 	switch {
 	case o.err == nil:
 		crash.At(crash.WorkerBeforeAck)
-		r.hand.Succeeded(d)
+		r.queue.Succeeded(d)
 		r.acks <- d
 	case errors.Is(o.cause, waybill.ErrLeaseLost):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
 		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
 		// Deliveries behind it must not run before its new holder is done.
-		behind := r.hand.Failed(d)
+		behind := r.queue.Failed(d)
 		r.drop(d)
-		r.release(append(behind, r.hand.Forget(d)...))
+		r.release(append(behind, r.queue.Forget(d)...))
 	case errors.Is(o.cause, ErrDrained):
-		r.release(append([]*waybill.Delivery{d}, r.hand.Failed(d)...))
-		r.hand.Forget(d)
+		r.release(append([]*waybill.Delivery{d}, r.queue.Failed(d)...))
+		r.queue.Forget(d)
 	default:
 		r.retry(d, o.err)
 	}
@@ -54,13 +54,13 @@ func (r *running) retry(d *waybill.Delivery, err error) {
 
 	ctx, cancel := r.settling()
 	defer cancel()
-	behind := r.hand.Failed(d)
+	behind := r.queue.Failed(d)
 	if err := r.from.Retry(ctx, d, delay); err != nil {
 		// Its lease expires; deliveries behind it must not run before it.
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "retry not stored, the message comes again when its lease ends", r.attrs(d, err)...)
 	}
 	r.drop(d)
-	r.release(append(behind, r.hand.Forget(d)...))
+	r.release(append(behind, r.queue.Forget(d)...))
 }
 
 // release returns ds to the transport unhandled.
@@ -78,7 +78,7 @@ func (r *running) release(ds []*waybill.Delivery) {
 
 // drop forgets ds without an acknowledgement.
 func (r *running) drop(ds ...*waybill.Delivery) {
-	r.hand.Settled(len(ds))
+	r.queue.Settled(len(ds))
 	r.forget(ds)
 }
 

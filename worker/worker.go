@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/hand"
+	"github.com/waybill-go/waybill/internal/keyorder"
 	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
@@ -51,14 +51,14 @@ func (cfg Config) withDefaults() (Config, error) {
 			return cfg, fmt.Errorf("worker: config: %d is negative", n)
 		}
 	}
-	if n := max(cfg.Concurrency, cfg.Prefetch); n > maxInHand {
-		return cfg, fmt.Errorf("worker: config: %d messages at once, the limit is %d", n, maxInHand)
+	if n := max(cfg.Concurrency, cfg.Prefetch); n > maxInFlight {
+		return cfg, fmt.Errorf("worker: config: %d messages at once, the limit is %d", n, maxInFlight)
 	}
 	if err := cfg.Retry.Validate(); err != nil {
 		return cfg, err
 	}
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 10)
-	cfg.Prefetch = max(cmp.Or(cfg.Prefetch, min(4*cfg.Concurrency, maxInHand)), cfg.Concurrency)
+	cfg.Prefetch = max(cmp.Or(cfg.Prefetch, min(4*cfg.Concurrency, maxInFlight)), cfg.Concurrency)
 	cfg.MaxRetries = cmp.Or(cfg.MaxRetries, 8)
 	cfg.Drain = cmp.Or(cfg.Drain, 25*time.Second)
 	if cfg.Log == nil {
@@ -74,8 +74,8 @@ func (cfg Config) withDefaults() (Config, error) {
 // the drain time. The message is delivered again; no failure is counted.
 var ErrDrained = errors.New("worker stopped before the handler was done")
 
-// maxInHand bounds Concurrency and Prefetch. AMQP's prefetch is 16 bits, too.
-const maxInHand = 65535
+// maxInFlight bounds Concurrency and Prefetch. AMQP's prefetch is 16 bits, too.
+const maxInFlight = 65535
 
 // abandonAfter is how long Run waits for a handler whose context has ended.
 const abandonAfter = 2 * time.Second
@@ -112,8 +112,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer abort(nil)
 	r := &running{
 		Worker: w, stop: stop, work: work, abort: abort,
-		// With an equal share of the prefetch a full hand has a message for every handler.
-		hand:     hand.New(w.cfg.Prefetch / w.cfg.Concurrency),
+		// With an equal share of the prefetch a full queue has a message for every handler.
+		queue:    keyorder.NewHandleQueue(w.cfg.Prefetch / w.cfg.Concurrency),
 		received: make(chan []*waybill.Delivery), room: make(chan int), done: make(chan outcome, w.cfg.Concurrency),
 		acks: make(chan *waybill.Delivery, w.cfg.Prefetch+w.cfg.Concurrency), settled: make(chan int, w.cfg.Prefetch+w.cfg.Concurrency),
 		cancels: map[*waybill.Delivery]context.CancelCauseFunc{}, lost: map[*waybill.Delivery]bool{},
@@ -128,7 +128,7 @@ type running struct {
 	stop  context.CancelFunc
 	work  context.Context
 	abort context.CancelCauseFunc
-	hand  *hand.Hand
+	queue *keyorder.HandleQueue
 
 	received chan []*waybill.Delivery
 	room     chan int // how many messages to receive
@@ -181,7 +181,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		}
 		// Room is offered when it is worth a call: half of the prefetch, or any room
 		// while a handler slot is free.
-		free := r.cfg.Prefetch - r.hand.Count()
+		free := r.cfg.Prefetch - r.queue.Count()
 		var room chan<- int // nil, and so never chosen, when there is none
 		if stopping != nil && free > 0 && (2*free >= r.cfg.Prefetch || r.busy < r.cfg.Concurrency) {
 			room = r.room
@@ -197,13 +197,13 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 				r.stop()
 			}
 		case n := <-r.settled:
-			r.hand.Settled(n)
+			r.queue.Settled(n)
 		case err := <-receiving:
 			receiving, failure = nil, err
 			r.stop()
 		case <-stopping:
 			stopping = nil
-			r.release(r.hand.Rest())
+			r.release(r.queue.Rest())
 			drained = time.After(r.cfg.Drain)
 		case <-drained:
 			r.abort(ErrDrained)
@@ -220,7 +220,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 // start runs handlers for ready messages, up to Concurrency and Limit.
 func (r *running) start() {
 	for r.busy < r.cfg.Concurrency && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
-		d := r.hand.Take()
+		d := r.queue.Take()
 		if d == nil {
 			return
 		}
@@ -266,12 +266,12 @@ func (r *running) takeIn(ds []*waybill.Delivery, stopping bool) {
 	r.mu.Unlock()
 	var over []*waybill.Delivery
 	for _, d := range ds {
-		if !r.hand.Add(d) {
+		if !r.queue.Add(d) {
 			over = append(over, d)
 		}
 	}
 	if stopping {
-		over = append(r.hand.Rest(), over...)
+		over = append(r.queue.Rest(), over...)
 	}
 	r.release(over)
 }

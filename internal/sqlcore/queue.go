@@ -23,24 +23,24 @@ type QueueStore interface {
 	Insert(ctx context.Context, rows []outbox.Row) error
 	// Refuses reports whether an error of Insert is the fault of a row.
 	Refuses(err error) bool
-	// Claim lends up to limit rows to a borrower, in any order. It returns none without a
-	// wait if none is due. A claim that has begun to lend outlives ctx: no receiver would
+	// Claim leases up to limit rows to a consumer, in any order. It returns none without a
+	// wait if none is due. A claim that has begun to lease rows outlives ctx: no receiver would
 	// have its rows until the lease ends.
-	Claim(ctx context.Context, to Borrower, limit int) ([]*waybill.Delivery, error)
-	// Settle applies a change to the rows that are still lent to a borrower, and returns
+	Claim(ctx context.Context, to Consumer, limit int) ([]*waybill.Delivery, error)
+	// Settle applies a change to the rows that are still leased to a consumer, and returns
 	// these.
-	Settle(ctx context.Context, by Borrower, c QueueChange, lent []LentRow) (settled map[LentRow]bool, err error)
+	Settle(ctx context.Context, by Consumer, c QueueChange, delivered []DeliveredRow) (settled map[DeliveredRow]bool, err error)
 }
 
-// A Borrower is a receiver of a queue, as the table records it.
-type Borrower struct {
+// A Consumer is a receiver of a queue, as the table records it.
+type Consumer struct {
 	Queue  string
 	Holder uuid.UUID
 	Lease  time.Duration
 }
 
-// LentRow is the Tag of a delivery: its row, and how often that has been lent.
-type LentRow struct{ ID, Lease int64 }
+// DeliveredRow is the Tag of a delivery: its row, and how often that was leased.
+type DeliveredRow struct{ ID, Lease int64 }
 
 // A QueueChange is a change of a delivered row.
 type QueueChange struct {
@@ -51,7 +51,7 @@ type QueueChange struct {
 
 // A Queue is the receiver and sender of a table's queue. It is safe for concurrent use.
 type Queue struct {
-	self  Borrower
+	self  Consumer
 	store QueueStore
 	wakes *Wakes
 }
@@ -66,7 +66,7 @@ func NewQueue(store QueueStore, wakes *Wakes, name string, lease time.Duration) 
 	if lease != 0 && lease < minLease {
 		return nil, fmt.Errorf("queue %s: Lease %v is too short to be renewed, want at least %v", name, lease, minLease)
 	}
-	return &Queue{Borrower{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store, wakes}, nil
+	return &Queue{Consumer{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store, wakes}, nil
 }
 
 // Send implements waybill.Sender.
@@ -126,7 +126,7 @@ func (q *Queue) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, er
 			return nil, fmt.Errorf("queue %s: %w", q.self.Queue, err)
 		}
 		if len(ds) > 0 {
-			slices.SortFunc(ds, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(LentRow).ID, b.Tag.(LentRow).ID) })
+			slices.SortFunc(ds, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(DeliveredRow).ID, b.Tag.(DeliveredRow).ID) })
 			return ds, nil
 		}
 		timer := time.NewTimer(pause)
@@ -152,7 +152,7 @@ func over(ctx context.Context) bool {
 // Ack implements waybill.Receiver.
 func (q *Queue) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
 	err := q.settle(ctx, QueueChange{Verb: "ack"}, ds)
-	q.wakes.HintQueue(q.self.Queue) // the keys' next messages may be lent now
+	q.wakes.HintQueue(q.self.Queue) // the keys' next messages may be delivered now
 	return err
 }
 
@@ -196,7 +196,7 @@ func (q *Queue) settle(ctx context.Context, c QueueChange, ds []*waybill.Deliver
 }
 
 // change applies c to deliveries, and returns those whose lease is lost. A row may be
-// there twice, as it was lent first and as it is lent now.
+// there twice, with its first lease and with its present one.
 func (q *Queue) change(ctx context.Context, c QueueChange, ds []*waybill.Delivery) (lost []*waybill.Delivery, err error) {
 	if len(ds) == 0 {
 		return nil, nil
@@ -204,20 +204,20 @@ func (q *Queue) change(ctx context.Context, c QueueChange, ds []*waybill.Deliver
 	if err := q.store.Ready(ctx); err != nil {
 		return nil, err
 	}
-	lent := make([]LentRow, len(ds))
+	delivered := make([]DeliveredRow, len(ds))
 	for i, d := range ds {
-		tag, ok := d.Tag.(LentRow)
+		tag, ok := d.Tag.(DeliveredRow)
 		if !ok {
 			return nil, errors.New("the delivery is not of this transport")
 		}
-		lent[i] = tag
+		delivered[i] = tag
 	}
-	settled, err := q.store.Settle(ctx, q.self, c, lent)
+	settled, err := q.store.Settle(ctx, q.self, c, delivered)
 	if err != nil {
 		return nil, err
 	}
 	for i, d := range ds {
-		if !settled[lent[i]] {
+		if !settled[delivered[i]] {
 			lost = append(lost, d)
 		}
 	}

@@ -13,7 +13,7 @@ WHERE  g.transport = -1 AND g.bucket = ?
 FOR    UPDATE;
 
 -- name: free
--- Rows to lend, oldest first. A key with a row that is lent, or whose head waits
+-- Rows to lease, oldest first. A key with a leased row, or whose head waits
 -- for a retry, is left alone, so that it keeps its order.
 SELECT c.id
 FROM   app.waybill_queue AS c FORCE INDEX (waybill_queue_by_queue)
@@ -34,7 +34,7 @@ STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 ORDER  BY q.id
 FOR    UPDATE /*!80000 OF q */;
 
--- name: lend
+-- name: lease
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 SET    q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, q.holder = UNHEX(?), q.lease = q.lease + 1;

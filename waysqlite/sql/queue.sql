@@ -12,7 +12,7 @@ SELECT EXISTS (
            WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> '')));
 
 -- name: claim
--- Lends up to ?5 rows to holder ?3 until ?4, oldest first. A key with a row in
+-- Leases up to ?5 rows to holder ?3 until ?4, oldest first. A key with a row in
 -- flight, or whose head waits for a retry, is left alone, so that it keeps its
 -- order: not even the same holder gets more of it, or a row that it has just
 -- released could be overtaken by rows on their way to it. RETURNING promises no

@@ -82,10 +82,9 @@ var rules = []rule{
 	// For the inside.
 	{packages: "docs"},
 	{packages: "internal/test/arch"},
-	{packages: "internal/chain", reaches: []string{".", "internal/test/mutant"}, modules: ids},
+	{packages: "internal/keyorder", reaches: []string{".", "internal/test/mutant"}, modules: ids},
 	{packages: "internal/crash"},
 	{packages: "internal/test/droptables"},
-	{packages: "internal/hand", reaches: []string{"."}, modules: ids},
 	{packages: "internal/headers", reaches: []string{".", "internal/..."}},
 	{packages: "internal/readpos", reaches: []string{".", "outbox", "internal/..."}, modules: ids},
 	{packages: "internal/test/mutant"},

@@ -51,7 +51,7 @@ func freeze(t *testing.T, on *kind, place string) {
 	var then string
 	s.must(s.one(on.now, &then))
 	if s.left() == 0 {
-		t.Fatal("it froze with nothing in hand")
+		t.Fatal("it froze with nothing in flight")
 	}
 	s.quickRelay()
 	// Messages that are dispatched meanwhile, on the same keys.
@@ -99,7 +99,7 @@ func TestKilledRelayIsReplacedAtOnce(t *testing.T) {
 			keys := keyNames(fmt.Sprint("k", trial), 40)
 			s.dispatch(keys, 3)
 			p := s.start(role{Patient: true, Place: beforeSettle, Signal: syscall.SIGSTOP})
-			s.eventually(patience, "the relay has stopped with rows in hand", p.frozen)
+			s.eventually(patience, "the relay has stopped with rows in flight", p.frozen)
 			other := s.patientRelay()
 			free := besides(keys, fmt.Sprint("free", trial))
 			s.dispatch([]string{free}, 1)
@@ -108,7 +108,7 @@ func TestKilledRelayIsReplacedAtOnce(t *testing.T) {
 				return s.count("SELECT count(*) FROM waybill_outbox WHERE partition_key LIKE ?", fmt.Sprint("k", trial, "-%"))
 			}
 			if held() == 0 {
-				t.Fatal("it was stopped with nothing in hand")
+				t.Fatal("it was stopped with nothing in flight")
 			}
 			killed := time.Now()
 			p.signal(syscall.SIGKILL)

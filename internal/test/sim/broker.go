@@ -89,7 +89,7 @@ func (l *link) cut() {
 	if l.lost != nil {
 		l.lost()
 	}
-	l.lend()
+	l.push()
 }
 
 // silent drops the connections of a process that is frozen for d, if that is too long.
@@ -150,7 +150,7 @@ func (l *link) publish(p *publishing, i int, m *message) {
 			l.queue = append(l.queue, stored)
 			l.trace("%s: message %d of key %d is stored", l.process.name, m.no, m.key)
 			l.laws.stored(m, id)
-			l.lend()
+			l.push()
 		}
 		l.after(l.between(100*time.Microsecond, 10*time.Millisecond), func() {
 			if l.life != life {
@@ -172,11 +172,11 @@ func (l *link) publish(p *publishing, i int, m *message) {
 // consume makes l a consumer.
 func (l *link) consume() {
 	l.consumers = append(l.consumers, l)
-	l.lend()
+	l.push()
 }
 
-// lend delivers messages to the active consumer, up to its prefetch.
-func (b *broker) lend() {
+// push delivers messages to the active consumer, up to its prefetch.
+func (b *broker) push() {
 	if len(b.consumers) == 0 {
 		return
 	}
@@ -217,6 +217,6 @@ func (l *link) ack(p *parcel, multiple bool) {
 		l.queue = slices.DeleteFunc(l.queue, func(other *parcel) bool {
 			return other.to == l && (other == p || multiple && other.no < p.no)
 		})
-		l.lend()
+		l.push()
 	})
 }

@@ -6,21 +6,21 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/chain"
+	"github.com/waybill-go/waybill/internal/keyorder"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// publish sends the records of rows, as chains hand them out, until each is answered.
-func (r *relaying) publish(rows []outbox.ClaimedRow) *chain.Chains {
+// publish sends the records of rows, in the order of a PublishQueue, until each is answered.
+func (r *relaying) publish(rows []outbox.ClaimedRow) *keyorder.PublishQueue {
 	records := make([]*waybill.Record, len(rows))
 	for i, row := range rows {
 		records[i] = row.Record
 	}
-	c := chain.New(records, false)
+	c := keyorder.NewPublishQueue(records, false)
 	if r.mutant == TwoInFlight {
 		c.Pipeline(func(rec *waybill.Record) string { return "" })
 	}
-	p := &publishing{thread: r.thread, link: r.link, chains: c, deadline: r.now + publishDeadline}
+	p := &publishing{thread: r.thread, link: r.link, queue: c, deadline: r.now + publishDeadline}
 	r.after(publishDeadline, p.late)
 	for {
 		if r.now > p.deadline-publishDeadline/2 {
@@ -55,7 +55,7 @@ type answer struct {
 type publishing struct {
 	*thread
 	link     *link
-	chains   *chain.Chains
+	queue    *keyorder.PublishQueue
 	deadline time.Duration
 	answers  []answer
 	waits    bool
@@ -64,7 +64,7 @@ type publishing struct {
 // late cuts the connection at the deadline, or once the process is no longer frozen.
 func (p *publishing) late() {
 	switch {
-	case p.dead || p.chains.Open() == 0:
+	case p.dead || p.queue.Open() == 0:
 	case p.frozen > p.now:
 		p.after(p.frozen-p.now, p.late)
 	default:

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/chain"
+	"github.com/waybill-go/waybill/internal/keyorder"
 	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -65,7 +65,7 @@ func (r *relaying) keyed() (more bool) {
 		b.Settled(b.Rows)
 	}
 	if r.mutant == DeleteBeforeConfirm {
-		r.settle(t, b, func(int) (chain.State, error) { return chain.Published, nil })
+		r.settle(t, b, func(int) (keyorder.State, error) { return keyorder.Published, nil })
 		r.publish(b.Rows)
 		return true
 	}
@@ -74,17 +74,17 @@ func (r *relaying) keyed() (more bool) {
 }
 
 // settle deletes the published rows, blocks the keys of refused heads, and commits.
-func (r *relaying) settle(t *tx, b *readpos.Batch, outcome func(i int) (chain.State, error)) {
+func (r *relaying) settle(t *tx, b *readpos.Batch, outcome func(i int) (keyorder.State, error)) {
 	var published []outbox.ClaimedRow
 	ok := t.do(r.thread, "settle delete", func() {
 		for i, claimed := range b.Rows {
 			row := r.db.row(claimed.ID)
 			switch state, _ := outcome(i); {
 			case row == nil: // gone already
-			case state == chain.Published:
+			case state == keyorder.Published:
 				published = append(published, claimed)
 				t.onCommit = append(t.onCommit, func() { row.gone = true })
-			case state == chain.Refused:
+			case state == keyorder.Refused:
 				t.onCommit = append(t.onCommit, func() { r.db.block(row) })
 			}
 		}
@@ -133,11 +133,11 @@ func (r *relaying) retries() (any bool) {
 // settleRetries deletes the published heads with their entries, and counts the refusals
 // of the others. It first locks, in order, the buckets of published heads and of keys
 // that may be parked.
-func (r *relaying) settleRetries(t *tx, rows []outbox.ClaimedRow, outcome func(i int) (chain.State, error)) {
+func (r *relaying) settleRetries(t *tx, rows []outbox.ClaimedRow, outcome func(i int) (keyorder.State, error)) {
 	for bucket := range int16(buckets) {
 		for i, row := range rows {
 			state, _ := outcome(i)
-			if key := r.keyOf(row); home(key) == bucket && (state == chain.Published || state == chain.Refused && attempts(key) > 0) {
+			if key := r.keyOf(row); home(key) == bucket && (state == keyorder.Published || state == keyorder.Refused && attempts(key) > 0) {
 				r.request("settle lock", func(reply func()) { r.db.lock(t, &r.db.claims[bucket], reply) })
 				break
 			}
@@ -151,12 +151,12 @@ func (r *relaying) settleRetries(t *tx, rows []outbox.ClaimedRow, outcome func(i
 				continue
 			}
 			switch state {
-			case chain.Published:
+			case keyorder.Published:
 				t.onCommit = append(t.onCommit, func() {
 					row.gone = true
 					r.db.unblock(key)
 				})
-			case chain.Refused:
+			case keyorder.Refused:
 				t.onCommit = append(t.onCommit, func() {
 					if r.db.blocked[key] != nil {
 						r.db.block(row)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/hand"
+	"github.com/waybill-go/waybill/internal/keyorder"
 )
 
 // worker starts a process with an inbox, which handles three messages at once.
@@ -41,7 +41,7 @@ func (w *world) worker(name string) {
 type consuming struct {
 	*process
 	link  *link
-	hand  *hand.Hand
+	queue *keyorder.HandleQueue
 	idle  []*thread
 	aside map[string][]*waybill.Delivery // by key: a head that waits for its retry, and the deliveries behind it
 }
@@ -54,7 +54,7 @@ type tag struct {
 
 // forget drops the deliveries of a lost connection. Running handlers continue.
 func (c *consuming) forget() {
-	c.hand, c.aside = hand.New(0), map[string][]*waybill.Delivery{}
+	c.queue, c.aside = keyorder.NewHandleQueue(0), map[string][]*waybill.Delivery{}
 }
 
 // arrived adds the delivery of a parcel.
@@ -68,7 +68,7 @@ func (c *consuming) add(d *waybill.Delivery) {
 		c.aside[d.Record.Key] = append(waiting, d)
 		return
 	}
-	c.hand.Add(d)
+	c.queue.Add(d)
 	c.call()
 }
 
@@ -82,7 +82,7 @@ func (c *consuming) call() {
 }
 
 func (c *consuming) take(th *thread) *waybill.Delivery {
-	if d := c.hand.Take(); d != nil {
+	if d := c.queue.Take(); d != nil {
 		return d
 	}
 	c.idle = append(c.idle, th)
@@ -137,8 +137,8 @@ func (c *consuming) handle(th *thread, d *waybill.Delivery) {
 	case failed:
 		c.retry(th, d)
 	default:
-		c.hand.Succeeded(d)
-		c.hand.Settled(1)
+		c.queue.Succeeded(d)
+		c.queue.Settled(1)
 		c.call()
 		if th.mutant != AckBeforeCommit {
 			c.link.ack(p, th.mutant == AckOverUncommitted)
@@ -149,9 +149,9 @@ func (c *consuming) handle(th *thread, d *waybill.Delivery) {
 // retry delays a failed delivery, and the deliveries behind it in its key.
 func (c *consuming) retry(th *thread, d *waybill.Delivery) {
 	key, life := d.Record.Key, c.link.life
-	back := append([]*waybill.Delivery{d}, c.hand.Failed(d)...)
-	back = append(back, c.hand.Forget(d)...)
-	c.hand.Settled(len(back))
+	back := append([]*waybill.Delivery{d}, c.queue.Failed(d)...)
+	back = append(back, c.queue.Forget(d)...)
+	c.queue.Settled(len(back))
 	if th.mutant == RetryBehind {
 		back = append(back[1:], d)
 	}

@@ -3,7 +3,7 @@
 // every named step, and checks the outcome. The seed determines the run.
 //
 // The decisions are those of production code: internal/readpos selects the rows that
-// may be published, internal/chain the next record, internal/hand the next delivery.
+// may be published, internal/keyorder the next record and the next delivery.
 // The database and the broker are models: of PostgreSQL's or MySQL's locks and
 // snapshots, and of RabbitMQ's confirms and redeliveries, as far as waybill
 // depends on them.

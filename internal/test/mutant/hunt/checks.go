@@ -80,7 +80,7 @@ var checks = []check{
 
 	{mutant.ReturnsNotDrained, "./wayamqp", "^TestReturnsAreMatchedByPublishNotByID$", rabbitmq, says("not routed: <nil>"), false},
 
-	{mutant.TwoInFlight, "./internal/chain", "^TestChainsKeepKeysInOrder$", anywhere, says("are unconfirmed at once|is not published"), false},
+	{mutant.TwoInFlight, "./internal/keyorder", "^TestPublishQueueKeepsKeysInOrder$", anywhere, says("are unconfirmed at once|is not published"), false},
 	{mutant.TwoInFlight, "./outbox", "^TestRefusedKeyBacksOffAndOthersFlow$", anywhere, says("confirmed .*, want"), false},
 
 	{mutant.MarkBeforeCommit, "./waypg", "^TestMarkOfASettleThatCannotCommitIsNobodys$", postgres, says("nothing was published"), false},

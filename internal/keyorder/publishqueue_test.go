@@ -1,4 +1,4 @@
-package chain
+package keyorder
 
 import (
 	"errors"
@@ -27,11 +27,11 @@ var anyRecord = rapid.Custom(func(t *rapid.T) *waybill.Record {
 // For all answers in any order: one unconfirmed record a key, keys in row order, no
 // record after a failure of its key or after an outage, and outcomes that equal the
 // answers.
-func TestChainsKeepKeysInOrder(t *testing.T) {
+func TestPublishQueueKeepsKeysInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		records := rapid.SliceOfN(anyRecord, 0, 30).Draw(t, "records")
 		window := rapid.IntRange(1, 12).Draw(t, "window")
-		c := New(records, false)
+		c := NewPublishQueue(records, false)
 		var open []int
 		published, failed := map[int]bool{}, map[int]bool{}
 		keyFailed, last, outage := map[string]bool{}, map[string]int{}, false
@@ -51,16 +51,16 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 				key := records[item].Key
 				switch {
 				case outage:
-					t.Fatalf("record %d was handed out after an outage", item)
+					t.Fatalf("record %d was taken after an outage", item)
 				case published[item] || failed[item] || slices.Contains(open, item):
-					t.Fatalf("record %d was handed out again, or cannot be read", item)
+					t.Fatalf("record %d was taken again, or cannot be read", item)
 				}
 				if key != "" {
 					if keyFailed[key] {
-						t.Fatalf("record %d was handed out after a failure of its key %s", item, key)
+						t.Fatalf("record %d was taken after a failure of its key %s", item, key)
 					}
 					if before, ok := last[key]; ok && before > item {
-						t.Fatalf("record %d of key %s was handed out after record %d", item, key, before)
+						t.Fatalf("record %d of key %s was taken after record %d", item, key, before)
 					}
 					for _, i := range open {
 						if records[i].Key == key {
@@ -69,7 +69,7 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 					}
 					for i := range item {
 						if records[i].Key == key && !published[i] {
-							t.Fatalf("record %d of key %s was handed out, and record %d is not published", item, key, i)
+							t.Fatalf("record %d of key %s was taken, and record %d is not published", item, key, i)
 						}
 					}
 					last[key] = item
@@ -77,7 +77,7 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 				open = append(open, item)
 			}
 			if c.Open() != len(open) {
-				t.Fatalf("%d are open, the chains say %d", len(open), c.Open())
+				t.Fatalf("%d are open, the queue says %d", len(open), c.Open())
 			}
 			i := rapid.IntRange(0, len(open)-1).Draw(t, "answered")
 			seq := open[i]
@@ -111,7 +111,7 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 		if !outage {
 			for i, rec := range records { // remaining records are behind a failure
 				if s, _ := c.Outcome(i); s == Waiting && (rec.Key == "" || !refusedBefore(c, records, i)) {
-					t.Fatalf("record %d of key %q was not handed out, and no record of its key failed", i, rec.Key)
+					t.Fatalf("record %d of key %q was not taken, and no record of its key failed", i, rec.Key)
 				}
 			}
 		}
@@ -119,7 +119,7 @@ func TestChainsKeepKeysInOrder(t *testing.T) {
 }
 
 // refusedBefore reports whether a record of i's key was refused before it.
-func refusedBefore(c *Chains, records []*waybill.Record, i int) bool {
+func refusedBefore(c *PublishQueue, records []*waybill.Record, i int) bool {
 	for j := range i {
 		if state, _ := c.Outcome(j); state == Refused && records[j].Key == records[i].Key {
 			return true
@@ -137,29 +137,29 @@ func recordsOf(keys ...string) []*waybill.Record {
 }
 
 func TestRecordsWithoutKeyGoAllAtOnce(t *testing.T) {
-	if got := New(recordsOf("", "", ""), false).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
+	if got := NewPublishQueue(recordsOf("", "", ""), false).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
 		t.Errorf("ready %v, want all", got)
 	}
-	if got := New(recordsOf("a", "b", "", "a", "b"), false).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
+	if got := NewPublishQueue(recordsOf("a", "b", "", "a", "b"), false).Take(9, nil); !slices.Equal(got, []int{0, 1, 2}) {
 		t.Errorf("ready %v, want the heads and the record without a key", got)
 	}
 }
 
 func TestAtomicBatchGoesAllAtOnce(t *testing.T) {
-	if got := New(recordsOf("a", "a", "", "b", "a"), true).Take(9, nil); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
+	if got := NewPublishQueue(recordsOf("a", "a", "", "b", "a"), true).Take(9, nil); !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
 		t.Errorf("ready %v, want all in order", got)
 	}
 }
 
 // For all answers, pipelined: a record goes in the same call and the same stream as the
 // one before it in its key, or after its confirmation.
-func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
+func TestPipelinedQueueKeepsKeysInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		records := rapid.SliceOfN(anyRecord, 0, 30).Draw(t, "records")
 		for i := range records {
 			records[i].Name = rapid.SampledFrom([]string{"s", "t"}).Draw(t, "stream")
 		}
-		c := New(records, false)
+		c := NewPublishQueue(records, false)
 		c.Pipeline(func(rec *waybill.Record) string { return rec.Name })
 		published, open, calls := map[int]bool{}, []int{}, map[int]int{}
 		together, refused := 0, map[string]bool{}
@@ -171,14 +171,14 @@ func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
 			for _, item := range items {
 				key := records[item].Key
 				if calls[item] > 0 || records[item].Problem != nil {
-					t.Fatalf("record %d was handed out again, or cannot be read", item)
+					t.Fatalf("record %d was taken again, or cannot be read", item)
 				}
 				calls[item], open = call, append(open, item)
 				if key == "" {
 					continue
 				}
 				if refused[key] {
-					t.Fatalf("record %d was handed out after a failure of its key", item)
+					t.Fatalf("record %d was taken after a failure of its key", item)
 				}
 				before := item - 1
 				for before >= 0 && records[before].Key != key {
@@ -189,7 +189,7 @@ func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
 				case calls[before] == call && records[before].Name == records[item].Name:
 					together++
 				default:
-					t.Fatalf("record %d of key %s was handed out in call %d, and record %d was in call %d and is not published", item, key, call, before, calls[before])
+					t.Fatalf("record %d of key %s was taken in call %d, and record %d was in call %d and is not published", item, key, call, before, calls[before])
 				}
 			}
 			n := rapid.IntRange(0, len(open)-1).Draw(t, "answered")
@@ -211,16 +211,16 @@ func TestPipelinedChainsKeepKeysInOrder(t *testing.T) {
 	})
 }
 
-// Consecutive records of one key and stream are handed out in one call.
+// Consecutive records of one key and stream are taken in one call.
 func TestPipelinedChainsHandOutAKeyAtOnce(t *testing.T) {
 	records := make([]*waybill.Record, 5)
 	for i := range records {
 		records[i] = &waybill.Record{Key: "k", Name: "s"}
 	}
 	records[3].Name = "t"
-	c := New(records, false)
+	c := NewPublishQueue(records, false)
 	c.Pipeline(func(rec *waybill.Record) string { return rec.Name })
 	if got := len(c.Take(10, nil)); got != 3 {
-		t.Errorf("%d records were handed out at once, want the 3 in front of another stream", got)
+		t.Errorf("%d records were taken at once, want the 3 in front of another stream", got)
 	}
 }

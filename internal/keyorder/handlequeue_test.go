@@ -1,4 +1,4 @@
-package hand
+package keyorder
 
 import (
 	"fmt"
@@ -10,10 +10,10 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A world is a hand and the transport around it: deliveries that are not in flight
+// handling is a queue and the transport around it: deliveries that are not in flight
 // wait in the transport, in order.
-type world struct {
-	hand    *Hand
+type handling struct {
+	queue   *HandleQueue
 	waiting []*waybill.Delivery // in the transport
 	running []*waybill.Delivery
 	handled map[string][]int // sequence numbers by key
@@ -21,17 +21,17 @@ type world struct {
 
 func seq(d *waybill.Delivery) int { return d.Tag.(int) }
 
-func (w *world) back(ds ...*waybill.Delivery) {
-	w.hand.Settled(len(ds))
+func (w *handling) back(ds ...*waybill.Delivery) {
+	w.queue.Settled(len(ds))
 	w.waiting = append(w.waiting, ds...)
 	slices.SortFunc(w.waiting, func(a, b *waybill.Delivery) int { return seq(a) - seq(b) })
 }
 
 // Whatever arrives, succeeds and fails: of a key one runs at a time, in order;
 // messages without a key, and the head of every other key, can run at once.
-func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
+func TestHandleQueueRunsOneOfEachKeyInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{hand: New(0), handled: map[string][]int{}}
+		w := &handling{queue: NewHandleQueue(0), handled: map[string][]int{}}
 		total := rapid.IntRange(1, 40).Draw(t, "messages")
 		for i := range total {
 			key := rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "key")
@@ -42,7 +42,7 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 			case "receive":
 				n := rapid.IntRange(0, len(w.waiting)).Draw(t, "n")
 				for _, d := range w.waiting[:n] {
-					w.hand.Add(d)
+					w.queue.Add(d)
 				}
 				w.waiting = slices.Clone(w.waiting[n:])
 			case "run":
@@ -56,45 +56,45 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 				w.running = slices.Delete(w.running, i, i+1)
 				if do == "succeed" {
 					w.handled[d.Record.Key] = append(w.handled[d.Record.Key], seq(d))
-					w.hand.Succeeded(d)
-					w.hand.Settled(1)
+					w.queue.Succeeded(d)
+					w.queue.Settled(1)
 					return
 				}
-				behind := w.hand.Failed(d)
-				w.back(append(append(behind, d), w.hand.Forget(d)...)...)
+				behind := w.queue.Failed(d)
+				w.back(append(append(behind, d), w.queue.Forget(d)...)...)
 			case "rest":
-				w.back(w.hand.Rest()...)
+				w.back(w.queue.Rest()...)
 				for _, d := range w.running {
 					if d.Record.Key != "" {
-						w.hand.Succeeded(d) // nothing starts after rest: let go of the keys
+						w.queue.Succeeded(d) // nothing starts after rest: let go of the keys
 						w.handled[d.Record.Key] = append(w.handled[d.Record.Key], seq(d))
 					} else {
 						w.handled[""] = append(w.handled[""], seq(d))
 					}
 				}
-				w.hand.Settled(len(w.running))
-				if w.hand.count != 0 {
-					t.Fatalf("%d in hand after the rest went back and the running were settled, want 0", w.hand.count)
+				w.queue.Settled(len(w.running))
+				if w.queue.count != 0 {
+					t.Fatalf("%d in flight after the rest went back and the running were settled, want 0", w.queue.count)
 				}
-				w.hand, w.running = New(0), nil
+				w.queue, w.running = NewHandleQueue(0), nil
 			}
 		}
 		for range rapid.IntRange(0, 120).Draw(t, "steps") {
 			step(rapid.SampledFrom([]string{"receive", "run", "run", "succeed", "succeed", "fail", "rest"}).Draw(t, "do"))
 		}
-		for len(w.waiting)+len(w.running)+w.hand.count > 0 { // all of it ends well
+		for len(w.waiting)+len(w.running)+w.queue.count > 0 { // all of it ends well
 			for _, d := range w.waiting {
-				w.hand.Add(d)
+				w.queue.Add(d)
 			}
 			w.waiting = nil
 			w.run(t)
 			if len(w.running) == 0 {
-				t.Fatalf("%d are in hand and none can run", w.hand.count)
+				t.Fatalf("%d are in flight and none can run", w.queue.count)
 			}
 			for _, d := range w.running {
 				w.handled[d.Record.Key] = append(w.handled[d.Record.Key], seq(d))
-				w.hand.Succeeded(d)
-				w.hand.Settled(1)
+				w.queue.Succeeded(d)
+				w.queue.Settled(1)
 			}
 			w.running = nil
 		}
@@ -108,15 +108,15 @@ func TestHandRunsOneOfEachKeyInOrder(t *testing.T) {
 		if n != total {
 			t.Fatalf("%d messages handled, want %d: %v", n, total, w.handled)
 		}
-		if len(w.hand.behind) != 0 {
-			t.Fatalf("the empty hand remembers keys: %v", w.hand.behind)
+		if len(w.queue.behind) != 0 {
+			t.Fatalf("the empty queue remembers keys: %v", w.queue.behind)
 		}
 	})
 }
 
 // run takes all that can run.
-func (w *world) run(t *rapid.T) {
-	for d := w.hand.Take(); d != nil; d = w.hand.Take() {
+func (w *handling) run(t *rapid.T) {
+	for d := w.queue.Take(); d != nil; d = w.queue.Take() {
 		for _, other := range w.running {
 			if d.Record.Key != "" && other.Record.Key == d.Record.Key {
 				t.Fatalf("messages %d and %d of key %s run at once", seq(other), seq(d), d.Record.Key)
@@ -128,7 +128,7 @@ func (w *world) run(t *rapid.T) {
 	for _, d := range w.running {
 		busy[d.Record.Key] = true
 	}
-	for key, behind := range w.hand.behind {
+	for key, behind := range w.queue.behind {
 		if len(behind) > 0 && !busy[key] {
 			t.Fatalf("%d messages wait behind key %s, of which none runs", len(behind), key)
 		}
@@ -136,7 +136,7 @@ func (w *world) run(t *rapid.T) {
 }
 
 func TestFailedHeadTakesItsFollowersWithIt(t *testing.T) {
-	h := New(0)
+	h := NewHandleQueue(0)
 	ds := make([]*waybill.Delivery, 5)
 	for i, key := range []string{"a", "a", "b", "a", ""} {
 		ds[i] = &waybill.Delivery{Record: &waybill.Record{Key: key}, Tag: i}
