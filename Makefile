@@ -16,11 +16,20 @@ SERVERS = $(GO) run ./internal/test/testserver/run --
 # First line of each recipe that needs somewhere to put binaries and databases.
 IN_TMP = set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 130' INT TERM
 
-.PHONY: test lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants demo bench fuzz fmt
+.PHONY: test packages lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants demo bench fuzz fmt
 .NOTPARALLEL:
 
-test: lint unit modules campaign
-	@echo "test: everything passed"
+STEPS = packages lint unit modules campaign
+test:
+	@begun=$$(date +%s); i=0; since() { echo "after $$(($$(date +%s) - begun)) s"; }; \
+	for step in $(STEPS); do \
+		i=$$((i + 1)); echo "test: step $$i of $(words $(STEPS)): $$step, $$(since)"; \
+		$(MAKE) --no-print-directory $$step || exit 1; \
+	done; echo "test: everything passed, $$(since)"
+
+# Compilers, servers and languages, installed where they are missing and the user is root.
+packages:
+	@internal/test/packages.sh
 
 lint:
 	@echo "lint: gofmt over the tree"
