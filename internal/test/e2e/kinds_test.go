@@ -35,6 +35,10 @@ type kind struct {
 	text                           func(address string) string
 	locks, reads, deletes, commits string
 
+	// again reports whether a transaction has to be run again because the number of
+	// buckets was changed meanwhile.
+	again func(err error) bool
+
 	// began counts the transactions of the database that began by the time that
 	// now gives, and says tells of one.
 	now, began, says string

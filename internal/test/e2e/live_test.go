@@ -1,13 +1,10 @@
 package e2e
 
 import (
-	"errors"
 	"slices"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/waybill-go/waybill/outbox"
 )
 
 // A stopwatch keeps the longest that anything took, and counts failures.
@@ -95,7 +92,7 @@ func TestBucketCountChangesUnderLoad(t *testing.T) {
 		load := stop()
 		t.Logf("%d transactions, %d were to be run again, longest %v", len(load.times), len(load.failed), load.longest.Round(time.Millisecond))
 		for _, err := range load.failed {
-			if !isBucketsChanged(err) {
+			if !on.again(err) {
 				t.Errorf("a transaction failed: %v", err)
 			}
 		}
@@ -105,5 +102,3 @@ func TestBucketCountChangesUnderLoad(t *testing.T) {
 		}
 	})
 }
-
-func isBucketsChanged(err error) bool { return errors.Is(err, outbox.ErrBucketsChanged) }

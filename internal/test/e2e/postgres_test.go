@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -29,6 +30,7 @@ var postgresKind = kind{
 	open:    openPostgreSQL,
 	id:      func(id waybill.MessageID) any { return id.String() },
 	text:    func(address string) string { return option(address, "default_query_exec_mode", "exec") },
+	again:   func(err error) bool { return errors.Is(err, outbox.ErrBucketsChanged) },
 	locks:   "FOR    UPDATE OF b SKIP LOCKED",
 	reads:   "OVER (ORDER BY k.n",
 	deletes: "DELETE FROM",
