@@ -42,11 +42,11 @@ func newMariaDB(settings map[string]string, env func(*instance) ([]string, error
 }
 
 func (in *instance) becomeMariaDB(settings map[string]string, env []string) error {
-	install, err := program("mariadb-install-db", mariaPrograms, mariaMissing)
-	if err != nil {
-		return err
+	name := "mariadbd"
+	if onMySQL() {
+		name = "mysqld"
 	}
-	server, err := program("mariadbd", mariaServers, mariaMissing)
+	server, err := program(name, mariaServers, mariaMissing)
 	if err != nil {
 		return err
 	}
@@ -71,20 +71,18 @@ func (in *instance) becomeMariaDB(settings map[string]string, env []string) erro
 		// As the packages of distributions have it; without, it were latin1.
 		"character_set_server": "utf8mb4",
 	}
+	create := in.createMariaDB
+	if onMySQL() {
+		delete(conf, "innodb_log_file_size")
+		conf["innodb_redo_log_capacity"], conf["mysqlx"] = "32M", "OFF"
+		create = in.createMySQL
+	}
 	// The last line counts, whichever of - and _ it is spelled with.
-	file, err := in.write("my.cnf", "[mariadbd]\n"+lines(conf)+lines(settings))
+	file, err := in.write("my.cnf", "[mysqld]\n"+lines(conf)+lines(settings))
 	if err != nil {
 		return err
 	}
-	create := in.command(command{path: install, args: []string{
-		"--defaults-file=" + file, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"}})
-	if out, err := create.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", install, err, out)
-	}
-	// A directory is a database. CREATE DATABASE would be refused where the
-	// settings make the server read-only or a node without a cluster.
-	database := filepath.Join(data, "waybill")
-	if err := errors.Join(os.Mkdir(database, 0o700), own(in.as, database)); err != nil {
+	if err := create(file, data); err != nil {
 		return err
 	}
 	in.url = fmt.Sprintf("mysql://root@127.0.0.1:%d/waybill", p)
@@ -102,6 +100,24 @@ func (in *instance) becomeMariaDB(settings map[string]string, env []string) erro
 		},
 	}}
 	return in.start()
+}
+
+// createMariaDB makes the directory data of a server with the option file, and
+// in it the database waybill.
+func (in *instance) createMariaDB(file, data string) error {
+	install, err := program("mariadb-install-db", mariaPrograms, mariaMissing)
+	if err != nil {
+		return err
+	}
+	create := in.command(command{path: install, args: []string{
+		"--defaults-file=" + file, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"}})
+	if out, err := create.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", install, err, out)
+	}
+	// A directory is a database. CREATE DATABASE would be refused where the
+	// settings make the server read-only or a node without a cluster.
+	database := filepath.Join(data, "waybill")
+	return errors.Join(os.Mkdir(database, 0o700), own(in.as, database))
 }
 
 // plain is the environment of a server as it is.
@@ -149,16 +165,23 @@ func mariaClient(dsn string) (args, env []string, err error) {
 	return args, env, nil
 }
 
-// dropMariaDB returns the statements that drop a database and end its sessions. A
-// transaction that is still open would hold up DROP DATABASE for a day.
-func dropMariaDB(name string) string {
-	return fmt.Sprintf(`
+// dropMariaDB drops a database and ends its sessions. A transaction that is still
+// open would hold up DROP DATABASE for a day.
+func dropMariaDB(dsn, name string) error {
+	end := fmt.Sprintf(`
 BEGIN NOT ATOMIC
 	DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; -- it left by itself
-	FOR session IN (SELECT id FROM information_schema.processlist WHERE db = '%[1]s') DO
+	FOR session IN (SELECT id FROM information_schema.processlist WHERE db = '%s') DO
 		KILL session.id;
 	END FOR;
 END//
-SET lock_wait_timeout = 30//
-DROP DATABASE %[1]s`, name)
+`, name)
+	if onMySQL() {
+		if err := endMySQLSessions(dsn, name); err != nil {
+			return err
+		}
+		end = ""
+	}
+	_, err := mariadb(dsn, end+"SET lock_wait_timeout = 30//\nDROP DATABASE "+name)
+	return err
 }

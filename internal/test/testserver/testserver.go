@@ -52,7 +52,7 @@ func MariaDB(tb testing.TB) string {
 		tb.Fatalf("testserver: MariaDB: %v", err)
 	}
 	tb.Cleanup(func() {
-		if _, err := mariadb(server, dropMariaDB(name)); err != nil {
+		if err := dropMariaDB(server, name); err != nil {
 			tb.Errorf("testserver: MariaDB: %v", err)
 		}
 	})

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Runs the suites of databases and broker on the servers of newer releases of Debian, each
+# release a directory below MATRIX_DIR, made when it is missing (1.3 GB). It needs root
+# and debootstrap, and the mirror is the one that apt uses.
+#
+#   internal/test/matrix.sh [ROW...]                # `make matrix`: rows as below, or all
+#   internal/test/matrix.sh enter RELEASE COMMAND   # a command of this tree beside a release's servers
+#   rm -r /var/cache/waybill-matrix                 # a later run makes it again, with newer packages
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+all='mariadb-11.8 mysql-9.7 postgresql-17 postgresql-18 rabbitmq-4.0 rabbitmq-4.3'
+dir=${MATRIX_DIR:-/var/cache/waybill-matrix}
+
+die() { echo "matrix: $*" >&2; exit 1; }
+
+# release ROW: the release of Debian that has the server.
+release() {
+	case $1 in
+	mariadb-11.8 | postgresql-17 | rabbitmq-4.0) echo trixie ;;
+	mysql-9.7 | postgresql-18 | rabbitmq-4.3) echo sid ;;
+	*) die "no row $1; there are: $all" ;;
+	esac
+}
+
+# suites ROW: the commands of a row, one a line.
+suites() {
+	case $1 in
+	mariadb-* | mysql-*) printf '%s\n' './waymysql' './internal/test/e2e -run /mariadb' '-tags chaos ./internal/test/chaos -args -on mariadb' ;;
+	postgresql-*) printf '%s\n' './waypg' './internal/test/e2e -run /postgres' '-tags chaos ./internal/test/chaos -args -on postgres' ;;
+	rabbitmq-*) printf '%s\n' './wayamqp' './internal/test/e2e' ;;
+	esac
+}
+
+# version ROW: the version of the server's package, without epoch and revision.
+version() {
+	chroot "$dir/$(release "$1")" dpkg-query -W -f '${Package} ${Version}\n' "${1%-*}-server*" "${1%-*}-1*" 2>/dev/null |
+		sed -nE 's/^(rabbitmq-server|mariadb-server|mysql-server|postgresql-[0-9]+) ([0-9]+:)?([0-9.]+).*/\3/p' | head -n 1
+}
+
+# enter RELEASE COMMAND...: the command in this directory, with Go and its caches, below
+# the release's directory. Its mounts and all of its processes end with it.
+enter() {
+	GOROOT=$(go env GOROOT) GOMODCACHE=$(go env GOMODCACHE) GOCACHE=$(go env GOCACHE)
+	export GOROOT GOMODCACHE GOCACHE GOFLAGS=-buildvcs=false GOTOOLCHAIN=local LC_ALL=C.UTF-8 HOME=/root
+	# shellcheck disable=SC2016
+	env -u TMPDIR PATH="$GOROOT/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+		unshare --mount --pid --ipc --fork --kill-child bash -c '
+		set -eu
+		unset ${!WAYBILL_@}
+		[ "$2" != sid ] || export WAYBILL_TEST_ON_MYSQL=1
+		root=$1/$2
+		mount -t proc proc "$root/proc"
+		mount --rbind /dev "$root/dev"
+		for shared in "$GOROOT" "$GOMODCACHE" "$GOCACHE" "$PWD"; do
+			mkdir -p "$shared" "$root$shared"
+			mount --bind "$shared" "$root$shared"
+		done
+		chroot "$root" env -C "$PWD" "${@:3}" &
+		wait $!' matrix "$dir" "$@"
+}
+
+# build RELEASE: its directory, unless there is one.
+build() {
+	local root=$dir/$1 begun=$SECONDS mirror
+	[ ! -e "$root/built" ] || return 0
+	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'LABEL: Debian' | head -n 1)
+	[ -n "$mirror" ] || die "apt knows no mirror of Debian: run apt-get update"
+	echo "matrix: $1: debootstrap and packages into $root"
+	mkdir -p "$dir"
+	rm -rf --one-file-system "$root"
+	{
+		debootstrap --variant=minbase --include=ca-certificates "$1" "$root" "$mirror" &&
+			cp /etc/apt/apt.conf.d/* "$root/etc/apt/apt.conf.d/" &&
+			enter "$1" internal/test/packages.sh &&
+			{ [ "$1" != sid ] || ln -s mysql "$root/usr/bin/mariadb"; } # the client
+	} >"$root.log" 2>&1 || { tail -n 5 "$root.log"; die "no directory for $1: see $root.log"; }
+	touch "$root/built"
+	echo "matrix: $1: built in $((SECONDS - begun)) s"
+}
+
+# row ROW: a line of the table for each suite; false if one failed.
+row() {
+	local release version suite begun result log n=0 failed=0
+	release=$(release "$1")
+	build "$release"
+	version=$(version "$1")
+	case $version in "${1##*-}"*) ;; *) die "$1: Debian's $release has ${1%-*} $version: the row wants another name" ;; esac
+	while read -r suite; do
+		log=$dir/$1.$((++n)).log begun=$SECONDS result=pass
+		echo "matrix: $1: go test -count=1 -timeout 30m $suite"
+		# shellcheck disable=SC2086
+		enter "$release" env CGO_ENABLED=0 go test -count=1 -timeout 30m $suite >"$log" 2>&1 </dev/null || {
+			result=FAIL failed=1
+			tail -n 60 "$log"
+			echo "matrix: the rest is in $log; 'internal/test/matrix.sh enter $release go test -run NAME $suite' repeats a test"
+		}
+		printf '%-14s %-8s %-55s %-5s %5d s\n' "$1" "$version" "$suite" "$result" $((SECONDS - begun)) | tee -a "$table"
+	done < <(suites "$1")
+	return $failed
+}
+
+[ "$(id -u)" -eq 0 ] || die "only root may make and enter such directories"
+command -v debootstrap >/dev/null || die "debootstrap is missing: run 'apt-get install debootstrap'"
+if [ "${1:-}" = enter ]; then
+	shift
+	build "$1"
+	enter "$@"
+	exit
+fi
+
+read -ra rows <<<"${*:-$all}"
+for one in "${rows[@]}"; do release "$one" >/dev/null; done
+go mod download
+table=$(mktemp)
+trap 'rm -f "$table"' EXIT
+code=0 i=0
+for one in "${rows[@]}"; do
+	echo "matrix: row $((++i)) of ${#rows[@]}: $one, after $SECONDS s"
+	(row "$one") || code=1
+done
+echo "matrix: after $SECONDS s:"
+cat "$table"
+exit $code
