@@ -197,9 +197,13 @@ func makeTable(ctx context.Context, tx *sql.Tx) error {
 var asking sync.Mutex
 
 // waiting is how many sessions of the database wait for a row lock. The server
-// answers from a cache until 0.1 s have passed without a query.
+// answers from a cache until 0.1 s have passed without a query. MySQL has another
+// table: its innodb_trx fails where a statement has bytes that are no text.
 func waiting(t testing.TB, db *waymysql.DB) int {
 	t.Helper()
+	if os.Getenv("WAYBILL_TEST_ON_MYSQL") != "" {
+		return count(t, db, "SELECT COUNT(DISTINCT t.thread_id) FROM performance_schema.data_lock_waits AS w JOIN performance_schema.threads AS t ON t.thread_id = w.requesting_thread_id WHERE t.processlist_db = DATABASE()")
+	}
 	asking.Lock()
 	defer asking.Unlock()
 	time.Sleep(120 * time.Millisecond)

@@ -166,7 +166,8 @@ COMMIT;
 	mariadbAll = `START TRANSACTION;
 UPDATE counts SET n = n + 1 WHERE k IN (%[1]s) ORDER BY k;
 SELECT k, n, 0 FROM counts WHERE k IN (%[1]s) ORDER BY k;
-SET @all = (SELECT JSON_ARRAYAGG(JSON_OBJECT('name', 'key.counted', 'key', k, 'headers', JSON_OBJECT(), 'body', TO_BASE64(JSON_OBJECT('Key', k, 'N', n))) ORDER BY k)
+SET group_concat_max_len = 1000000; -- MySQL's JSON_ARRAYAGG has no order
+SET @all = (SELECT CONCAT('[', GROUP_CONCAT(JSON_OBJECT('name', 'key.counted', 'key', k, 'headers', JSON_OBJECT(), 'body', TO_BASE64(JSON_OBJECT('Key', k, 'N', n))) ORDER BY k), ']')
 	FROM counts WHERE k IN (%[1]s));
 CALL waybill_dispatch_all(NULL, @all);
 COMMIT;
