@@ -44,7 +44,7 @@ lint:
 # The race detector needs cgo, hence a C compiler.
 unit:
 	@echo "unit: go test -race, the architecture test included"
-	@$(GO) test -count=1 ./internal/test/sim && CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/test/mutant ./internal/crash || { \
+	@$(GO) test -count=1 ./internal/test/sim && CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/crash || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
 
 # Modules of their own, which ./... does not reach.
@@ -75,10 +75,10 @@ healthy:
 	done; done' "$$tmp"
 
 # Each bug of internal/test/mutant, which its checks must catch; the program ends with a
-# table of them. `go run ./internal/test/mutant/hunt NAME` tries one.
+# table of them. `go run ./internal/test/mutant NAME` tries one.
 mutants mutants-briefly:
 	@echo "mutants: each planted bug must be caught"
-	@CGO_ENABLED=1 $(SERVERS) $(GO) run ./internal/test/mutant/hunt $(if $(filter mutants-briefly,$@),-briefly)
+	@CGO_ENABLED=1 $(SERVERS) $(GO) run ./internal/test/mutant $(if $(filter mutants-briefly,$@),-briefly)
 
 # Applications, relays and workers are killed, frozen and cut off, and so are their
 # servers: a minute, or seven for each database. CHAOS takes flags, such as -seed 7.
@@ -95,8 +95,8 @@ chaos:
 CHAOS_GATES = no-dispatch-lock:order delete-before-confirm:lost inbox-outside-transaction:lost
 chaos-mutants:
 	@echo "chaos: the campaign must notice each of: $(CHAOS_GATES)"
-	@$(IN_TMP); for one in $(CHAOS_GATES); do for on in postgres mariadb; do \
-		! WAYBILL_MUTANT=$${one%%:*} CGO_ENABLED=0 $(GO) test -count=1 -tags chaos ./internal/test/chaos -args -on $$on $(CHAOS) >"$$tmp/out" 2>&1 && \
+	@$(IN_TMP); $(GO) run ./internal/test/mutant -overlays "$$tmp"; for one in $(CHAOS_GATES); do for on in postgres mariadb; do \
+		! CGO_ENABLED=0 $(GO) test -count=1 -tags chaos -overlay "$$tmp/$${one%%:*}.json" ./internal/test/chaos -args -on $$on $(CHAOS) >"$$tmp/out" 2>&1 && \
 		grep "$${one##*:}.*want 0" "$$tmp/out" || { cat "$$tmp/out"; echo "chaos: $$one on $$on was not noticed"; exit 1; }; done; done
 
 # The suites on newer servers than the system has, in directories made from Debian's

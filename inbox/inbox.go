@@ -9,7 +9,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/crash"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // An Entry records that a handler's effect for a dedup key has happened.
@@ -110,33 +109,18 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 
 // once inserts the entry and then runs the handler, in one transaction.
 func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx context.Context, tx TX) error) error {
-	claim := func(ctx context.Context, tx TX) error {
-		fresh, err := store.Remember(ctx, tx, e)
-		if err != nil {
-			return fmt.Errorf("inbox: %w", err)
-		}
-		if !fresh {
-			return errDuplicate
-		}
-		return nil
-	}
-	handle := func(ctx context.Context, tx TX) error {
-		err := fn(ctx, tx)
-		crash.At(crash.WorkerBeforeCommit)
-		return err
-	}
-	if mutant.Active(mutant.InboxOutsideTransaction) {
-		if err := store.InTx(ctx, claim); err != nil {
-			return err
-		}
-		return store.InTx(ctx, handle)
-	}
 	for try := 1; ; try++ {
 		err := store.InTx(ctx, func(ctx context.Context, tx TX) error {
-			if err := claim(ctx, tx); err != nil {
-				return err
+			fresh, err := store.Remember(ctx, tx, e)
+			if err != nil {
+				return fmt.Errorf("inbox: %w", err)
 			}
-			return handle(ctx, tx)
+			if !fresh {
+				return errDuplicate
+			}
+			err = fn(ctx, tx)
+			crash.At(crash.WorkerBeforeCommit)
+			return err
 		})
 		// A lost transaction is rolled back, and is no failure of the message.
 		if try == lostTries || !errors.Is(err, waybill.ErrTransactionLost) || ctx.Err() != nil {

@@ -3,7 +3,6 @@ package outbox
 import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/keyorder"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // A batch is the rows of a claim with the outcome of each.
@@ -18,9 +17,6 @@ func newBatch(rows []ClaimedRow, atomic bool) *batch {
 	records := make([]*waybill.Record, len(rows))
 	for i, row := range rows {
 		records[i] = row.Record
-		if mutant.Active(mutant.IDFromRelay) {
-			row.Record.ID, _ = waybill.NewMessageID()
-		}
 	}
 	return &batch{PublishQueue: keyorder.NewPublishQueue(records, atomic), rows: rows}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/crash"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // relayBatch claims, publishes and settles one batch and returns how many rows it
@@ -31,15 +30,6 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher, claimed
 	// The batch outlives the stop signal: a confirmed row that is not deleted would be
 	// published again.
 	ctx = context.WithoutCancel(ctx)
-	if mutant.Active(mutant.DeleteBeforeConfirm) {
-		if err := claim.Settle(ctx, rows, nil); err != nil {
-			return 0, err
-		}
-		crash.At(crash.RelayAfterSettle)
-		r.publish(ctx, part, to, rows)
-		crash.At(crash.RelayAfterPublish)
-		return len(rows), nil
-	}
 	settled := false
 	defer func() {
 		if !settled { // a panic of the publisher: the claim must not outlive it

@@ -1,10 +1,6 @@
 package wayamqp
 
-import (
-	"slices"
-
-	"github.com/waybill-go/waybill/internal/test/mutant"
-)
+import "slices"
 
 // acks decides how deliveries are acknowledged on one channel: whatever lies in
 // one piece at the front by a single acknowledgement, the rest one by one. It is
@@ -22,13 +18,6 @@ func (a *acks) add(tags []uint64) (upto uint64, single []uint64) {
 		a.ahead = map[uint64]bool{}
 	}
 	tags = slices.Sorted(slices.Values(tags))
-	if mutant.Active(mutant.AckOverUncommitted) {
-		if upto = tags[len(tags)-1]; upto <= a.front { // gone already
-			return 0, nil
-		}
-		a.front = upto
-		return upto, nil
-	}
 	for _, tag := range tags {
 		a.ahead[tag] = true
 	}

@@ -10,7 +10,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -173,9 +172,7 @@ func (c *confirmChannel) resolveConfirms() {
 			decided = append(decided, p)
 		}
 	}
-	if !mutant.Active(mutant.ReturnsNotDrained) && !mutant.Active(mutant.ConfirmBeforeReturn) {
-		c.drainReturns()
-	}
+	c.drainReturns()
 	// A confirmation resolved by the channel's end is no nack: end answers it.
 	ended := c.ch.IsClosed()
 	decided = slices.DeleteFunc(decided, func(p *publish) bool {
@@ -195,11 +192,6 @@ func (c *confirmChannel) resolveConfirms() {
 		if !p.answered {
 			p.answer(p.outcome())
 		}
-	}
-	if mutant.Active(mutant.ConfirmBeforeReturn) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.drainReturns()
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/internal/sqlcore"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -109,12 +108,7 @@ func (db *DB) claim(ctx context.Context, on *relayed, part outbox.Part, limit ou
 func (c *claim) Rows() []outbox.ClaimedRow { return c.rows }
 
 func (c *claim) begin(ctx context.Context) error {
-	begin := "START TRANSACTION"
-	if mutant.Active(mutant.RepeatableReadRelay) {
-		_, _ = c.conn.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-		begin += " WITH CONSISTENT SNAPSHOT"
-	}
-	err := c.exec(ctx, begin)
+	err := c.exec(ctx, "START TRANSACTION")
 	c.open = err == nil
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/readpos"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -22,10 +21,8 @@ func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again 
 		return false, err
 	}
 	want := min(limit.Rows, readpos.MaxBuckets, c.db.usual.rowsIn(limit.Bytes))
-	locked, read := found[:min(want, len(found))], c.read
-	if mutant.Active(mutant.LockAndReadAtOnce) {
-		read = c.lockAndRead(locked)
-	} else if locked, err = c.lock(ctx, found, want); err != nil || len(locked) == 0 {
+	locked, err := c.lock(ctx, found, want)
+	if err != nil || len(locked) == 0 {
 		return false, err
 	}
 	buckets, routes, again, err := c.readState(ctx, locked)
@@ -34,7 +31,7 @@ func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again 
 	}
 	perBucket := max(min(limit.Rows, c.db.usual.rowsIn(limit.Bytes))/len(locked), 1)
 	reads := c.batch.Reads(buckets, routes)
-	rows, err := read(ctx, c.reading(reads, perBucket, limit), limit)
+	rows, err := c.read(ctx, c.reading(reads, perBucket, limit), limit)
 	if err != nil {
 		return false, err
 	}
@@ -50,7 +47,7 @@ func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again 
 // waited for the lock of the first and has ended before the reader came to it. Both have
 // ended when the statement after that begins.
 func (c *claim) torn(ctx context.Context, reads []readpos.Read, found []readpos.Row) (torn bool, err error) {
-	if !c.db.isMariaDB() || mutant.Active(mutant.LockAndReadAtOnce) {
+	if !c.db.isMariaDB() {
 		return false, nil
 	}
 	rows, last := map[int16]int{}, map[int16]int64{}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -24,9 +23,6 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	failed = slices.DeleteFunc(slices.Clone(failed), func(f outbox.Failure) bool { _, ours := c.at[f.Row.Record]; return !ours })
 	for i := range failed {
 		failed[i].Exhausted = failed[i].Exhausted && !failed[i].Route // a route is neither parked nor skipped
-	}
-	if mutant.Active(mutant.MarkBeforeCommit) {
-		c.settled(published, failed)
 	}
 	if err := c.settle(ctx, published, failed); err != nil {
 		c.on.reset()

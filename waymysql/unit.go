@@ -12,7 +12,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sqlcore"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -111,14 +110,11 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 		return err
 	}
 	all := append(db.processed(entries), inserts.statements...)
-	if !mutant.Active(mutant.NoSavepointGuard) {
-		all = append(all, statement{text: "RELEASE SAVEPOINT " + guard})
-	}
 	session, err := guarded(conn)
 	if err != nil {
 		return fmt.Errorf("commit: %w", translate(err))
 	}
-	blocks := db.blocks(append(all, statement{text: "COMMIT"}))
+	blocks := db.blocks(append(all, statement{text: "RELEASE SAVEPOINT " + guard}, statement{text: "COMMIT"}))
 	last := len(blocks) - 1
 	for i, block := range blocks {
 		within := ctx

@@ -12,7 +12,6 @@ import (
 
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/internal/sqlfile"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -118,9 +117,6 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 			}
 		}
 		all[i] = s
-	}
-	if mutant.Active(mutant.NoDispatchLock) {
-		locks = nil
 	}
 	// The outbox first: a refusal for a changed number of buckets comes before any row
 	// is written.

@@ -12,7 +12,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/internal/sqlcore"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -32,8 +31,7 @@ type claim struct {
 	refs  map[*waybill.Record]rowRef
 	stale []entry // of Retries: entries whose message is gone
 
-	due    bool          // delayed messages are due
-	atOnce []readpos.Row // see lockAndRead
+	due bool // delayed messages are due
 }
 
 // A rowRef is the location of a claimed row, and the entry of its retry.
@@ -130,11 +128,7 @@ func (s server) identity() string { return fmt.Sprintf("%d/%d", s.started.UnixMi
 
 // queueBegin opens the transaction of a claim, with the settings that it needs.
 func (c *claim) queueBegin(batch *pgx.Batch) {
-	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
-	if mutant.Active(mutant.RepeatableReadRelay) {
-		begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
-	}
-	batch.Queue(begin)
+	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	batch.Queue(c.at.outbox.Query("settings"), fmt.Sprintf("%dms", c.db.idle.Milliseconds()), c.transport)
 }
 

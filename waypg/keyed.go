@@ -11,7 +11,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/readpos"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -63,24 +62,15 @@ func (c *claim) lock(ctx context.Context, limit outbox.ClaimLimit) (server serve
 	args := []any{c.transport, cursors, marks, versions, c.View.RouteVersion(), c.View.Turn, min(max(limit.Rows, 1), readpos.MaxBuckets)}
 	batch := &pgx.Batch{}
 	c.queueBegin(batch)
-	if mutant.Active(mutant.LockAndReadAtOnce) {
-		if server, err = c.lockAndRead(ctx, batch, marks); err != nil {
-			return server, state, err
-		}
-		batch = &pgx.Batch{}
-	} else {
-		batch.Queue(c.at.outbox.Query("lock_buckets"), args...)
-	}
+	batch.Queue(c.at.outbox.Query("lock_buckets"), args...)
 	batch.Queue(c.at.outbox.Query("claim_state"), c.transport)
 	results := c.conn.SendBatch(ctx, batch)
 	defer func() { err = errors.Join(err, results.Close()) }()
-	if batch.Len() > 1 {
-		if server, err = scanBegin(results); err != nil {
-			return server, state, err
-		}
-		if _, err = results.Exec(); err != nil {
-			return server, state, err
-		}
+	if server, err = scanBegin(results); err != nil {
+		return server, state, err
+	}
+	if _, err = results.Exec(); err != nil {
+		return server, state, err
 	}
 	rows, err := results.Query()
 	if err != nil {
@@ -103,9 +93,6 @@ func (c *claim) lock(ctx context.Context, limit outbox.ClaimLimit) (server serve
 // was unblocked after state was read.
 func (c *claim) read(ctx context.Context, state claimState, perBucket, bytes int) (found []readpos.Row, current bool, err error) {
 	reads := c.Reads(state.locked, state.routes)
-	if mutant.Active(mutant.LockAndReadAtOnce) {
-		return c.atOnce, true, nil
-	}
 	n := len(reads)
 	buckets, after, skip, blocked, versions := make([]int16, n), make([]int64, n), make([]string, n), make([]bool, n), make([]int64, n)
 	for i, r := range reads {

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // releaseBatch and releaseKeys bound the rows and the parked keys that one
@@ -223,11 +221,6 @@ func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket in
 	if err != nil || len(keys) == 0 {
 		return 0, err
 	}
-	if mutant.Active(mutant.ReleaseByReinsertion) {
-		if _, err := tx.Exec(ctx, strings.ReplaceAll(reinsert, "{}", qualified(r.at.schema, r.db.prefix)), transport, bucket, keys); err != nil {
-			return 0, err
-		}
-	}
 	if err := tx.QueryRow(ctx, sql.Query("bring_back"), transport, bucket, keys, releaseBatch).Scan(&last); err != nil {
 		return 0, err
 	}
@@ -235,9 +228,3 @@ func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket in
 	r.n += int(ended.RowsAffected())
 	return max(last, 1), err
 }
-
-// reinsert is a planted bug: rows come back behind newer ones.
-const reinsert = `
-	WITH gone AS (DELETE FROM {}outbox WHERE transport = $1::smallint AND bucket = $2::smallint + 1024 AND partition_key = ANY ($3::text[]) RETURNING *)
-	INSERT INTO {}outbox (transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
-	SELECT transport, $2::smallint, message_id, message_name, partition_key, headers, body, created_at FROM gone ORDER BY id`

@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -27,9 +26,6 @@ func (c *claim) Settle(ctx context.Context, published []outbox.ClaimedRow, faile
 	}
 	for _, e := range c.stale {
 		s.unblock(e)
-	}
-	if mutant.Active(mutant.MarkBeforeCommit) && c.Batch != nil {
-		c.Settled(published)
 	}
 	gone, err := s.send(ctx)
 	switch {

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/internal/headers"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -175,9 +174,6 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []int32, err error
 			}
 		}
 		all[i] = s
-	}
-	if mutant.Active(mutant.NoDispatchLock) {
-		locks = nil
 	}
 	slices.Sort(locks)
 	return all, locks, nil

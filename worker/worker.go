@@ -11,7 +11,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/keyorder"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // Config tunes a Worker. The zero value is fit for production.
@@ -236,9 +235,6 @@ func (r *running) start() {
 		}
 		r.busy++
 		go func() { // run's coordinate waits for it through busy and done
-			if mutant.Active(mutant.AckBeforeCommit) {
-				_ = r.from.Ack(ctx, d)
-			}
 			start := time.Now()
 			err := r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
 			var cause error

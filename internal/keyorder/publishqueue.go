@@ -7,7 +7,6 @@ import (
 	"errors"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/test/mutant"
 )
 
 // A PublishQueue schedules the records of a batch, in commit order: with strict order at most
@@ -53,7 +52,7 @@ func NewPublishQueue(records []*waybill.Record, atomic bool) *PublishQueue {
 		switch {
 		case follows && atomic && stays[before]:
 			stays[i] = true
-		case follows && !atomic && !mutant.Active(mutant.TwoInFlight):
+		case follows && !atomic:
 			q.next[before] = i
 		case rec.Problem != nil:
 			stays[i] = true

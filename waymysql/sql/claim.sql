@@ -253,15 +253,3 @@ LIMIT  ?;
  AND   (b.next_attempt_at <= UTC_TIMESTAMP(6)
         OR b.next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
  FOR    UPDATE SKIP LOCKED);
-
--- name: planted_lock
--- The planted bug lock-and-read-at-once: the statement that reads buckets locks them as
--- well, after its snapshot was taken.
-(SELECT ?, id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
- FROM   app.waybill_transport
- LIMIT  1)
-UNION  ALL
-(SELECT ?, bucket, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
- FROM   app.waybill_outbox_bucket FORCE INDEX (PRIMARY)
- WHERE  transport = ? AND bucket IN (?)
- FOR    UPDATE SKIP LOCKED);

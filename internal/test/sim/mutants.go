@@ -1,22 +1,30 @@
 package sim
 
-import "github.com/waybill-go/waybill/internal/test/mutant"
-
-// Mutants are the bugs that can be planted in a run. This package plants the bugs of
-// package mutant in its models, not in production code.
+// Mutants are the bugs that can be planted in the models of a run. internal/test/mutant
+// plants bugs of the same names in production code.
 const (
-	NoDispatchLock          = mutant.NoDispatchLock
-	LockAndReadAtOnce       = mutant.LockAndReadAtOnce
-	DeleteBeforeConfirm     = mutant.DeleteBeforeConfirm
-	TwoInFlight             = mutant.TwoInFlight
-	MarkBeforeCommit        = mutant.MarkBeforeCommit
-	IDFromRelay             = mutant.IDFromRelay
-	InboxOutsideTransaction = mutant.InboxOutsideTransaction
-	AckBeforeCommit         = mutant.AckBeforeCommit
-	ReturnsNotDrained       = mutant.ReturnsNotDrained
-	AckOverUncommitted      = mutant.AckOverUncommitted
-	ReleaseByReinsertion    = mutant.ReleaseByReinsertion
-
+	// NoDispatchLock lets dispatchers write without the lock on their bucket.
+	NoDispatchLock = "no-dispatch-lock"
+	// LockAndReadAtOnce makes a claim read by a snapshot that is older than its locks.
+	LockAndReadAtOnce = "lock-and-read-at-once"
+	// DeleteBeforeConfirm deletes rows before the broker confirms them.
+	DeleteBeforeConfirm = "delete-before-confirm"
+	// TwoInFlight publishes the next message of a key before the first is confirmed.
+	TwoInFlight = "two-in-flight"
+	// MarkBeforeCommit moves read positions before the commit that deletes the rows.
+	MarkBeforeCommit = "mark-before-commit"
+	// IDFromRelay gives a message a new id each time it is published.
+	IDFromRelay = "id-from-relay"
+	// InboxOutsideTransaction commits the inbox row apart from the effect.
+	InboxOutsideTransaction = "inbox-outside-transaction"
+	// AckBeforeCommit acknowledges a message before its effect is committed.
+	AckBeforeCommit = "ack-before-commit"
+	// ReturnsNotDrained takes an unroutable message for a delivered one.
+	ReturnsNotDrained = "returns-not-drained"
+	// AckOverUncommitted acknowledges all earlier messages along with a handled one.
+	AckOverUncommitted = "ack-over-uncommitted"
+	// ReleaseByReinsertion gives the rows of a released key new ids.
+	ReleaseByReinsertion = "release-by-reinsertion"
 	// RetryBehind retries a failed message behind the later ones of its key.
 	RetryBehind = "retry-behind"
 	// VersionBeforeLock makes a claim read the versions of its buckets before it locks

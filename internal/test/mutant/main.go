@@ -1,15 +1,23 @@
-// Command hunt plants each mutant and runs the checks that must catch it. It ends
-// with a table of what caught which, and with exit code 1 if one survives:
+// Command mutant plants known bugs in production code and runs the checks that must
+// catch them: a check that passes with a bug proves nothing about the code without it.
+// It ends with a table of what caught which, and with exit code 1 if one survives:
 //
-//	go run ./internal/test/testserver/run -- go run ./internal/test/mutant/hunt [-briefly] [mutant...]
+//	go run ./internal/test/testserver/run -- go run ./internal/test/mutant [-briefly] [mutant...]
 //
 // It runs in the module's directory. Briefly means the demo with two seeds instead
 // of ten, and without the proof that all checks pass where nothing is planted.
+//
+// The tree has no trace of the bugs. Each is a list of edits (mutants.go), which the
+// go command applies to the build by its flag -overlay. The files for that flag:
+//
+//	go run ./internal/test/mutant -overlays DIR [mutant...]
+//	go test -overlay DIR/two-in-flight.json ./internal/keyorder
 package main
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -28,10 +36,22 @@ import (
 
 func main() {
 	briefly := flag.Bool("briefly", false, "two seeds, and no proof that the checks pass without a mutant")
+	overlays := flag.String("overlays", "", "write the overlays of the mutants to this directory, for go test -overlay, and end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := hunt(ctx, *briefly, flag.Args(), os.Stdout); err != nil {
+	chosen, err := find(flag.Args())
+	switch {
+	case err != nil:
+	case *overlays != "":
+		for _, m := range chosen {
+			_, wrong := m.overlay(".", *overlays)
+			err = errors.Join(err, wrong)
+		}
+	default:
+		err = hunt(ctx, *briefly, chosen, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
@@ -41,27 +61,24 @@ func main() {
 // time. Demos have a time limit, and run alone.
 const atOnce = 4
 
-// hunt runs the checks of the mutants named, or of all.
-func hunt(ctx context.Context, briefly bool, names []string, out io.Writer) error {
+// hunt runs the checks of mutants.
+func hunt(ctx context.Context, briefly bool, mutants []mutant, out io.Writer) error {
 	h := hunter{seeds: 10, out: out}
-	chosen := checks
-	if len(names) > 0 {
-		chosen = slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return !slices.Contains(names, c.mutant) })
-	}
-	if len(chosen) == 0 {
-		return fmt.Errorf("no check of %q", names)
-	}
+	chosen := slices.DeleteFunc(slices.Clone(checks), func(c check) bool {
+		return !slices.ContainsFunc(mutants, func(m mutant) bool { return m.name == c.mutant })
+	})
 	if briefly {
 		h.seeds = 2
 	} else {
 		chosen = append(healthy(chosen), chosen...)
+		mutants = append([]mutant{{}}, mutants...)
 	}
 	var err error
 	if h.dir, err = os.MkdirTemp("", "waybill-mutants-"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(h.dir)
-	if err := h.build(ctx, chosen); err != nil {
+	if err := h.build(ctx, mutants, chosen); err != nil {
 		return err
 	}
 	failures := make([]error, len(chosen))
@@ -106,25 +123,35 @@ type hunter struct {
 	out io.Writer
 }
 
-// build builds the demo and the tests of each package, with the mutants in them.
-func (h *hunter) build(ctx context.Context, chosen []check) error {
-	of := map[string][]string{}
-	for _, c := range chosen {
-		if c.in == demo {
-			of["build"] = []string{demo}
-		} else if !slices.Contains(of["test"], c.in) {
-			of["test"] = append(of["test"], c.in)
+// build builds for each mutant the binaries of its checks, in a directory of its name.
+func (h *hunter) build(ctx context.Context, mutants []mutant, chosen []check) error {
+	start := time.Now()
+	for _, m := range mutants {
+		overlay, err := m.overlay(".", h.dir)
+		if err != nil {
+			return err
+		}
+		packages := map[string][]string{} // by verb
+		for _, c := range chosen {
+			verb := "test"
+			if c.in == demo {
+				verb = "build"
+			}
+			if c.mutant == m.name && !slices.Contains(packages[verb], c.in) {
+				packages[verb] = append(packages[verb], c.in)
+			}
+		}
+		for verb, of := range packages {
+			args := []string{verb, "-overlay", overlay, "-ldflags=-s -w", "-o", filepath.Join(h.dir, m.name, "bin") + "/"}
+			if verb == "test" {
+				args = append(args, "-c")
+			}
+			if text, err := exec.CommandContext(ctx, "go", append(args, of...)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: go %s: %w\n%s", m.name, verb, err, text)
+			}
 		}
 	}
-	for verb, packages := range of {
-		args := []string{verb, "-tags", "chaos", "-o", h.dir + "/"}
-		if verb == "test" {
-			args = append(args, "-c")
-		}
-		if text, err := exec.CommandContext(ctx, "go", append(args, packages...)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("go %s: %w\n%s", verb, err, text)
-		}
-	}
+	fmt.Fprintf(h.out, "mutants: built (%.0f s)\n", time.Since(start).Seconds())
 	return nil
 }
 
@@ -184,7 +211,7 @@ func (h *hunter) run(ctx context.Context, c check, seed int, planted string) ([]
 	if c.in == demo {
 		binary, args = path.Base(c.in), append([]string{"demo", "--orders", "300", "--time-limit", "30s", "--json", "--seed", fmt.Sprint(seed)}, c.on.servers()...)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(h.dir, binary), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(h.dir, planted, "bin", binary), args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "WAYBILL_MUTANT="+planted)
 	return cmd.CombinedOutput()
 }

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+)
+
+// A check is a test, or the demo, that must fail where a mutant is planted.
+type check struct {
+	mutant string
+	in     string         // the package
+	test   string         // a pattern, as of -test.run; empty for the demo
+	on     place          // the servers that it is about
+	says   *regexp.Regexp // part of its failure
+	luck   bool           // transactions have to meet: one of ten runs must catch it
+}
+
+// name is the test's, without the marks of a pattern.
+func (c check) name() string {
+	if c.in == demo {
+		return "the demo"
+	}
+	return strings.NewReplacer("^", "", "$", "").Replace(c.test)
+}
+
+// demo is the package of the binary that has the demo.
+const demo = "./cmd/waybill"
+
+// A place names servers.
+type place string
+
+const (
+	sqlite         place = "SQLite"
+	postgres       place = "PostgreSQL"
+	mariadb        place = "MariaDB"
+	rabbitmq       place = "RabbitMQ"
+	postgresRabbit place = "PostgreSQL, RabbitMQ"
+	mariadbRabbit  place = "MariaDB, RabbitMQ"
+	anywhere       place = "any" // no server has a part in it
+)
+
+// servers are the options of the demo.
+func (p place) servers() []string {
+	database := map[place]string{postgresRabbit: "WAYBILL_TEST_POSTGRES", mariadbRabbit: "WAYBILL_TEST_MARIADB"}[p]
+	if database == "" {
+		return nil
+	}
+	return []string{"--database", os.Getenv(database), "--broker", os.Getenv("WAYBILL_TEST_RABBITMQ")}
+}
+
+// The verdict of the demo.
+var (
+	lost       = regexp.MustCompile(`"lost": *[1-9]`)
+	phantoms   = regexp.MustCompile(`"phantoms": *[1-9]`)
+	outOfOrder = regexp.MustCompile(`"order_violations": *[1-9]`)
+)
+
+var checks = []check{
+	{"no-dispatch-lock", demo, "", postgresRabbit, outOfOrder, true},
+	{"no-dispatch-lock", demo, "", mariadbRabbit, outOfOrder, true},
+	{"no-dispatch-lock", "./internal/test/e2e", "^TestMessagesFromSQLClientsKeepTheirOrderBesideThoseFromGo$/^postgres$", postgresRabbit, says("out of order"), true},
+	{"no-dispatch-lock", "./internal/test/e2e", "^TestCommitsThatComeLateArriveInOrder$/^postgres$", postgresRabbit, says("out of order"), true},
+	{"no-dispatch-lock", "./internal/test/e2e", "^TestCommitsThatComeLateArriveInOrder$/^mariadb$", mariadbRabbit, says("out of order"), true},
+
+	{"lock-and-read-at-once", "./waypg", "^TestClaimThatBeginsBeforeASettleSeesItsRowsGone$", postgres, says("which the other relay has published"), false},
+	{"lock-and-read-at-once", "./waymysql", "^TestOutbox$/^UnitsOfWorkDoNotDeadlock$", mariadb, says("out of order"), true},
+
+	{"repeatable-read-relay", "./waypg", "^TestClaimThatBeginsBeforeASettleSeesItsRowsGone$", postgres, says("which the other relay has published"), false},
+	{"repeatable-read-relay", "./waymysql", "^TestClaimThatBeginsBeforeASettleSeesItsRowsGone$", mariadb, says("which the other relay has published"), false},
+
+	{"delete-before-confirm", demo, "", sqlite, lost, false},
+	{"delete-before-confirm", "./internal/test/e2e", "^TestCutBetweenRelayAndBrokerDeliversAgainTheSame$/^postgres$", postgresRabbit, says("messages within"), false},
+	{"delete-before-confirm", "./internal/test/e2e", "^TestCutBetweenRelayAndBrokerDeliversAgainTheSame$/^mariadb$", mariadbRabbit, says("messages within"), false},
+
+	{"confirm-before-return", "./wayamqp", "^TestUnroutableIsNeverDelivered$", rabbitmq, says("unroutable messages were judged delivered"), false},
+	{"confirm-before-return", "./internal/test/e2e", "^TestNoUnroutableMessageCountsAsDelivered$/^postgres$", postgresRabbit, says("count as delivered, want"), false},
+
+	{"returns-not-drained", "./wayamqp", "^TestReturnsAreMatchedByPublishNotByID$", rabbitmq, says("not routed: <nil>"), false},
+
+	{"two-in-flight", "./internal/keyorder", "^TestPublishQueueKeepsKeysInOrder$", anywhere, says("are unconfirmed at once|is not published"), false},
+	{"two-in-flight", "./outbox", "^TestRefusedKeyBacksOffAndOthersFlow$", anywhere, says("confirmed .*, want"), false},
+
+	{"mark-before-commit", "./waypg", "^TestMarkOfASettleThatCannotCommitIsNobodys$", postgres, says("nothing was published"), false},
+	{"mark-before-commit", "./waymysql", "^TestMarkOfASettleThatCannotCommitIsNobodys$", mariadb, says("nothing was published"), false},
+
+	{"id-from-relay", demo, "", sqlite, phantoms, false},
+
+	{"inbox-outside-transaction", demo, "", sqlite, lost, false},
+
+	{"ack-before-commit", demo, "", sqlite, lost, false},
+	{"ack-before-commit", "./worker", "^TestFailedKeyIsRetriedInPlaceWhileOthersGoOn$", anywhere, says("handled .*, want"), false},
+
+	{"ack-over-uncommitted", "./wayamqp", "^TestAcknowledgementCoversOnlyWhatWasHandled$", rabbitmq, says("queue orders has 0 messages, want 20"), false},
+	{"ack-over-uncommitted", "./wayamqp", "^TestAcksCoverExactlyWhatWasAdded$", anywhere, says("the broker holds"), false},
+
+	{"release-by-reinsertion", "./waypg", "^TestOutbox$/^direct$/^ParkedKeyGoesOnInOrder$", postgres, says(" came, want "), false},
+
+	{"no-savepoint-guard", "./waymysql", "^TestSwallowedDeadlockHasOneEffect$", mariadb, says("acknowledged without a row in the inbox"), false},
+}
+
+func says(what string) *regexp.Regexp { return regexp.MustCompile(what) }
