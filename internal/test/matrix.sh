@@ -79,23 +79,36 @@ build() {
 	echo "matrix: $1: built in $((SECONDS - begun)) s"
 }
 
-# row ROW: a line of the table for each suite; false if one failed.
+# report ROW VERSION SUITE RESULT SECONDS: a line of the table.
+report() {
+	printf '%-14s %-8s %-55s %-5s %5d s\n' "$@" | tee -a "$table"
+}
+
+# row ROW: runs its suites; false if one failed.
 row() {
-	local release version suite begun result log n=0 failed=0
+	local release version suite begun=$SECONDS log n=0 failed=0
 	release=$(release "$1")
-	build "$release"
+	if ! (build "$release"); then
+		report "$1" - "(no directory for $release)" FAIL $((SECONDS - begun))
+		return 1
+	fi
 	version=$(version "$1")
-	case $version in "${1##*-}"*) ;; *) die "$1: Debian's $release has ${1%-*} $version: the row wants another name" ;; esac
+	if [[ $version != "${1##*-}"* ]]; then
+		report "$1" "$version" "(the row wants another name)" FAIL 0
+		return 1
+	fi
 	while read -r suite; do
-		log=$dir/$1.$((++n)).log begun=$SECONDS result=pass
+		log=$dir/$1.$((++n)).log begun=$SECONDS
 		echo "matrix: $1: go test -count=1 -timeout 30m $suite"
 		# shellcheck disable=SC2086
-		enter "$release" env CGO_ENABLED=0 go test -count=1 -timeout 30m $suite >"$log" 2>&1 </dev/null || {
-			result=FAIL failed=1
+		if enter "$release" env CGO_ENABLED=0 go test -count=1 -timeout 30m $suite >"$log" 2>&1 </dev/null; then
+			report "$1" "$version" "$suite" pass $((SECONDS - begun))
+		else
+			failed=1
 			tail -n 60 "$log"
 			echo "matrix: the rest is in $log; 'internal/test/matrix.sh enter $release go test -run NAME $suite' repeats a test"
-		}
-		printf '%-14s %-8s %-55s %-5s %5d s\n' "$1" "$version" "$suite" "$result" $((SECONDS - begun)) | tee -a "$table"
+			report "$1" "$version" "$suite" FAIL $((SECONDS - begun))
+		fi
 	done < <(suites "$1")
 	return $failed
 }
@@ -117,7 +130,7 @@ trap 'rm -f "$table"' EXIT
 code=0 i=0
 for one in "${rows[@]}"; do
 	echo "matrix: row $((++i)) of ${#rows[@]}: $one, after $SECONDS s"
-	(row "$one") || code=1
+	row "$one" || code=1
 done
 echo "matrix: after $SECONDS s:"
 cat "$table"
