@@ -74,3 +74,40 @@ func TestConfigurationsOfThePagesParse(t *testing.T) {
 		}
 	}
 }
+
+// Each link to a file leads there, and each link to a heading to one of that page.
+func TestLinksOfThePagesLead(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^):# ]*)(#[^) ]*)?\)`)
+	heading := regexp.MustCompile("(?m)^#+ (.*)$")
+	files, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, "../README.md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(string(text), ""), -1) {
+			to := filepath.Join(filepath.Dir(file), m[1])
+			if m[1] == "" {
+				to = file
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+			if m[2] == "" {
+				continue
+			}
+			page, _ := os.ReadFile(to)
+			found := false
+			for _, h := range heading.FindAllStringSubmatch(string(page), -1) {
+				anchor := regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(h[1]), "")
+				found = found || m[2] == "#"+strings.ReplaceAll(anchor, " ", "-")
+			}
+			if !found {
+				t.Errorf("%s: no heading %s in %s", file, m[2], to)
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,18 +18,18 @@ func TestInvariantsNameTestsThatExist(t *testing.T) {
 	tests := map[string]bool{}
 	define := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)
 	defineCase := regexp.MustCompile(`(?m)^\t\t\{"(\w+)", \w+\[TX\]\},$`)
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") {
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(file, ".go") {
 			return err
 		}
-		text, err := os.ReadFile(path)
-		if filepath.Base(filepath.Dir(path)) == "waytest" {
+		text, err := os.ReadFile(file)
+		if filepath.Base(filepath.Dir(file)) == "waytest" {
 			suite := map[string]string{"inbox.go": "Inbox/", "queue.go": "Queue/"}[d.Name()]
 			for _, m := range defineCase.FindAllStringSubmatch(string(text), -1) {
 				tests[cmp.Or(suite, "Outbox/")+m[1]] = true
 			}
 		}
-		if strings.HasSuffix(path, "_test.go") {
+		if strings.HasSuffix(file, "_test.go") {
 			for _, m := range define.FindAllStringSubmatch(string(text), -1) {
 				tests[m[1]] = true
 			}
@@ -75,5 +76,22 @@ func TestArchitectureNamesFilesThatExist(t *testing.T) {
 	}
 	if len(named) < 60 {
 		t.Errorf("only %d files are named: is the pattern still right?", len(named))
+	}
+}
+
+func TestEveryPublicPackageHasAnExample(t *testing.T) {
+	code, example := map[string]bool{}, map[string]bool{}
+	for name, text := range sourceFiles(t) {
+		dir := path.Dir(name)
+		if strings.HasSuffix(name, "_test.go") {
+			example[dir] = example[dir] || strings.Contains(string(text), "\nfunc Example")
+		} else if path.Ext(name) == ".go" {
+			code[dir] = true
+		}
+	}
+	for _, r := range rules {
+		if code[r.packages] && !example[r.packages] && !strings.Contains(r.packages, "/") {
+			t.Errorf("package %s has no example", r.packages)
+		}
 	}
 }
