@@ -26,7 +26,8 @@ type Delivery struct {
 // A Receiver delivers the messages of one transport to workers. Deliveries with
 // an equal key are delivered in order; while one of them is not settled, no further
 // call of Receive, on this or another receiver of the same transport, returns
-// a later one. Its methods may be called concurrently.
+// a later one. Its methods may be called concurrently. An error that wraps
+// ErrUnavailable means that the transport could not be reached: a worker calls again.
 type Receiver interface {
 	// Receive waits for messages and returns between 1 and max of them, or an
 	// error: ctx's when it ended.
@@ -40,12 +41,9 @@ type Receiver interface {
 	Retry(ctx context.Context, d *Delivery, delay time.Duration) error
 	// Release gives ds back unhandled, to come again at once, in order.
 	Release(ctx context.Context, ds ...*Delivery) error
-}
-
-// A Leaser is a Receiver whose deliveries return to the transport unless they
-// are renewed.
-type Leaser interface {
-	// LeaseTime is how long a delivery may go without being renewed.
+	// LeaseTime is how long a delivery may go without being renewed, before it returns
+	// to the transport. It is constant. Zero means that a delivery belongs to the
+	// connection, and Renew is not called.
 	LeaseTime() time.Duration
 	// Renew extends the leases of ds and returns the deliveries whose lease is lost.
 	Renew(ctx context.Context, ds ...*Delivery) (lost []*Delivery, err error)

@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waysqlite"
+	"github.com/waybill-go/waybill/waytest"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -109,7 +110,7 @@ func Example_exhaustedPolicy() {
 }
 
 // refusing is a broker that refuses each message.
-type refusing struct{}
+type refusing struct{ waytest.NoTraits }
 
 func (refusing) Publish(_ context.Context, items []outbox.Item, results chan<- outbox.Result) {
 	for _, item := range items {

@@ -13,24 +13,6 @@ import (
 	"github.com/waybill-go/waybill/internal/crash"
 )
 
-// A Grouper is a Store that handles several messages in one transaction.
-type Grouper[TX any] interface {
-	Store[TX]
-	// Inside reports whether ctx is the context of a function run by InTx: such a
-	// function must not wait for another transaction.
-	Inside(ctx context.Context) bool
-	// Part inserts e and runs fn behind a savepoint of tx, a transaction of InTx.
-	// Without fresh e exists already, and fn did not run. failed is the error of fn,
-	// or of inserting e: the part is rolled back, and tx continues. lost is the reason
-	// why tx cannot continue; InTx must then fail. Both are set if fn ended tx: the
-	// parts before it are then committed without their dispatches, or rolled back.
-	//
-	// fn gets ctx, which may end before the transaction's context. A transaction
-	// ended by fn may be reported only by the next Part or by InTx. Part is not
-	// called concurrently for one tx.
-	Part(ctx context.Context, tx TX, e Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error)
-}
-
 // maxGroup keeps the savepoints of a group below the 64 that PostgreSQL caches for a
 // transaction; beyond them every snapshot of the server gets slower. The rest is for
 // the handlers' savepoints.
@@ -41,8 +23,7 @@ const defaultLinger = 2 * time.Millisecond
 
 // Group commits up to n messages of a handler in one transaction, with a savepoint
 // for each: a commit is most of the cost of a small message. n is 2 to 60; Group
-// panics otherwise. The store must be a Grouper, as all of waybill's are; otherwise
-// Handle panics.
+// panics otherwise.
 //
 // A message that fails or panics is rolled back alone and gets its own error. When
 // the whole transaction is lost (a deadlock, a lost connection, a commit that fails
@@ -101,7 +82,7 @@ type batch[TX any] struct {
 
 // A grouping gathers the messages of one handler.
 type grouping[TX any] struct {
-	store  Grouper[TX]
+	store  Store[TX]
 	size   int
 	linger time.Duration
 
@@ -138,7 +119,7 @@ var errTorn = waybill.Unrecoverable(errors.New("inbox: another handler of the gr
 // batch is nil if m would wait for itself: inside a transaction of the store, or behind
 // a member with the same dedup key.
 func (g *grouping[TX]) join(m *member[TX]) (b *batch[TX], first bool) {
-	if g.store.Inside(m.ctx) {
+	if g.store.InTransaction(m.ctx) {
 		return nil, false
 	}
 	g.mu.Lock()
@@ -181,7 +162,7 @@ func (g *grouping[TX]) lead(b *batch[TX]) {
 
 // run handles all members in one transaction. If that fails, only failed members and
 // duplicates are settled.
-func (b *batch[TX]) run(store Grouper[TX]) {
+func (b *batch[TX]) run(store Store[TX]) {
 	ctx, cancel := b.context()
 	defer cancel()
 	err := store.InTx(ctx, func(ctx context.Context, tx TX) error {
@@ -190,7 +171,7 @@ func (b *batch[TX]) run(store Grouper[TX]) {
 				m.settled = true
 				continue
 			}
-			fresh, failed, lost := store.Part(m.ctx, tx, m.entry, func(ctx context.Context) error { return m.run(ctx, tx) })
+			fresh, failed, lost := store.RunInSavepoint(m.ctx, tx, m.entry, func(ctx context.Context) error { return m.run(ctx, tx) })
 			if failed != nil && lost != nil {
 				for _, before := range b.members[:i] {
 					before.torn = true

@@ -92,17 +92,13 @@ func TestLostGroupRunsOneByOne(t *testing.T) {
 	})
 }
 
-// plain is a store that is no Grouper.
-type plain struct{ inbox.Store[*memory.Tx] }
-
 func TestGroupRefusesWhatDoesNotFit(t *testing.T) {
 	p := newPlace(t)
 	for name, register := range map[string]func(){
-		"a group of one":              func() { inbox.Group(1) },
-		"more than fit":               func() { inbox.Group(61) },
-		"a negative linger":           func() { inbox.Handle(p.bus, p.db, "a", fine, inbox.Group(2), inbox.Option{Linger: -1}) },
-		"a linger without a group":    func() { inbox.Handle(p.bus, p.db, "b", fine, inbox.Option{Linger: 1}) },
-		"a store that does not group": func() { inbox.Handle(p.bus, plain{p.db}, "c", fine, inbox.Group(2)) },
+		"a group of one":           func() { inbox.Group(1) },
+		"more than fit":            func() { inbox.Group(61) },
+		"a negative linger":        func() { inbox.Handle(p.bus, p.db, "a", fine, inbox.Group(2), inbox.Option{Linger: -1}) },
+		"a linger without a group": func() { inbox.Handle(p.bus, p.db, "b", fine, inbox.Option{Linger: 1}) },
 	} {
 		func() {
 			defer func() {

@@ -24,8 +24,21 @@ type Store[TX any] interface {
 	// InTx runs fn in a transaction and commits it; outbox dispatches made with
 	// tx join it. An error of fn rolls back and is returned.
 	InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
-	// Remember inserts e in tx. It returns false if e exists already.
-	Remember(ctx context.Context, tx TX, e Entry) (bool, error)
+	// InTransaction reports whether ctx is the context of a function run by InTx: such a
+	// function must not wait for another transaction.
+	InTransaction(ctx context.Context) bool
+	// InsertTx inserts e in tx. It returns false if e exists already.
+	InsertTx(ctx context.Context, tx TX, e Entry) (bool, error)
+	// RunInSavepoint inserts e and runs fn behind a savepoint of tx, a transaction of
+	// InTx. Without fresh e exists already, and fn did not run. failed is the error of
+	// fn, or of inserting e: the savepoint is rolled back, and tx continues. lost is the
+	// reason why tx cannot continue; InTx must then fail. Both are set if fn ended tx:
+	// what was done before is then committed without its dispatches, or rolled back.
+	//
+	// fn gets ctx, which may end before the transaction's context. A transaction
+	// ended by fn may be reported only by the next RunInSavepoint or by InTx. It is not
+	// called concurrently for one tx.
+	RunInSavepoint(ctx context.Context, tx TX, e Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error)
 	// Retention is how long entries are kept; zero means for ever.
 	Retention() time.Duration
 }
@@ -33,10 +46,10 @@ type Store[TX any] interface {
 // A Log is an inbox for effects outside its database. It does not guarantee exactly
 // once: after a crash between the effect and its entry, the effect is repeated.
 type Log interface {
-	// Seen reports whether e exists.
-	Seen(ctx context.Context, e Entry) (bool, error)
-	// Mark inserts e, unless it exists.
-	Mark(ctx context.Context, e Entry) error
+	// Contains reports whether e exists.
+	Contains(ctx context.Context, e Entry) (bool, error)
+	// Insert inserts e, unless it exists.
+	Insert(ctx context.Context, e Entry) error
 }
 
 // TooOldError says that a message is older than the retention of the inbox, which
@@ -82,13 +95,11 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 	run := func(ctx context.Context, e Entry, fn func(ctx context.Context, tx TX) error) error {
 		return once(ctx, store, e, fn)
 	}
-	switch grouper, ok := store.(Grouper[TX]); {
+	switch {
 	case linger < 0, linger > 0 && group == 0:
 		panic(fmt.Sprintf("inbox: handler %q: a Linger of %v without a Group, or below zero", name, linger))
-	case group > 0 && !ok:
-		panic(fmt.Sprintf("inbox: handler %q: %T does not group messages", name, store))
 	case group > 0:
-		run = (&grouping[TX]{store: grouper, size: group, linger: cmp.Or(linger, defaultLinger)}).once
+		run = (&grouping[TX]{store: store, size: group, linger: cmp.Or(linger, defaultLinger)}).once
 	}
 	waybill.Handle(b, name, func(ctx context.Context, m M) error {
 		env := waybill.EnvelopeFrom(ctx)
@@ -111,7 +122,7 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx context.Context, tx TX) error) error {
 	for try := 1; ; try++ {
 		err := store.InTx(ctx, func(ctx context.Context, tx TX) error {
-			fresh, err := store.Remember(ctx, tx, e)
+			fresh, err := store.InsertTx(ctx, tx, e)
 			if err != nil {
 				return fmt.Errorf("inbox: %w", err)
 			}

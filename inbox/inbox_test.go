@@ -144,7 +144,7 @@ func TestFailedHandlerLeavesNothing(t *testing.T) {
 		if err := p.receive(rec); err == nil {
 			t.Error("HandleRecord with a failing handler = nil, want an error")
 		}
-		seen, err := p.db.Seen(t.Context(), entry)
+		seen, err := p.db.Contains(t.Context(), entry)
 		if err != nil || seen || len(p.effects) > 0 || len(p.db.Pending("events")) > 0 {
 			t.Errorf("seen %t, %v, effects %v, %d pending; want nothing", seen, err, p.effects, len(p.db.Pending("events")))
 		}

@@ -18,7 +18,7 @@ import (
 var (
 	_ outbox.Writer[*Tx] = (*DB)(nil)
 	_ outbox.Store       = (*DB)(nil)
-	_ inbox.Grouper[*Tx] = (*DB)(nil)
+	_ inbox.Store[*Tx]   = (*DB)(nil)
 	_ inbox.Log          = (*DB)(nil)
 )
 

@@ -16,8 +16,8 @@ func inboxKeyOf(e inbox.Entry) inboxKey { return inboxKey{e.Handler, e.DedupKey}
 // Retention returns 30 days, the age limit of messages. Entries are never deleted.
 func (db *DB) Retention() time.Duration { return 30 * 24 * time.Hour }
 
-// Remember implements inbox.Store.
-func (db *DB) Remember(_ context.Context, tx *Tx, e inbox.Entry) (bool, error) {
+// InsertTx implements inbox.Store.
+func (db *DB) InsertTx(_ context.Context, tx *Tx, e inbox.Entry) (bool, error) {
 	if err := db.check(tx); err != nil {
 		return false, err
 	}
@@ -31,13 +31,13 @@ func (db *DB) Remember(_ context.Context, tx *Tx, e inbox.Entry) (bool, error) {
 	return true, nil
 }
 
-// Inside implements inbox.Grouper.
-func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+// InTransaction implements inbox.Store.
+func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
 
-// Part implements inbox.Grouper.
-func (db *DB) Part(ctx context.Context, tx *Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+// RunInSavepoint implements inbox.Store.
+func (db *DB) RunInSavepoint(ctx context.Context, tx *Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
 	saved := tx.writes
-	fresh, lost = db.Remember(ctx, tx, e)
+	fresh, lost = db.InsertTx(ctx, tx, e)
 	if !fresh || lost != nil {
 		return false, nil, lost
 	}
@@ -47,17 +47,17 @@ func (db *DB) Part(ctx context.Context, tx *Tx, e inbox.Entry, fn func(ctx conte
 	return true, failed, nil
 }
 
-// Seen implements inbox.Log.
-func (db *DB) Seen(_ context.Context, e inbox.Entry) (bool, error) {
+// Contains implements inbox.Log.
+func (db *DB) Contains(_ context.Context, e inbox.Entry) (bool, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.inbox[inboxKeyOf(e)], nil
 }
 
-// Mark implements inbox.Log.
-func (db *DB) Mark(ctx context.Context, e inbox.Entry) error {
+// Insert implements inbox.Log.
+func (db *DB) Insert(ctx context.Context, e inbox.Entry) error {
 	return db.InTx(ctx, func(ctx context.Context, tx *Tx) error {
-		_, err := db.Remember(ctx, tx, e)
+		_, err := db.InsertTx(ctx, tx, e)
 		return err
 	})
 }

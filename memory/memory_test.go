@@ -175,8 +175,8 @@ func TestDelayedRowIsOrderedFromItsDueTime(t *testing.T) {
 		if d := claim.Rows()[0].Record.Delay; d != 0 {
 			t.Errorf("a row that is due has a delay of %v, want none", d)
 		}
-		if left, _ := db.Left(t.Context(), "events"); left != (outbox.Left{Pending: 3, Delayed: 1}) {
-			t.Errorf("Left = %+v, want 3 pending and 1 delayed", left)
+		if left, _ := db.Backlog(t.Context(), "events"); left != (outbox.Backlog{Pending: 3, Delayed: 1}) {
+			t.Errorf("Backlog = %+v, want 3 pending and 1 delayed", left)
 		}
 	})
 }

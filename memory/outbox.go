@@ -14,6 +14,7 @@ import (
 type transport struct {
 	known   bool                // by AddTransports
 	rows    []outbox.ClaimedRow // in commit order
+	failed  []*waybill.Record   // dead letters, the oldest first
 	blocked map[blockedKey]*blocked
 	claimed map[blockedKey]bool // keys, and rows without one, of open claims
 	hints   map[outbox.Part]chan struct{}
@@ -37,6 +38,7 @@ type blocked struct {
 	head     int64
 	failures int
 	until    time.Time
+	parked   bool
 }
 
 // transport returns the outbox of a transport. The caller holds mu.
@@ -71,8 +73,17 @@ func (db *DB) AddTransports(_ context.Context, names ...string) error {
 	return nil
 }
 
-// Lead implements outbox.Store: any number of relays may run.
-func (db *DB) Lead(context.Context) (func(), error) { return func() {}, nil }
+// Traits implements outbox.Store.
+func (db *DB) Traits() outbox.StoreTraits { return outbox.StoreTraits{} }
+
+// Report implements outbox.Store: there is no operator.
+func (db *DB) Report(context.Context, outbox.Report) error { return nil }
+
+// ListenError implements outbox.Store: there is no other process.
+func (db *DB) ListenError() string { return "" }
+
+// StartRelay implements outbox.Store: any number of relays may run.
+func (db *DB) StartRelay(context.Context) (func(), error) { return func() {}, nil }
 
 // Wake implements outbox.Store.
 func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
@@ -100,7 +111,7 @@ func (db *DB) Claim(ctx context.Context, name string, part outbox.Part, limit ou
 			continue
 		}
 		if part == outbox.Retries {
-			if b.head != row.ID || b.until.After(now) {
+			if b.head != row.ID || b.parked || b.until.After(now) {
 				continue
 			}
 			row.Failures = b.failures
@@ -149,12 +160,14 @@ func (c *claim) Settle(_ context.Context, published []outbox.ClaimedRow, failed 
 	c.db.mu.Lock()
 	defer c.db.mu.Unlock()
 	for _, row := range published {
-		c.transport.rows = slices.DeleteFunc(c.transport.rows, func(r outbox.ClaimedRow) bool { return r.ID == row.ID })
-		if b := c.transport.blocked[keyOf(row)]; b != nil && b.head == row.ID {
-			delete(c.transport.blocked, keyOf(row))
-		}
+		c.transport.remove(row)
 	}
 	for _, f := range failed {
+		if f.Skips() {
+			c.transport.remove(f.Row)
+			c.transport.failed = append(c.transport.failed, f.Row.Record)
+			continue
+		}
 		b := c.transport.blocked[keyOf(f.Row)]
 		if b == nil {
 			b = &blocked{head: f.Row.ID}
@@ -163,7 +176,7 @@ func (c *claim) Settle(_ context.Context, published []outbox.ClaimedRow, failed 
 		if !f.Suspect {
 			b.failures++
 		}
-		b.until = time.Now().Add(f.RetryIn)
+		b.until, b.parked = time.Now().Add(f.RetryIn), f.Parks()
 	}
 	for _, row := range c.rows {
 		delete(c.transport.claimed, keyOf(row))
@@ -171,23 +184,39 @@ func (c *claim) Settle(_ context.Context, published []outbox.ClaimedRow, failed 
 	return nil
 }
 
-// Left implements outbox.Store.
-func (db *DB) Left(_ context.Context, transport string) (outbox.Left, error) {
+// remove deletes a row, and the blocked entry of which it is the head.
+func (t *transport) remove(row outbox.ClaimedRow) {
+	t.rows = slices.DeleteFunc(t.rows, func(r outbox.ClaimedRow) bool { return r.ID == row.ID })
+	if b := t.blocked[keyOf(row)]; b != nil && b.head == row.ID {
+		delete(t.blocked, keyOf(row))
+	}
+}
+
+// Backlog implements outbox.Store.
+func (db *DB) Backlog(_ context.Context, transport string) (outbox.Backlog, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	t := db.transport(transport)
-	left := outbox.Left{Pending: len(t.rows)}
+	backlog := outbox.Backlog{Pending: len(t.rows)}
 	for _, row := range t.rows {
-		if b := t.blocked[keyOf(row)]; b != nil && b.until.After(time.Now()) {
-			left.Blocked++
+		if b := t.blocked[keyOf(row)]; b != nil && (b.parked || b.until.After(time.Now())) {
+			backlog.Blocked++
 		}
 	}
 	for _, d := range db.delayed {
 		if d.row.Queue == "" && d.row.Transport == transport {
-			left.Delayed++
+			backlog.Delayed++
 		}
 	}
-	return left, nil
+	return backlog, nil
+}
+
+// Failed returns the dead letters of a transport: messages that outbox.Skip took out
+// of it. An empty name means DefaultTransport.
+func (db *DB) Failed(transport string) []*waybill.Record {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return slices.Clone(db.transport(cmp.Or(transport, outbox.DefaultTransport)).failed)
 }
 
 // Pending returns the unpublished records of a transport: in commit order, and then

@@ -26,10 +26,9 @@ type Queue struct {
 }
 
 var (
-	_ waybill.Sender         = (*Queue)(nil)
-	_ waybill.Receiver       = (*Queue)(nil)
-	_ waybill.Leaser         = (*Queue)(nil)
-	_ outbox.AtomicPublisher = (*Queue)(nil)
+	_ waybill.Sender   = (*Queue)(nil)
+	_ waybill.Receiver = (*Queue)(nil)
+	_ outbox.Publisher = (*Queue)(nil)
 )
 
 // queue is the state shared by the receivers of one queue. DB.mu guards it.
@@ -109,8 +108,14 @@ func (q *Queue) Send(ctx context.Context, rec *waybill.Record) error {
 	return q.store(ctx, []outbox.Item{{Record: rec}})
 }
 
-// PublishesAtomically implements outbox.AtomicPublisher.
-func (q *Queue) PublishesAtomically() {}
+// Traits implements outbox.Publisher.
+func (q *Queue) Traits() outbox.PublisherTraits { return outbox.PublisherTraits{Atomic: true} }
+
+// Connect implements outbox.Publisher.
+func (q *Queue) Connect(context.Context) error { return nil }
+
+// Isolated implements outbox.Publisher.
+func (q *Queue) Isolated() outbox.Publisher { return nil }
 
 // Publish implements outbox.Publisher.
 func (q *Queue) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
@@ -217,10 +222,10 @@ func (q *Queue) Release(_ context.Context, ds ...*waybill.Delivery) error {
 	})
 }
 
-// LeaseTime implements waybill.Leaser.
+// LeaseTime implements waybill.Receiver.
 func (q *Queue) LeaseTime() time.Duration { return lease }
 
-// Renew implements waybill.Leaser.
+// Renew implements waybill.Receiver.
 func (q *Queue) Renew(_ context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
 	return q.each(ds, func(m *message, _ *waybill.Delivery) { m.until = time.Now().Add(lease) })
 }

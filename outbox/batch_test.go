@@ -34,7 +34,7 @@ func TestOnlyHeadsOfKeysFail(t *testing.T) {
 		if item.Seq == 2 {
 			b.Done(item.Seq, errRefused)
 		} else {
-			b.Done(item.Seq, &CutError{Err: errReset, Blamed: true})
+			b.Done(item.Seq, &ConnectionLostError{Err: errReset, CausedByMessage: true})
 		}
 	}
 	if _, failed := b.finished(); len(failed) > 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 // forgetful is a store whose Settle fails once.
@@ -53,7 +54,10 @@ func TestWhatIsNotSettledIsNotReported(t *testing.T) {
 }
 
 // counted is a publisher that answers later and counts the unconfirmed records.
-type counted struct{ open, most atomic.Int64 }
+type counted struct {
+	waytest.NoTraits
+	open, most atomic.Int64
+}
 
 func (p *counted) Publish(_ context.Context, items []outbox.Item, results chan<- outbox.Result) {
 	for _, item := range items {

@@ -25,10 +25,7 @@ func (e *SettingError) Unwrap() error { return e.Err }
 // end within three of them.
 func CheckFence(idle, deadline time.Duration, to Publisher) error {
 	deadline = cmp.Or(deadline, defaultPublishDeadline)
-	var heartbeat time.Duration
-	if beating, ok := to.(HeartbeatPublisher); ok {
-		heartbeat = beating.Heartbeat()
-	}
+	heartbeat := to.Traits().Heartbeat
 	if need := deadline + 3*heartbeat + fenceMargin; idle < need {
 		return &SettingError{fmt.Errorf("outbox: relay config: the idle timeout %v of the database is shorter than the publish deadline %v, three heartbeats of %v and %v together: a relay that froze could publish out of order; raise the idle timeout to %v, or lower the others",
 			idle, deadline, heartbeat, fenceMargin, need)}

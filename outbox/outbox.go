@@ -15,35 +15,6 @@ import (
 // DefaultTransport is the transport used when Config or RelayConfig names none.
 const DefaultTransport = "default"
 
-// A Row is a record on its way into one transport.
-type Row struct {
-	Record    *waybill.Record
-	Transport string
-	// Queue is set when the transport is a queue of the same database: the row
-	// goes there at once and no relay is involved.
-	Queue string
-}
-
-// A Writer writes to the outbox of one database in transactions of type TX. Its
-// methods may be called concurrently, but not for one transaction.
-type Writer[TX any] interface {
-	// AddTransports registers names with the outbox. It is called once, before
-	// any Write, outside a transaction.
-	AddTransports(ctx context.Context, names ...string) error
-	// InTx runs fn in a transaction, a unit of work: rows written to tx are kept
-	// and flushed as its last statements, then it commits. An error of fn rolls
-	// it back and is returned. A unit of work inside another one of the same
-	// database is refused with ErrNestedTransaction; a commit whose result was
-	// lost is a *CommitUnknownError.
-	InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
-	// Write adds rows to tx. In a unit of work they wait for its end, in any
-	// other transaction they are inserted at once.
-	Write(ctx context.Context, tx TX, rows ...Row) error
-	// Savepoint runs fn between a savepoint of tx and its release; an error of
-	// fn undoes all statements and writes since, and is returned.
-	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context) error) error
-}
-
 // Config sets up an Outbox. The zero value sends every message to
 // DefaultTransport.
 type Config struct {

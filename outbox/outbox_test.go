@@ -242,8 +242,8 @@ func TestDelayedMessageIsKeptBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Delayed: 1}) {
-		t.Errorf("Left = %+v, %v, want one delayed", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Delayed: 1}) {
+		t.Errorf("Backlog = %+v, %v, want one delayed", left, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,27 +42,21 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	if idle, ok := store.(IdleStore); ok {
-		if err := CheckFence(idle.IdleTimeout(), cfg.PublishDeadline, to); err != nil {
+	if idle := store.Traits().IdleTimeout; idle > 0 {
+		if err := CheckFence(idle, cfg.PublishDeadline, to); err != nil {
 			return nil, err
 		}
-	}
-	if _, keeps := store.(FailureStore); cfg.OnExhausted != nil && !keeps {
-		return nil, errors.New("outbox: relay config: OnExhausted needs a database that keeps failed messages")
-	}
-	_, ordered := to.(OrderedPublisher)
-	if _, atomic := to.(AtomicPublisher); cfg.Pipelined && !ordered && !atomic {
-		return nil, errors.New("outbox: relay config: Pipelined needs a publisher that keeps the order of what is unconfirmed")
-	}
-	if _, shared := store.(IdleStore); cfg.Workers == 0 && shared {
-		cfg.Workers = 2
+		cfg.Workers = cmp.Or(cfg.Workers, 2)
 	}
 	cfg.Workers = max(cfg.Workers, 1)
-	r := &Relay{store: store, to: to, apart: to, cfg: cfg, suspects: newSuspects()}
-	r.batches.Store(1)
-	if isolating, ok := to.(IsolatingPublisher); ok {
-		r.apart = isolating.Isolated()
+	if can := to.Traits(); cfg.Pipelined && can.Stream == nil && !can.Atomic {
+		return nil, errors.New("outbox: relay config: Pipelined needs a publisher that keeps the order of what is unconfirmed")
 	}
+	r := &Relay{store: store, to: to, apart: to.Isolated(), cfg: cfg, suspects: newSuspects()}
+	if r.apart == nil {
+		r.apart = to
+	}
+	r.batches.Store(1)
 	for part := range r.wake {
 		r.wake[part] = make(chan struct{}, 1)
 	}
@@ -73,7 +68,7 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 // returns once no due row is left, and returns an error that does not wrap
 // waybill.ErrUnavailable.
 func (r *Relay) Run(ctx context.Context) error {
-	release, err := r.lead(ctx)
+	release, err := r.start(ctx)
 	if err != nil || release == nil {
 		return err
 	}
@@ -237,9 +232,8 @@ const outageMin, outageMax = 50 * time.Millisecond, 2 * time.Second
 
 // reconnect connects to the broker again if err, the last batch's, is an outage. A
 // relay without a connection claims no rows, and leaves them to relays that have one.
-func (r *Relay) reconnect(ctx context.Context, publisher Publisher, err error) error {
-	to, ok := publisher.(ConnectingPublisher)
-	if !ok || !errors.Is(err, waybill.ErrUnavailable) {
+func (r *Relay) reconnect(ctx context.Context, to Publisher, err error) error {
+	if !errors.Is(err, waybill.ErrUnavailable) {
 		return nil
 	}
 	connecting, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
@@ -275,16 +269,16 @@ func (r *Relay) drained(ctx context.Context) bool {
 
 // allWaits reports whether every pending row is parked, or blocked and not due.
 func (r *Relay) allWaits(ctx context.Context) bool {
-	left, err := r.store.Left(ctx, r.cfg.Transport)
-	return err == nil && left.Pending <= left.Blocked
+	backlog, err := r.store.Backlog(ctx, r.cfg.Transport)
+	return err == nil && backlog.Pending <= backlog.Blocked
 }
 
-// lead acquires the right to relay, and waits for it with Standby or while the
+// start acquires the right to relay, and waits for it with Standby or while the
 // database is unavailable. It returns nil, nil if ctx ended first.
-func (r *Relay) lead(ctx context.Context) (release func(), err error) {
+func (r *Relay) start(ctx context.Context) (release func(), err error) {
 	said := false
 	for ctx.Err() == nil {
-		release, err := r.store.Lead(ctx)
+		release, err := r.store.StartRelay(ctx)
 		switch {
 		case err == nil:
 			if said {
@@ -292,7 +286,7 @@ func (r *Relay) lead(ctx context.Context) (release func(), err error) {
 			}
 			return release, nil
 		case ctx.Err() != nil:
-			return nil, nil // stopped before it led
+			return nil, nil // stopped before it started
 		case errors.Is(err, waybill.ErrUnavailable):
 			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay lock not available, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
 			sleep(ctx, 8*r.cfg.PollMax, nil)

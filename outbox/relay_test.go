@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 // events is an observer that records every event.
@@ -42,6 +43,7 @@ func (es *events) of(kind waybill.EventKind) []waybill.Event {
 
 // broker is a publisher that answers for each record after delay, with refuse.
 type broker struct {
+	waytest.NoTraits
 	refuse func(name string) error // nil accepts every record
 	delay  time.Duration
 
@@ -465,13 +467,13 @@ func (s *scripted) pauses() []time.Duration {
 	return all
 }
 
-func (s *scripted) Lead(ctx context.Context) (func(), error) {
+func (s *scripted) StartRelay(ctx context.Context) (func(), error) {
 	if s.lead != nil {
 		if err := s.lead(); err != nil {
 			return nil, err
 		}
 	}
-	return s.Store.Lead(ctx)
+	return s.Store.StartRelay(ctx)
 }
 
 func (s *scripted) Claim(ctx context.Context, transport string, part outbox.Part, most outbox.ClaimLimit) (outbox.Claim, error) {
@@ -628,11 +630,12 @@ func TestDrainEndsWithAnErrorThatNoRetryMends(t *testing.T) {
 
 // atomically is a publisher that stores all items of a call or none.
 type atomically struct {
+	waytest.NoTraits
 	calls  []string
 	refuse string
 }
 
-func (a *atomically) PublishesAtomically() {}
+func (a *atomically) Traits() outbox.PublisherTraits { return outbox.PublisherTraits{Atomic: true} }
 
 func (a *atomically) Publish(_ context.Context, items []outbox.Item, results chan<- outbox.Result) {
 	var recs []*waybill.Record
@@ -681,7 +684,7 @@ func TestCulpritOfARefusedBatchIsFound(t *testing.T) {
 }
 
 // panicking is a publisher with a bug.
-type panicking struct{}
+type panicking struct{ waytest.NoTraits }
 
 func (panicking) Publish(context.Context, []outbox.Item, chan<- outbox.Result) { panic("a bug") }
 
@@ -747,7 +750,7 @@ func TestRetryThatEndsTheConnectionHoldsUpNoOther(t *testing.T) {
 		}
 		y.broker.refuse = func(name string) error {
 			if name == "a1" {
-				return &outbox.CutError{Err: errDeclined}
+				return &outbox.ConnectionLostError{Err: errDeclined}
 			}
 			return nil
 		}

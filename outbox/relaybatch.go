@@ -70,7 +70,7 @@ func (r *Relay) judge(part Part, b *batch) (done []ClaimedRow, failed []Failure)
 		apart = r.suspects.observe(b)
 	}
 	done, failed = b.finished()
-	if _, ok := r.store.(RouteStore); ok && part != Retries {
+	if r.store.Traits().BlocksRoutes && part != Retries {
 		failed = r.suspects.routes(done, failed)
 	}
 	for i, f := range failed {
@@ -132,10 +132,11 @@ func (r *Relay) publish(ctx context.Context, part Part, to Publisher, rows []Cla
 	}
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	window := r.cfg.Window
 	if part == Retries {
 		return r.retry(ctx, to, rows)
-	} else if _, atomic := to.(AtomicPublisher); atomic {
+	}
+	window, can := r.cfg.Window, to.Traits()
+	if can.Atomic {
 		b := newBatch(rows, true)
 		r.exchange(ctx, to, b, len(rows))
 		if b.refused() < 2 || b.Outage() != nil {
@@ -146,8 +147,8 @@ func (r *Relay) publish(ctx context.Context, part Part, to Publisher, rows []Cla
 		window = 1
 	}
 	b := newBatch(rows, false)
-	if ordered, ok := to.(OrderedPublisher); ok && r.cfg.Pipelined {
-		b.Pipeline(ordered.Stream)
+	if can.Stream != nil && r.cfg.Pipelined {
+		b.Pipeline(can.Stream)
 		window = len(rows)
 	}
 	r.exchange(ctx, to, b, window)

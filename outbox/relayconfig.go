@@ -25,10 +25,10 @@ type RelayConfig struct {
 	// Window is how many records of a batch may be unconfirmed at once; zero means 256.
 	Window int
 	// Pipelined lets several records of a key be unconfirmed at once, which is as
-	// fast as without order. The publisher must be an OrderedPublisher, or an
-	// AtomicPublisher, to which it makes no difference. When the broker refuses a
-	// record (a full queue that rejects, say), later records of its key may be
-	// stored already: its retry then arrives after them.
+	// fast as without order. The publisher must have the trait Stream, or Atomic, to
+	// which it makes no difference. When the broker refuses a record (a full queue
+	// that rejects, say), later records of its key may be stored already: its retry
+	// then arrives after them.
 	Pipelined bool
 	// PublishDeadline bounds the publishing of one batch, confirmations
 	// included; zero means 10 s. Rows not sent in its first half stay for the next
@@ -45,7 +45,6 @@ type RelayConfig struct {
 	// OnExhausted returns the policy for a key whose head was refused MaxAttempts
 	// times, by the name of that message. Nil, and any value but Park and Skip, mean
 	// Block. A blocked route is always retried, in the end at the longest delay.
-	// OnExhausted needs a FailureStore.
 	OnExhausted func(messageName string) Policy
 	// PollMin and PollMax bound the pause between claims of an idle transport; zero
 	// means 5 ms and 250 ms. A commit that Store.Wake reports ends the pause.

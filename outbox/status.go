@@ -16,9 +16,8 @@ const (
 
 // status writes the reports of one relay to a database that keeps them.
 type status struct {
-	to      Reporter       // nil if the store keeps no reports
-	listens ListeningStore // nil if the store does not listen
-	log     *slog.Logger
+	store Store
+	log   *slog.Logger
 
 	// again is the longest time between two failures of one loop in an outage.
 	again time.Duration
@@ -30,15 +29,13 @@ type status struct {
 }
 
 func newStatus(store Store, cfg RelayConfig) *status {
-	to, _ := store.(Reporter)
-	listens, _ := store.(ListeningStore)
-	return &status{to: to, listens: listens, log: cfg.Log, again: 2*cfg.PublishDeadline + outageMax, last: Report{Relay: uuid.Must(uuid.NewV4()), Transport: cfg.Transport}}
+	return &status{store: store, log: cfg.Log, again: 2*cfg.PublishDeadline + outageMax, last: Report{Relay: uuid.Must(uuid.NewV4()), Transport: cfg.Transport}}
 }
 
 // now reports problem (nil for none) if the state has changed or reportEvery has
 // passed.
 func (s *status) now(ctx context.Context, problem error) {
-	if s.to == nil {
+	if !s.store.Traits().KeepsReports {
 		return
 	}
 	s.mu.Lock()
@@ -58,10 +55,7 @@ func (s *status) now(ctx context.Context, problem error) {
 // hears updates and logs whether the store is notified of commits in other processes,
 // and reports whether that has changed. The caller holds mu.
 func (s *status) hears(ctx context.Context) (changed bool) {
-	if s.listens == nil {
-		return false
-	}
-	before, why := s.last.Degraded, s.listens.Deaf()
+	before, why := s.last.Degraded, s.store.ListenError()
 	s.last.Degraded = why
 	switch {
 	case before == "" && why != "":
@@ -85,7 +79,7 @@ func (s *status) idle(ctx context.Context) {
 
 // end marks the report as ended.
 func (s *status) end(ctx context.Context) {
-	if s.to == nil || s.at.IsZero() {
+	if s.at.IsZero() {
 		return
 	}
 	s.mu.Lock()
@@ -97,7 +91,7 @@ func (s *status) end(ctx context.Context) {
 func (s *status) send(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	if err := s.to.Report(ctx, s.last); err != nil && ctx.Err() == nil {
+	if err := s.store.Report(ctx, s.last); err != nil && ctx.Err() == nil {
 		s.log.LogAttrs(ctx, slog.LevelDebug, "relay could not report", slog.String("transport", s.last.Transport), slog.Any("err", err))
 	}
 }

@@ -48,13 +48,13 @@ func (s *suspects) observe(b *batch) (apart []Failure) {
 	heads := b.heads()
 	for i, row := range b.rows {
 		state, err := b.Outcome(i)
-		var cut *CutError
+		var cut *ConnectionLostError
 		switch {
 		case state == keyorder.Published:
 			s.published++
 			delete(s.cuts, row.Record.ID)
 		case state == keyorder.Unknown && errors.As(err, &cut):
-			if n := s.count(row); heads[i] && (cut.Blamed || n >= suspectAfter) {
+			if n := s.count(row); heads[i] && (cut.CausedByMessage || n >= suspectAfter) {
 				apart = append(apart, Failure{Row: row, Err: fmt.Errorf("to be tried apart: %w", err), Suspect: true})
 			}
 		}
@@ -82,7 +82,7 @@ func (s *suspects) convict(b *batch) (still []Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, row := range b.rows {
-		var cut *CutError
+		var cut *ConnectionLostError
 		state, err := b.Outcome(i)
 		switch {
 		case state == keyorder.Published:
@@ -92,7 +92,7 @@ func (s *suspects) convict(b *batch) (still []Failure) {
 			continue
 		}
 		n := s.count(row)
-		if cut.Blamed || n >= convictAfter && s.published > s.cuts[row.Record.ID].at {
+		if cut.CausedByMessage || n >= convictAfter && s.published > s.cuts[row.Record.ID].at {
 			b.Reject(i, fmt.Errorf("the connection ended %d times with this message in flight, at last with it alone: %w", n, cut.Err))
 		} else {
 			still = append(still, Failure{Row: row, Err: err, Suspect: true, RetryIn: suspectPause})

@@ -25,7 +25,7 @@ func keyed(n int) []ClaimedRow {
 
 // send publishes rows with a window, through a broker that ends the connection
 // whenever a culprit is in flight.
-func send(rows []ClaimedRow, window int, cut *CutError, culprit func(ClaimedRow) bool) *batch {
+func send(rows []ClaimedRow, window int, cut *ConnectionLostError, culprit func(ClaimedRow) bool) *batch {
 	b := newBatch(rows, false)
 	for items := b.take(window, nil); len(items) > 0; items = b.take(window, nil) {
 		var err error
@@ -52,7 +52,7 @@ func TestRowsThatEndTheConnectionAreFound(t *testing.T) {
 		culprit := func(r ClaimedRow) bool { return slices.Contains(culprits, r.ID) }
 		blamed := rapid.Bool().Draw(t, "the broker says so")
 		window := rapid.IntRange(1, 80).Draw(t, "window")
-		s, cut := newSuspects(), &CutError{Err: errReset, Blamed: blamed}
+		s, cut := newSuspects(), &ConnectionLostError{Err: errReset, CausedByMessage: blamed}
 		rows := keyed(n)
 		var convicted []int64
 		for pass := 0; len(rows) > 0; pass++ {
@@ -97,12 +97,12 @@ func TestOutageConvictsNobody(t *testing.T) {
 	s, rows := newSuspects(), keyed(1)
 	always := func(ClaimedRow) bool { return true }
 	for range 200 {
-		b := send(rows, 1, &CutError{Err: errReset}, always)
+		b := send(rows, 1, &ConnectionLostError{Err: errReset}, always)
 		if s.convict(b); b.refused() > 0 {
 			t.Fatal("a row is convicted, although no row is published")
 		}
 	}
-	b := send(rows, 1, &CutError{Err: errReset, Blamed: true}, always)
+	b := send(rows, 1, &ConnectionLostError{Err: errReset, CausedByMessage: true}, always)
 	if s.convict(b); b.refused() != 1 {
 		t.Error("a row that the broker blames is not convicted")
 	}
@@ -111,7 +111,7 @@ func TestOutageConvictsNobody(t *testing.T) {
 // A row that shared its lost connection with other rows is a suspect, never convicted.
 func TestRowIsSuspectedAfterTwoLostConnections(t *testing.T) {
 	s, rows := newSuspects(), keyed(3)
-	cut := &CutError{Err: errReset}
+	cut := &ConnectionLostError{Err: errReset}
 	for pass, want := range []int{0, 3, 3} {
 		b := send(rows, 9, cut, func(r ClaimedRow) bool { return r.ID == 1 })
 		apart := s.observe(b)
@@ -153,21 +153,23 @@ func TestRouteIsBlockedAfterThreeMessagesInARow(t *testing.T) {
 	}
 }
 
-type beating struct{ Publisher }
+type beating struct {
+	Publisher
+	heartbeat time.Duration
+}
 
-func (beating) Heartbeat() time.Duration { return 5 * time.Second }
+func (b beating) Traits() PublisherTraits { return PublisherTraits{Heartbeat: b.heartbeat} }
 
 func TestIdleTimeoutMustOutlastDeadlineAndHeartbeats(t *testing.T) {
 	for _, c := range []struct {
-		deadline time.Duration
-		to       Publisher
-		ok       bool
+		deadline, heartbeat time.Duration
+		ok                  bool
 	}{
-		{10 * time.Second, beating{}, true}, {13 * time.Second, beating{}, true}, {13*time.Second + 1, beating{}, false},
-		{28 * time.Second, nil, true}, {28*time.Second + 1, nil, false},
+		{10 * time.Second, 5 * time.Second, true}, {13 * time.Second, 5 * time.Second, true}, {13*time.Second + 1, 5 * time.Second, false},
+		{28 * time.Second, 0, true}, {28*time.Second + 1, 0, false},
 	} {
-		if err := CheckFence(30*time.Second, c.deadline, c.to); (err == nil) != c.ok {
-			t.Errorf("deadline %v, heartbeat %v: %v", c.deadline, c.to != nil, err)
+		if err := CheckFence(30*time.Second, c.deadline, beating{heartbeat: c.heartbeat}); (err == nil) != c.ok {
+			t.Errorf("deadline %v, heartbeat %v: %v", c.deadline, c.heartbeat, err)
 		}
 	}
 }

@@ -253,6 +253,14 @@ func (c *Consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 	return c.settled("release", ds, stale, err)
 }
 
+// LeaseTime implements waybill.Receiver: a delivery belongs to the connection.
+func (c *Consumer) LeaseTime() time.Duration { return 0 }
+
+// Renew implements waybill.Receiver.
+func (c *Consumer) Renew(context.Context, ...*waybill.Delivery) ([]*waybill.Delivery, error) {
+	return nil, nil
+}
+
 // each calls do for the deliveries of ds in flight; live ones are of the present
 // connection. It counts the rest, and the settled ones. mu is held.
 func (c *Consumer) each(ds []*waybill.Delivery, do func(p *delivery, live bool)) (stale int, err error) {

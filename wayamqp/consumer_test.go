@@ -208,12 +208,12 @@ func TestAcknowledgementCoversOnlyWhatWasHandled(t *testing.T) {
 	s.conn.cut(errors.New("the process died"))
 	b.awaitReady("orders", 20)
 	left := b.numbers("orders")
-	wantLeft := []int{20, 30, 31, 32, 33, 34}
+	wantBacklog := []int{20, 30, 31, 32, 33, 34}
 	for n := 36; n < 50; n++ {
-		wantLeft = append(wantLeft, n)
+		wantBacklog = append(wantBacklog, n)
 	}
-	if fmt.Sprint(left) != fmt.Sprint(wantLeft) {
-		t.Errorf("left in the queue: %v, want %v", left, wantLeft)
+	if fmt.Sprint(left) != fmt.Sprint(wantBacklog) {
+		t.Errorf("left in the queue: %v, want %v", left, wantBacklog)
 	}
 }
 

@@ -52,15 +52,15 @@ func verdict(lost []*publish, e *amqp.Error, cause error) func(*publish) error {
 	case errors.Is(cause, errBlocked): // an alarm is not caused by a message
 		return func(*publish) error { return unavailable("publish", cause) }
 	case cause != nil:
-		return func(*publish) error { return &outbox.CutError{Err: cause} }
+		return func(*publish) error { return &outbox.ConnectionLostError{Err: cause} }
 	case e == nil || !e.Server || e.Code == amqp.ConnectionForced:
-		return func(*publish) error { return &outbox.CutError{Err: said(e)} }
+		return func(*publish) error { return &outbox.ConnectionLostError{Err: said(e)} }
 	case e.Code == amqp.NotFound, e.Code == amqp.AccessRefused && oneRoute(lost):
 		return func(p *publish) error { return unroutable(p, e) }
 	case len(lost) == 1:
 		return func(*publish) error { return fmt.Errorf("the broker refused it: %w", said(e)) }
 	}
-	return func(*publish) error { return &outbox.CutError{Err: said(e), Blamed: true} }
+	return func(*publish) error { return &outbox.ConnectionLostError{Err: said(e), CausedByMessage: true} }
 }
 
 // oneRoute reports whether all of lost have one routing key. If not, a refused

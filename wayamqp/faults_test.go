@@ -44,8 +44,8 @@ func through(tb testing.TB, address string) (*faultproxy.Proxy, string) {
 func wantCut(t *testing.T, errs []error, blamed bool) {
 	t.Helper()
 	for i, err := range errs {
-		var cut *outbox.CutError
-		if !errors.As(err, &cut) || cut.Blamed != blamed || !errors.Is(err, waybill.ErrUnavailable) {
+		var cut *outbox.ConnectionLostError
+		if !errors.As(err, &cut) || cut.CausedByMessage != blamed || !errors.Is(err, waybill.ErrUnavailable) {
 			t.Fatalf("item %d: %v (%T), want a cut with blame %t", i, err, err, blamed)
 		}
 	}
@@ -82,13 +82,13 @@ func TestCutInTheMiddleOfPublishing(t *testing.T) {
 		proxy.CutAfter(after, faultproxy.ToServer)
 		sent, unsent := 0, 0
 		for i, err := range publishAll(within(t, 10*time.Second), t, p, records("order.placed", 300)) {
-			var cut *outbox.CutError
+			var cut *outbox.ConnectionLostError
 			switch {
 			case err == nil:
 				sent++
 			case !errors.Is(err, waybill.ErrUnavailable):
 				t.Fatalf("after %d bytes, item %d: %v", after, i, err)
-			case errors.As(err, &cut) && cut.Blamed:
+			case errors.As(err, &cut) && cut.CausedByMessage:
 				t.Fatalf("after %d bytes, item %d is blamed: %v", after, i, err)
 			default:
 				unsent++
@@ -244,7 +244,7 @@ func TestBlockedPublisherWaitsAndSaysWhy(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for _, err := range publishAll(within(t, 100*time.Millisecond), t, p, records("order.placed", 3)) {
-		var cut *outbox.CutError
+		var cut *outbox.ConnectionLostError
 		if !errors.Is(err, waybill.ErrUnavailable) || errors.As(err, &cut) || !strings.Contains(err.Error(), "blocks publishers: low on memory") {
 			t.Errorf("got %v", err)
 		}
@@ -357,9 +357,9 @@ func TestRefusalsOfTheBroker(t *testing.T) {
 		items[10].Record.Name = "secret"
 		blamed := 0
 		for i, err := range publishAll(within(t, 10*time.Second), t, p, items) {
-			var cut *outbox.CutError
+			var cut *outbox.ConnectionLostError
 			var unroutable *outbox.UnroutableError
-			if errors.As(err, &cut) && cut.Blamed {
+			if errors.As(err, &cut) && cut.CausedByMessage {
 				blamed++
 			} else if err != nil && !errors.Is(err, waybill.ErrUnavailable) && (i != 10 || !errors.As(err, &unroutable)) {
 				t.Fatalf("item %d: %v", i, err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
@@ -29,11 +28,8 @@ type Publisher struct {
 }
 
 var (
-	_ waybill.Sender             = (*Publisher)(nil)
-	_ outbox.HeartbeatPublisher  = (*Publisher)(nil)
-	_ outbox.ConnectingPublisher = (*Publisher)(nil)
-	_ outbox.OrderedPublisher    = (*Publisher)(nil)
-	_ outbox.IsolatingPublisher  = (*Publisher)(nil)
+	_ waybill.Sender   = (*Publisher)(nil)
+	_ outbox.Publisher = (*Publisher)(nil)
 )
 
 // NewPublisher returns a publisher to cfg's exchange or queue.
@@ -54,7 +50,7 @@ func newPublisher(life context.Context, cfg Config) *Publisher {
 	return p
 }
 
-// Isolated implements outbox.IsolatingPublisher. Its connection is opened on the
+// Isolated implements outbox.Publisher. Its connection is opened on the
 // first publish, and ends with p.
 func (p *Publisher) Isolated() outbox.Publisher {
 	p.mu.Lock()
@@ -67,9 +63,11 @@ func (p *Publisher) Isolated() outbox.Publisher {
 	return p.isolated
 }
 
-// Heartbeat implements outbox.HeartbeatPublisher. The broker may have asked for
-// a shorter one; it is never longer.
-func (p *Publisher) Heartbeat() time.Duration { return p.cfg.Heartbeat }
+// Traits implements outbox.Publisher. The broker may have asked for a shorter
+// heartbeat; it is never longer.
+func (p *Publisher) Traits() outbox.PublisherTraits {
+	return outbox.PublisherTraits{Heartbeat: p.cfg.Heartbeat, Stream: p.stream}
+}
 
 // Send implements waybill.Sender. It waits for the broker's confirmation, as
 // long as ctx allows. A delay is refused: an outbox can wait, a broker cannot.
@@ -89,7 +87,7 @@ func (p *Publisher) Send(ctx context.Context, rec *waybill.Record) error {
 //
 // The error is an *outbox.UnroutableError if the broker could not route the record,
 // an *outbox.RejectedError if a queue refused it, an *outbox.UnconfirmedError if
-// the broker confirmed later records but not this one, and an *outbox.CutError if
+// the broker confirmed later records but not this one, and an *outbox.ConnectionLostError if
 // the connection or the exchange's channel ended with the record in flight. Any
 // other error that wraps waybill.ErrUnavailable means that it was not sent, or not
 // confirmed because of an alarm.
@@ -116,13 +114,13 @@ func (p *Publisher) Publish(ctx context.Context, items []outbox.Item, results ch
 	}
 }
 
-// Stream implements outbox.OrderedPublisher: each exchange has a channel.
-func (p *Publisher) Stream(rec *waybill.Record) string {
+// stream names the exchange: each has a channel.
+func (p *Publisher) stream(rec *waybill.Record) string {
 	exchange, _ := p.cfg.route(rec.Name)
 	return exchange
 }
 
-// Connect implements outbox.ConnectingPublisher.
+// Connect implements outbox.Publisher.
 func (p *Publisher) Connect(ctx context.Context) error {
 	_, err := p.connected(ctx)
 	return err

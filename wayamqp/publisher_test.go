@@ -215,7 +215,7 @@ func TestUnreachableBrokerIsUnavailableAndNotACut(t *testing.T) {
 	}
 	defer p.Close()
 	for _, err := range publishAll(t.Context(), t, p, records("order.placed", 3)) {
-		var cut *outbox.CutError
+		var cut *outbox.ConnectionLostError
 		if !errors.Is(err, waybill.ErrUnavailable) || errors.As(err, &cut) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("got %v", err)
 		}

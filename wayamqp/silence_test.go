@@ -135,11 +135,11 @@ func TestHaltBehindASilentQueueIsShort(t *testing.T) {
 	for healthy := 0; healthy < 5000; {
 		begin := time.Now()
 		for _, err := range publishAll(within(t, 30*time.Second), t, p, records("order.placed", 50)) {
-			var cut *outbox.CutError
+			var cut *outbox.ConnectionLostError
 			switch {
 			case err == nil:
 				healthy++
-			case errors.As(err, &cut) && !cut.Blamed:
+			case errors.As(err, &cut) && !cut.CausedByMessage:
 				cuts++
 			case !errors.Is(err, waybill.ErrUnavailable):
 				t.Fatal(err)
@@ -265,7 +265,7 @@ func TestNothingIsUnconfirmedWhileTheBrokerBlocks(t *testing.T) {
 		in.blocked("low on memory")
 		eventually(t, "the alarm is known", func() bool { return conn.raised() != nil })
 		cancel()
-		var cut *outbox.CutError
+		var cut *outbox.ConnectionLostError
 		if err := (<-silent).Err; !errors.Is(err, errBlocked) || !errors.Is(err, waybill.ErrUnavailable) || errors.As(err, &cut) {
 			t.Errorf("%v (%T), want an outage for which no message is suspected", err, err)
 		}
@@ -384,11 +384,10 @@ func TestIsolatedPublisherHasItsOwnConnection(t *testing.T) {
 	b := newSilentBroker(t, "classic")
 	p := b.publisher(Config{Exchange: "events", Heartbeat: 7 * time.Second})
 	isolated := p.Isolated()
-	var _ outbox.ConnectingPublisher = isolated.(outbox.ConnectingPublisher)
-	if h := isolated.(outbox.HeartbeatPublisher).Heartbeat(); h != 7*time.Second {
+	if h := isolated.Traits().Heartbeat; h != 7*time.Second {
 		t.Errorf("heartbeat %v", h)
 	}
-	if s := isolated.(outbox.OrderedPublisher).Stream(record("silent", 0)); s != "events" {
+	if s := isolated.Traits().Stream(record("silent", 0)); s != "events" {
 		t.Errorf("stream %q", s)
 	}
 	goodOnes(t, publishAll(within(t, 20*time.Second), t, p, records("order.placed", 1)), -1)

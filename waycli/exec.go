@@ -67,7 +67,7 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	seen, err := x.log.Seen(ctx, entry)
+	seen, err := x.log.Contains(ctx, entry)
 	if err != nil {
 		return fmt.Errorf("inbox: %w", err)
 	}
@@ -81,7 +81,7 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 	// The effect has happened, so its entry is inserted also after ctx has ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
-	if err := x.log.Mark(ctx, entry); err != nil {
+	if err := x.log.Insert(ctx, entry); err != nil {
 		return fmt.Errorf("the command succeeded, but the inbox does not know: %w", err)
 	}
 	return nil

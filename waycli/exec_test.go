@@ -25,13 +25,13 @@ type memoryLog struct {
 	err  error
 }
 
-func (l *memoryLog) Seen(_ context.Context, e inbox.Entry) (bool, error) {
+func (l *memoryLog) Contains(_ context.Context, e inbox.Entry) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen[e], nil
 }
 
-func (l *memoryLog) Mark(ctx context.Context, e inbox.Entry) error {
+func (l *memoryLog) Insert(ctx context.Context, e inbox.Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {

@@ -72,7 +72,7 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	if err != nil {
 		return err
 	}
-	if _, shared := db.(outbox.IdleStore); !shared && f.workers > 1 {
+	if db.Traits().IdleTimeout == 0 && f.workers > 1 {
 		return &Error{Usage, fmt.Errorf("--workers: %s allows 1", s.cfg.Database.Scheme), "leave it out"}
 	}
 	counts := newCounts(transports...)
@@ -93,7 +93,7 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	}
 	if !cfg.Standby {
 		// Held to the end, so that no other process takes the lock between transports.
-		release, err := db.Lead(ctx)
+		release, err := db.StartRelay(ctx)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ const (
 // fencedBy names the settings that outbox.CheckFence compares.
 func fencedBy(transport string, to outbox.Publisher) string {
 	hint := "set outbox.idle_timeout or outbox.publish_deadline"
-	if _, beats := to.(outbox.HeartbeatPublisher); beats {
+	if to.Traits().Heartbeat > 0 {
 		hint += fmt.Sprintf(", or the option heartbeat of transports.%s.dsn", pathKey(transport))
 	}
 	return hint
@@ -149,14 +149,14 @@ func fencedBy(transport string, to outbox.Publisher) string {
 // leftIn counts the pending rows of transports. It returns nil when the database does
 // not answer: the relay logs that.
 func leftIn(ctx context.Context, db Database, transports []string) []figure {
-	var sum outbox.Left
+	var sum outbox.Backlog
 	for _, transport := range transports {
-		left, err := db.Left(ctx, transport)
+		backlog, err := db.Backlog(ctx, transport)
 		if err != nil {
 			return nil
 		}
-		sum.Pending += left.Pending
-		sum.Blocked += left.Blocked
+		sum.Pending += backlog.Pending
+		sum.Blocked += backlog.Blocked
 	}
 	return []figure{{"pending", sum.Pending}, {"blocked", sum.Blocked}}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 func (c *cli) statsCommand() *cobra.Command {
@@ -79,7 +78,7 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	s.stdout.table([]string{"QUEUE", "PENDING", "OLDEST", "IN FLIGHT", "RETRYING"}, rows)
 	s.stdout.line("\nInbox")
 	s.inboxTable(all.Inbox)
-	if _, reports := db.(outbox.Reporter); reports {
+	if db.Traits().KeepsReports {
 		s.stdout.line("\nRelays")
 		s.relayTable(all.Relays)
 	}

@@ -26,11 +26,8 @@ type Tx = outbox.Tx[*sql.Tx]
 
 var (
 	_ outbox.Writer[*sql.Tx] = (*DB)(nil)
-	_ outbox.IdleStore       = (*DB)(nil)
-	_ outbox.Reporter        = (*DB)(nil)
-	_ outbox.RouteStore      = (*DB)(nil)
-	_ outbox.FailureStore    = (*DB)(nil)
-	_ inbox.Grouper[*sql.Tx] = (*DB)(nil)
+	_ outbox.Store           = (*DB)(nil)
+	_ inbox.Store[*sql.Tx]   = (*DB)(nil)
 	_ inbox.Log              = (*DB)(nil)
 	_ admin.Database         = (*DB)(nil)
 )
@@ -188,9 +185,6 @@ func (db *DB) Pool() *sql.DB { return db.pool }
 
 // Retention returns how long the inbox remembers.
 func (db *DB) Retention() time.Duration { return db.retention }
-
-// IdleTimeout implements outbox.IdleStore.
-func (db *DB) IdleTimeout() time.Duration { return db.idle }
 
 // Close closes the connections. Relays and workers must have ended.
 func (db *DB) Close() error {

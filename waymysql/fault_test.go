@@ -215,8 +215,8 @@ func TestUnreadableRowsBlockTheirKeysOnly(t *testing.T) {
 	for _, b := range blocked {
 		t.Logf("blocked: %q %q %s", b.Key, b.HeadName, b.LastError)
 	}
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left.Pending != left.Blocked || left.Blocked < 3 {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left.Pending != left.Blocked || left.Blocked < 3 {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 	put(t, db, order{"good", 1}, order{"other", 0})
 	drain(t, db, sink, outbox.RelayConfig{Retry: noRetry})

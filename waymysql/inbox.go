@@ -11,10 +11,10 @@ import (
 	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
-// Remember implements inbox.Store. A transaction that handles the same message
+// InsertTx implements inbox.Store. A transaction that handles the same message
 // at this moment is waited for. An entry that a statement of its handler has
 // committed is an unrecoverable error: part of the effect may be missing.
-func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
+func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
 	u, err := db.unitOf(tx)
 	if err != nil {
 		return false, err
@@ -36,17 +36,17 @@ func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 	return true, nil
 }
 
-// Inside implements inbox.Grouper.
-func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+// InTransaction implements inbox.Store.
+func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
 
 // partPoint is the savepoint of a message of a group.
 const partPoint = guard + "_part"
 
-// Part implements inbox.Grouper. The statements ahead of fn are one round trip on MariaDB.
+// RunInSavepoint implements inbox.Store. The statements ahead of fn are one round trip on MariaDB.
 // The release of the part before says whether the transaction is still the
 // unit's. An entry whose part has dispatched nothing is certain from then on: a
 // statement of a later part that commits leaves it no doubt.
-func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
 	u, err := db.unitOf(tx)
 	switch {
 	case err != nil:
@@ -132,8 +132,8 @@ func (db *DB) sure(ctx context.Context, tx *sql.Tx, e inbox.Entry) error {
 	return nil
 }
 
-// Seen implements inbox.Log.
-func (db *DB) Seen(ctx context.Context, e inbox.Entry) (seen bool, err error) {
+// Contains implements inbox.Log.
+func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error) {
 	if err := db.ready(ctx); err != nil {
 		return false, err
 	}
@@ -141,8 +141,8 @@ func (db *DB) Seen(ctx context.Context, e inbox.Entry) (seen bool, err error) {
 	return seen, translate(err)
 }
 
-// Mark implements inbox.Log.
-func (db *DB) Mark(ctx context.Context, e inbox.Entry) error {
+// Insert implements inbox.Log.
+func (db *DB) Insert(ctx context.Context, e inbox.Entry) error {
 	if err := db.writer(ctx); err != nil {
 		return err
 	}

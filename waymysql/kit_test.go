@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 // order is the message of these tests.
@@ -222,6 +223,7 @@ func await(t testing.TB, what string, within time.Duration, ok func() bool) {
 
 // recorder is a publisher that records every message that refuse does not reject.
 type recorder struct {
+	waytest.NoTraits
 	refuse func(rec *waybill.Record) error
 
 	mu   sync.Mutex

@@ -189,8 +189,8 @@ func TestDelayedMessageThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	if len(got) != 9 || got[0].Seq != 1 {
 		t.Errorf("published %v", got)
 	}
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: 1, Blocked: 1}) {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Pending: 1, Blocked: 1}) {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 }
 
@@ -298,8 +298,8 @@ func TestRowsInNoBucketAreBlocked(t *testing.T) {
 	if got := drained(t, db); len(got) != 1 {
 		t.Errorf("published %v", got)
 	}
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: 3, Blocked: 3}) {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Pending: 3, Blocked: 3}) {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 }
 
@@ -389,8 +389,8 @@ func TestManyParkedKeysAreReleasedInOrder(t *testing.T) {
 	if got := perKey(t, drained(t, db)); len(got) != n {
 		t.Errorf("%d keys came, want %d", len(got), n)
 	}
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{}) {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{}) {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 }
 

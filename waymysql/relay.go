@@ -11,39 +11,41 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// Lead implements outbox.Store. Any number of processes may relay.
-func (db *DB) Lead(ctx context.Context) (func(), error) {
+// Traits implements outbox.Store.
+func (db *DB) Traits() outbox.StoreTraits {
+	return outbox.StoreTraits{IdleTimeout: db.idle, BlocksRoutes: true, KeepsReports: true}
+}
+
+// ListenError implements outbox.Store: there are no notifications.
+func (db *DB) ListenError() string { return "" }
+
+// StartRelay implements outbox.Store. Any number of processes may relay.
+func (db *DB) StartRelay(ctx context.Context) (func(), error) {
 	if err := db.writer(ctx); err != nil {
 		return nil, err
 	}
 	return func() {}, nil
 }
 
-// KeepsFailures implements outbox.FailureStore.
-func (db *DB) KeepsFailures() {}
-
-// BlocksRoutes implements outbox.RouteStore.
-func (db *DB) BlocksRoutes() {}
-
 // Wake implements outbox.Store.
 func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 	return db.wakes.Of(transport, part)
 }
 
-// Left implements outbox.Store.
-func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err error) {
+// Backlog implements outbox.Store.
+func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Backlog, err error) {
 	if err := db.ready(ctx); err != nil {
-		return left, err
+		return backlog, err
 	}
 	id, err := db.transport(ctx, transport)
 	if err != nil || id == 0 {
-		return left, err
+		return backlog, err
 	}
-	err = db.pool.QueryRowContext(ctx, db.outbox.Query("left"), id, id, id, id, id).Scan(&left.Pending, &left.Blocked, &left.Delayed)
-	return left, translate(err)
+	err = db.pool.QueryRowContext(ctx, db.outbox.Query("backlog"), id, id, id, id, id).Scan(&backlog.Pending, &backlog.Blocked, &backlog.Delayed)
+	return backlog, translate(err)
 }
 
-// Report implements outbox.Reporter.
+// Report implements outbox.Store.
 func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 	if err := db.ready(ctx); err != nil {
 		return err

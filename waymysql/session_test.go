@@ -147,7 +147,7 @@ func TestSettingsOfTheSessionChangeNothing(t *testing.T) {
 			// A name that is too long must not be cut to that of another handler.
 			long := inbox.Entry{Handler: strings.Repeat("h", 191), DedupKey: "k:1", MessageID: rec.ID}
 			if err := db.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-				_, err := db.Remember(ctx, tx, long)
+				_, err := db.InsertTx(ctx, tx, long)
 				return err
 			}); err == nil {
 				t.Error("a handler with a name of 191 bytes was remembered")

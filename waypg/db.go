@@ -30,12 +30,8 @@ type Tx = outbox.Tx[pgx.Tx]
 
 var (
 	_ outbox.Writer[pgx.Tx] = (*DB)(nil)
-	_ outbox.IdleStore      = (*DB)(nil)
-	_ outbox.Reporter       = (*DB)(nil)
-	_ outbox.ListeningStore = (*DB)(nil)
-	_ outbox.RouteStore     = (*DB)(nil)
-	_ outbox.FailureStore   = (*DB)(nil)
-	_ inbox.Grouper[pgx.Tx] = (*DB)(nil)
+	_ outbox.Store          = (*DB)(nil)
+	_ inbox.Store[pgx.Tx]   = (*DB)(nil)
 	_ inbox.Log             = (*DB)(nil)
 	_ admin.Database        = (*DB)(nil)
 )
@@ -216,9 +212,6 @@ func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 // Retention returns how long the inbox remembers.
 func (db *DB) Retention() time.Duration { return db.retention }
 
-// IdleTimeout implements outbox.IdleStore.
-func (db *DB) IdleTimeout() time.Duration { return db.idle }
-
 // SQL returns the outbox and inbox for transactions of database/sql, on
 // connections of the same pool.
 func (db *DB) SQL() *SQLDB {
@@ -266,7 +259,7 @@ type SQLDB struct {
 
 var (
 	_ outbox.Writer[*sql.Tx] = (*SQLDB)(nil)
-	_ inbox.Grouper[*sql.Tx] = (*SQLDB)(nil)
+	_ inbox.Store[*sql.Tx]   = (*SQLDB)(nil)
 )
 
 // Pool returns the pool as one of database/sql.

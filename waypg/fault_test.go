@@ -295,7 +295,7 @@ func TestRelayOnAStandbyNamesThePrimary(t *testing.T) {
 	}
 	server.Start()
 	standby := connect(t, server.URL(), waypg.Config{})
-	_, err := standby.Lead(t.Context())
+	_, err := standby.StartRelay(t.Context())
 	if !errors.Is(err, waybill.ErrUnavailable) || !strings.Contains(err.Error(), "read-only standby: connect the relay to the primary") {
 		t.Errorf("Lead on a standby = %v, want ErrUnavailable and where to connect to", err)
 	}

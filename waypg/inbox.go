@@ -14,9 +14,9 @@ import (
 	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
-// Remember implements inbox.Store. A transaction that handles the same message
+// InsertTx implements inbox.Store. A transaction that handles the same message
 // at this moment is waited for.
-func (db *DB) Remember(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, error) {
+func (db *DB) InsertTx(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, error) {
 	p, err := db.inside(ctx, tx.QueryRow)
 	if err != nil {
 		return false, err
@@ -25,12 +25,12 @@ func (db *DB) Remember(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, err
 	return tag.RowsAffected() == 1, translate(err)
 }
 
-// Inside implements inbox.Grouper.
-func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+// InTransaction implements inbox.Store.
+func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
 
-// Part implements inbox.Grouper. The release of the part before, the savepoint
+// RunInSavepoint implements inbox.Store. The release of the part before, the savepoint
 // and the inbox row are one round trip.
-func (db *DB) Part(ctx context.Context, tx pgx.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+func (db *DB) RunInSavepoint(ctx context.Context, tx pgx.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
 	u, err := db.unitOf(tx)
 	if err != nil {
 		return false, nil, err
@@ -92,8 +92,8 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 // errNoUnit says that a part needs InTx.
 var errNoUnit = errors.New("waypg: the transaction is not one of InTx")
 
-// Seen implements inbox.Log.
-func (db *DB) Seen(ctx context.Context, e inbox.Entry) (seen bool, err error) {
+// Contains implements inbox.Log.
+func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error) {
 	p, err := db.ready(ctx)
 	if err != nil {
 		return false, err
@@ -102,8 +102,8 @@ func (db *DB) Seen(ctx context.Context, e inbox.Entry) (seen bool, err error) {
 	return seen, translate(err)
 }
 
-// Mark implements inbox.Log.
-func (db *DB) Mark(ctx context.Context, e inbox.Entry) error {
+// Insert implements inbox.Log.
+func (db *DB) Insert(ctx context.Context, e inbox.Entry) error {
 	p, err := db.ready(ctx)
 	if err != nil {
 		return err

@@ -283,9 +283,9 @@ func TestRowInAWrongBucketIsBlocked(t *testing.T) {
 		SELECT 1, b, gen_random_uuid(), 'order.placed', 'k', '{}' FROM unnest(ARRAY[%d, 70, -5]) AS b`, wrong))
 	sink := &recorder{}
 	drain(t, db, sink, outbox.RelayConfig{Retry: noRetry})
-	left, err := db.Left(t.Context(), "default")
+	left, err := db.Backlog(t.Context(), "default")
 	if err != nil || len(sink.got) != 0 || left.Pending != 3 || left.Blocked != 3 {
-		t.Errorf("Left = %+v, %v with %v published, want three blocked rows", left, err, sink.got)
+		t.Errorf("Backlog = %+v, %v with %v published, want three blocked rows", left, err, sink.got)
 	}
 }
 

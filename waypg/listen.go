@@ -77,8 +77,8 @@ func (l *listener) add(transport string) {
 	}
 }
 
-// Deaf implements outbox.ListeningStore.
-func (db *DB) Deaf() string {
+// ListenError implements outbox.Store.
+func (db *DB) ListenError() string {
 	if db.listener == nil {
 		return ""
 	}
@@ -87,7 +87,7 @@ func (db *DB) Deaf() string {
 	return db.listener.deaf
 }
 
-func (l *listener) setDeaf(why string) {
+func (l *listener) setError(why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deaf = why
@@ -95,14 +95,14 @@ func (l *listener) setDeaf(why string) {
 
 // run listens until ctx ends, on one connection after another.
 func (l *listener) run(ctx context.Context, p *place) {
-	defer l.setDeaf("")
+	defer l.setError("")
 	for failures := 1; ; failures++ {
 		began := time.Now()
 		err := l.hear(ctx, p)
 		if ctx.Err() != nil {
 			return
 		}
-		l.setDeaf(oneLine(err))
+		l.setError(oneLine(err))
 		if time.Since(began) > 2*l.heartbeat {
 			failures = 1
 		}
@@ -255,7 +255,7 @@ func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *place, tran
 		transports[channel] = transport
 		l.db.wakes.Hint(transport)
 	}
-	l.setDeaf("")
+	l.setError("")
 	return nil
 }
 

@@ -55,7 +55,7 @@ func TestCommitInAnotherProcessWakesTheRelay(t *testing.T) {
 		for range 3 {
 			comes(t, here, sink, 10*time.Second)
 		}
-		if why := there.Deaf(); why != "" {
+		if why := there.ListenError(); why != "" {
 			t.Errorf("%s: deaf: %s", name, why)
 		}
 		stop()
@@ -95,7 +95,7 @@ func TestOnlyRelaysOfTheTransportAreWoken(t *testing.T) {
 		"another schema":    {waypg.Config{Notify: true, Schema: "shop"}, "events"},
 	} {
 		db := openAt(t, dsn, of.cfg)
-		release, err := db.Lead(t.Context())
+		release, err := db.StartRelay(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestOnlyRelaysOfTheTransportAreWoken(t *testing.T) {
 func TestOwnAnnouncementsAreNotHeard(t *testing.T) {
 	t.Parallel()
 	db := open(t, testserver.Postgres, waypg.Config{Notify: true})
-	release, err := db.Lead(t.Context())
+	release, err := db.StartRelay(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,14 +180,14 @@ func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
 		proxy.BlackHole(true)
 		start := time.Now()
 		comes(t, here, sink, 2*time.Second) // polling: 250 ms, and a slow machine
-		await(t, "it is deaf", 10*time.Second, func() bool { return there.Deaf() != "" })
+		await(t, "it is deaf", 10*time.Second, func() bool { return there.ListenError() != "" })
 		if took := time.Since(start); took > 2*heartbeat+heartbeat/2 {
 			t.Errorf("deafness was noticed after %v, want two heartbeats (%v) at most", took, 2*heartbeat)
 		}
 		degraded(t, here, true)
 		comes(t, here, sink, 2*time.Second)
 		proxy.BlackHole(false)
-		await(t, "it hears", 20*time.Second, func() bool { return there.Deaf() == "" })
+		await(t, "it hears", 20*time.Second, func() bool { return there.ListenError() == "" })
 		degraded(t, here, false)
 		comes(t, here, sink, 2*time.Second)
 		for what, want := range map[string]int{"level=WARN": outage, "degraded": outage, "LISTEN is back": outage} {
@@ -252,11 +252,11 @@ func TestListenerOutlivesItsServer(t *testing.T) {
 	for range 2 {
 		await(t, "it listens", 10*time.Second, func() bool { return listeners(t, here) == 1 })
 		server.Kill()
-		await(t, "it is deaf", 10*time.Second, func() bool { return there.Deaf() != "" })
+		await(t, "it is deaf", 10*time.Second, func() bool { return there.ListenError() != "" })
 		server.Start()
-		await(t, "it hears", 20*time.Second, func() bool { return there.Deaf() == "" })
+		await(t, "it hears", 20*time.Second, func() bool { return there.ListenError() == "" })
 		await(t, "pools have noticed", 20*time.Second, func() bool {
-			_, err := here.Left(context.Background(), "default")
+			_, err := here.Backlog(context.Background(), "default")
 			return err == nil
 		})
 		comes(t, here, sink, 10*time.Second)

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 // The suites do this with either library; here they meet.
@@ -63,6 +64,7 @@ func testUnitsOfWorkOfBothLibrariesDoNotDeadlock(t *testing.T, at opener) {
 // A line is a broker that takes its time, and remembers the order of first
 // deliveries.
 type line struct {
+	waytest.NoTraits
 	mu    sync.Mutex
 	first []waybill.MessageID
 	seen  map[waybill.MessageID]int

@@ -75,7 +75,7 @@ func TestQueueReportsACommitThatFailed(t *testing.T) {
 		}
 		put(t, db, outbox.Config{}, order{"a", 1})
 		drain(t, db, q, outbox.RelayConfig{Retry: noRetry})
-		if left, err := db.Left(t.Context(), "default"); err != nil || left.Pending != 1 {
+		if left, err := db.Backlog(t.Context(), "default"); err != nil || left.Pending != 1 {
 			t.Errorf("%d messages left (%v), want the one that the broker does not have", left.Pending, err)
 		}
 	})

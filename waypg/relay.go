@@ -14,10 +14,15 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// Lead implements outbox.Store. Any number of processes may relay. A server or
+// Traits implements outbox.Store.
+func (db *DB) Traits() outbox.StoreTraits {
+	return outbox.StoreTraits{IdleTimeout: db.idle, BlocksRoutes: true, KeepsReports: true}
+}
+
+// StartRelay implements outbox.Store. Any number of processes may relay. A server or
 // role that would end a claim while it publishes is refused. Until the release it
 // listens, if it is to.
-func (db *DB) Lead(ctx context.Context) (func(), error) {
+func (db *DB) StartRelay(ctx context.Context) (func(), error) {
 	p, err := db.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -44,31 +49,25 @@ func (db *DB) Lead(ctx context.Context) (func(), error) {
 // A badSetting is a server setting under which a relay cannot work.
 type badSetting struct{ Name, Value, Want string }
 
-// BlocksRoutes implements outbox.RouteStore.
-func (db *DB) BlocksRoutes() {}
-
-// KeepsFailures implements outbox.FailureStore.
-func (db *DB) KeepsFailures() {}
-
 // Wake implements outbox.Store. With Config.Notify or Config.Listen it also hints
-// at commits in other processes, between Lead and its release. Messages of a
+// at commits in other processes, between StartRelay and its release. Messages of a
 // caller's transaction give no hint: its commit is not seen.
 func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 	db.listener.add(transport)
 	return db.wakes.Of(transport, part)
 }
 
-// Left implements outbox.Store.
-func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err error) {
+// Backlog implements outbox.Store.
+func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Backlog, err error) {
 	p, err := db.ready(ctx)
 	if err != nil {
-		return left, err
+		return backlog, err
 	}
-	err = db.pool.QueryRow(ctx, p.outbox.Query("left"), transport).Scan(&left.Pending, &left.Blocked, &left.Delayed)
-	return left, translate(err)
+	err = db.pool.QueryRow(ctx, p.outbox.Query("backlog"), transport).Scan(&backlog.Pending, &backlog.Blocked, &backlog.Delayed)
+	return backlog, translate(err)
 }
 
-// Report implements outbox.Reporter.
+// Report implements outbox.Store.
 func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 	p, err := db.ready(ctx)
 	if err != nil {

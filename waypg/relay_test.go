@@ -250,8 +250,8 @@ func TestUnreadableRowBlocksItsKeyOnly(t *testing.T) {
 		if diff := cmp.Diff([]order{{"good", 0}}, sink.got); diff != "" {
 			t.Errorf("published (-want +got):\n%s", diff)
 		}
-		if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left.Blocked != 2 {
-			t.Errorf("Left = %+v, %v", left, err)
+		if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left.Blocked != 2 {
+			t.Errorf("Backlog = %+v, %v", left, err)
 		}
 	})
 }
@@ -422,7 +422,7 @@ func TestClaimStaysFlatWhileAnOldSnapshotIsHeld(t *testing.T) {
 	var warm, cold []time.Duration
 	for range 9 {
 		stranger := connect(t, dsn, waypg.Config{})
-		if _, err := stranger.Left(t.Context(), "default"); err != nil {
+		if _, err := stranger.Backlog(t.Context(), "default"); err != nil {
 			t.Fatal(err)
 		}
 		warm, cold = append(warm, medianClaim(t, db)), append(cold, timedClaim(t, stranger))

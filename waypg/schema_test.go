@@ -331,7 +331,7 @@ func TestSequenceThatCachesIsRefused(t *testing.T) {
 	if _, err := db.SchemaStatus(t.Context()); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "CACHE 50") {
 		t.Errorf("SchemaStatus = %v", err)
 	}
-	if _, err := db.Lead(t.Context()); !errors.Is(err, admin.ErrSchema) {
+	if _, err := db.StartRelay(t.Context()); !errors.Is(err, admin.ErrSchema) {
 		t.Errorf("Lead = %v", err)
 	}
 }

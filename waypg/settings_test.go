@@ -31,7 +31,7 @@ func TestRelayIsRefusedWhereItsClaimsWouldBeEnded(t *testing.T) {
 		if _, err := db.Outbox(t.Context(), admin.OutboxQuery{}); err != nil {
 			t.Errorf("a listing = %v", err)
 		}
-		release, err := db.Lead(t.Context())
+		release, err := db.StartRelay(t.Context())
 		if err == nil {
 			release()
 		}

@@ -155,8 +155,8 @@ func (s *SQLDB) insert(ctx context.Context, p *place, tx *sql.Tx, rows []outbox.
 	return nil
 }
 
-// Remember implements inbox.Store.
-func (s *SQLDB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
+// InsertTx implements inbox.Store.
+func (s *SQLDB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
 	p, err := s.inside(ctx, func(ctx context.Context, query string, args ...any) pgx.Row {
 		return tx.QueryRowContext(ctx, query, args...)
 	})
@@ -171,8 +171,8 @@ func (s *SQLDB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, 
 	return n == 1, err
 }
 
-// Part implements inbox.Grouper.
-func (s *SQLDB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+// RunInSavepoint implements inbox.Store.
+func (s *SQLDB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
 	u, err := s.unitOf(tx)
 	if err != nil {
 		return false, nil, err

@@ -50,8 +50,8 @@ func TestRouteThatLeadsNowhereIsBlockedAsOne(t *testing.T) {
 		if err != nil || len(blocked) != 1 || blocked[0].Route != "x" || blocked[0].Waiting != 5*2+6 {
 			t.Errorf("Blocked = %+v, %v, want the route x alone", blocked, err)
 		}
-		if left, err := db.Left(t.Context(), "default"); err != nil || left.Blocked != left.Pending || left.Pending != 5*4+6 {
-			t.Errorf("Left = %+v, %v", left, err)
+		if left, err := db.Backlog(t.Context(), "default"); err != nil || left.Blocked != left.Pending || left.Pending != 5*4+6 {
+			t.Errorf("Backlog = %+v, %v", left, err)
 		}
 		// New messages wait behind waiting ones of their key, or for their blocked route.
 		put(t, db, raw(), named("y", order{"k0", 6}), named("y", order{"free", 6}), named("x", order{"new", 0}))
@@ -139,7 +139,7 @@ func (b *cutting) Publish(ctx context.Context, items []outbox.Item, results chan
 		return
 	}
 	for _, item := range items {
-		results <- outbox.Result{Seq: item.Seq, Err: &outbox.CutError{Err: errors.New("connection reset by peer")}}
+		results <- outbox.Result{Seq: item.Seq, Err: &outbox.ConnectionLostError{Err: errors.New("connection reset by peer")}}
 	}
 }
 

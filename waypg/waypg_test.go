@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/waytest"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -228,6 +229,7 @@ func sessions(t testing.TB, db *waypg.DB, cfg outbox.Config) []session {
 
 // recorder is a publisher that records every message that refuse does not reject.
 type recorder struct {
+	waytest.NoTraits
 	refuse func(rec *waybill.Record) error
 
 	mu  sync.Mutex

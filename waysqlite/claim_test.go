@@ -34,8 +34,8 @@ func TestPartsAreDisjoint(t *testing.T) {
 	settle(t, unkeyed, unkeyed.Rows())
 	keyed = want(t, db, outbox.Keyed, "a1")
 	settle(t, keyed, keyed.Rows())
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{}) {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{}) {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestIdleLookReadsNothingThatWaits(t *testing.T) {
 			t.Errorf("an idle look at %v takes %v with %d rows that wait, and %v with none", part, took, 3*n, empty[part])
 		}
 	}
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: 3 * n, Blocked: 3 * n}) {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Pending: 3 * n, Blocked: 3 * n}) {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 }

@@ -28,8 +28,8 @@ type Tx = outbox.Tx[*sql.Tx]
 
 var (
 	_ outbox.Writer[*sql.Tx] = (*DB)(nil)
-	_ outbox.FailureStore    = (*DB)(nil)
-	_ inbox.Grouper[*sql.Tx] = (*DB)(nil)
+	_ outbox.Store           = (*DB)(nil)
+	_ inbox.Store[*sql.Tx]   = (*DB)(nil)
 	_ inbox.Log              = (*DB)(nil)
 	_ admin.Database         = (*DB)(nil)
 )

@@ -33,8 +33,8 @@ func TestRefusedDelayedMessageIsSetAside(t *testing.T) {
 	}
 	want(t, db, outbox.Keyed, "a0 a1")
 	want(t, db, outbox.Unkeyed, "0")
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: 4, Blocked: 1}) {
-		t.Errorf("Left = %+v, %v, want the refused one among those that wait", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Pending: 4, Blocked: 1}) {
+		t.Errorf("Backlog = %+v, %v, want the refused one among those that wait", left, err)
 	}
 	later(t, db, order{"b", 0})
 	if n := count(t, db, "SELECT count(*) FROM waybill_delayed WHERE refused = 1"); n != 1 {

@@ -141,7 +141,7 @@ func TestQueueReportsACommitThatFailed(t *testing.T) {
 	if err := relay.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := db.Left(t.Context(), "default"); err != nil || left.Pending != 1 {
+	if left, err := db.Backlog(t.Context(), "default"); err != nil || left.Pending != 1 {
 		t.Errorf("%d messages left (%v), want the one that the broker does not have", left.Pending, err)
 	}
 }

@@ -57,7 +57,9 @@ func blocked(t *testing.T, db *waysqlite.DB) admin.BlockedKey {
 // confirmed.
 type ordered struct{ *recorder }
 
-func (ordered) Stream(*waybill.Record) string { return "" }
+func (ordered) Traits() outbox.PublisherTraits {
+	return outbox.PublisherTraits{Stream: func(*waybill.Record) string { return "" }}
+}
 
 // With several messages of a key in flight, several are refused together. Only the
 // refusal of the head counts.
@@ -117,8 +119,8 @@ func TestHeadSkippedWhileItIsPublishedBlocksNothing(t *testing.T) {
 		letGo(t, db, admin.BlockedQuery{Key: "k", SkipHead: true}, 1)
 		settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: policy, Exhausted: policy != outbox.Block})
 		settle(t, want(t, db, outbox.Keyed, "k1"), nil)
-		if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: 1}) {
-			t.Errorf("%s: Left = %+v, %v", policy, left, err)
+		if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Pending: 1}) {
+			t.Errorf("%s: Backlog = %+v, %v", policy, left, err)
 		}
 		if found, err := db.Failed(t.Context(), admin.FailedQuery{}); err != nil || len(found) != 1 {
 			t.Errorf("%s: Failed = %+v, %v, want k0 once", policy, found, err)
@@ -254,8 +256,8 @@ func TestSkipHeadOfAParkedKey(t *testing.T) {
 	const rows = 1500
 	db, _ := openParked(t, rows)
 	letGo(t, db, admin.BlockedQuery{SkipHead: true}, 1)
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Left{Pending: rows - 1}) {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Pending: rows - 1}) {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 	if found, err := db.Failed(t.Context(), admin.FailedQuery{}); err != nil || len(found) != 1 || found[0].Failures != 1 {
 		t.Errorf("Failed = %+v, %v, want the head", found, err)

@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 )
 
-// Remember implements inbox.Store.
-func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
+// InsertTx implements inbox.Store.
+func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
 	result, err := tx.ExecContext(ctx, db.inboxSQL.Query("claim"), e.Handler, e.DedupKey, e.MessageID[:])
 	if err != nil {
 		return false, translate(err)
@@ -19,11 +19,11 @@ func (db *DB) Remember(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 	return n == 1, err
 }
 
-// Inside implements inbox.Grouper.
-func (db *DB) Inside(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+// InTransaction implements inbox.Store.
+func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
 
-// Part implements inbox.Grouper.
-func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+// RunInSavepoint implements inbox.Store.
+func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
 	u, err := db.unitOf(tx)
 	if err != nil {
 		return false, nil, err
@@ -39,7 +39,7 @@ func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx c
 	if _, err := tx.ExecContext(ctx, open); err != nil {
 		return false, nil, fmt.Errorf("savepoint: %w", translate(err))
 	}
-	if fresh, err := db.Remember(ctx, tx, e); err != nil || !fresh {
+	if fresh, err := db.InsertTx(ctx, tx, e); err != nil || !fresh {
 		return false, nil, err
 	}
 	failed = fn(context.WithValue(ctx, insideKey{db}, true))
@@ -56,8 +56,8 @@ func (db *DB) Part(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx c
 // errNoUnit says that a part needs InTx.
 var errNoUnit = errors.New("waysqlite: the transaction is not one of InTx")
 
-// Seen implements inbox.Log.
-func (db *DB) Seen(ctx context.Context, e inbox.Entry) (bool, error) {
+// Contains implements inbox.Log.
+func (db *DB) Contains(ctx context.Context, e inbox.Entry) (bool, error) {
 	if err := db.checkSchema(ctx); err != nil {
 		return false, err
 	}
@@ -66,10 +66,10 @@ func (db *DB) Seen(ctx context.Context, e inbox.Entry) (bool, error) {
 	return seen, translate(err)
 }
 
-// Mark implements inbox.Log.
-func (db *DB) Mark(ctx context.Context, e inbox.Entry) error {
+// Insert implements inbox.Log.
+func (db *DB) Insert(ctx context.Context, e inbox.Entry) error {
 	return db.write(ctx, func(tx *txn) error {
-		_, err := db.Remember(ctx, tx.Tx, e)
+		_, err := db.InsertTx(ctx, tx.Tx, e)
 		return err
 	})
 }

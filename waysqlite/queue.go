@@ -24,17 +24,16 @@ type QueueConfig struct {
 // to one receiver at a time, in order, and no more of them before those are
 // settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
 // commit in this process ends the wait. It has the methods of waybill.Sender,
-// waybill.Receiver, waybill.Leaser and outbox.AtomicPublisher, and is safe for
+// waybill.Receiver and outbox.Publisher, and is safe for
 // concurrent use.
 type Queue struct{ *queue }
 
 type queue = sqlcore.Queue // embedded by a name that is not exported
 
 var (
-	_ waybill.Sender         = (*Queue)(nil)
-	_ waybill.Receiver       = (*Queue)(nil)
-	_ waybill.Leaser         = (*Queue)(nil)
-	_ outbox.AtomicPublisher = (*Queue)(nil)
+	_ waybill.Sender   = (*Queue)(nil)
+	_ waybill.Receiver = (*Queue)(nil)
+	_ outbox.Publisher = (*Queue)(nil)
 )
 
 // Queue returns the queue of that name. Each call returns a new receiver.

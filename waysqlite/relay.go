@@ -26,9 +26,18 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Lead implements outbox.Store: one process relays a file. Relays of several
+// Traits implements outbox.Store.
+func (db *DB) Traits() outbox.StoreTraits { return outbox.StoreTraits{} }
+
+// Report implements outbox.Store: a file has one relay, and no table for reports.
+func (db *DB) Report(context.Context, outbox.Report) error { return nil }
+
+// ListenError implements outbox.Store: there are no notifications.
+func (db *DB) ListenError() string { return "" }
+
+// StartRelay implements outbox.Store: one process relays a file. Relays of several
 // transports in one process share its right.
-func (db *DB) Lead(ctx context.Context) (func(), error) {
+func (db *DB) StartRelay(ctx context.Context) (func(), error) {
 	if err := db.checkSchema(ctx); err != nil {
 		return nil, err
 	}
@@ -52,16 +61,13 @@ func (db *DB) Lead(ctx context.Context) (func(), error) {
 	}, nil
 }
 
-// KeepsFailures implements outbox.FailureStore.
-func (db *DB) KeepsFailures() {}
-
 // Wake implements outbox.Store.
 func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 	return db.wakes.Of(transport, part)
 }
 
-// Left implements outbox.Store.
-func (db *DB) Left(ctx context.Context, transport string) (left outbox.Left, err error) {
-	err = db.reader.QueryRowContext(ctx, db.outboxSQL.Query("left"), transport).Scan(&left.Pending, &left.Blocked, &left.Delayed)
-	return left, translate(err)
+// Backlog implements outbox.Store.
+func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Backlog, err error) {
+	err = db.reader.QueryRowContext(ctx, db.outboxSQL.Query("backlog"), transport).Scan(&backlog.Pending, &backlog.Blocked, &backlog.Delayed)
+	return backlog, translate(err)
 }

@@ -71,7 +71,7 @@ func TestBlockedKeyWithManyFollowersCostsOthersNothing(t *testing.T) {
 	}}
 	cfg := outbox.RelayConfig{Retry: waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour, Jitter: -1}}
 	drain(t, db, sink, cfg) // blocks the key
-	release, err := db.Lead(t.Context())
+	release, err := db.StartRelay(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,31 +104,31 @@ func TestUnreadableRowBlocksItsKeyOnly(t *testing.T) {
 	if diff := cmp.Diff([]order{{"good", 0}}, sink.got); diff != "" {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
-	if left, err := db.Left(t.Context(), outbox.DefaultTransport); err != nil || left.Blocked != 2 {
-		t.Errorf("Left = %+v, %v", left, err)
+	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left.Blocked != 2 {
+		t.Errorf("Backlog = %+v, %v", left, err)
 	}
 }
 
 func TestSecondRelayProcessIsRefusedUntilTheFirstEnds(t *testing.T) {
 	first := open(t, waysqlite.Config{})
 	second := openAt(t, first.Path(), waysqlite.Config{})
-	release, err := first.Lead(t.Context())
+	release, err := first.StartRelay(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := first.Lead(t.Context()) // another transport of the same process
+	again, err := first.StartRelay(t.Context()) // another transport of the same process
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Lead(t.Context()); !errors.Is(err, waybill.ErrRelayRunning) {
+	if _, err := second.StartRelay(t.Context()); !errors.Is(err, waybill.ErrRelayRunning) {
 		t.Fatalf("Lead of another = %v, want ErrRelayRunning", err)
 	}
 	release()
-	if _, err := second.Lead(t.Context()); !errors.Is(err, waybill.ErrRelayRunning) {
+	if _, err := second.StartRelay(t.Context()); !errors.Is(err, waybill.ErrRelayRunning) {
 		t.Fatalf("Lead of another after one of two relays ended = %v, want ErrRelayRunning", err)
 	}
 	again()
-	release, err = second.Lead(t.Context())
+	release, err = second.StartRelay(t.Context())
 	if err != nil {
 		t.Fatalf("Lead after the first ended = %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waysqlite"
+	"github.com/waybill-go/waybill/waytest"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -131,6 +132,7 @@ func TestMessageTravelsFromTransactionToEffect(t *testing.T) {
 // recorder is a publisher that records each message, unless refuse returns an
 // error for it.
 type recorder struct {
+	waytest.NoTraits
 	mu     sync.Mutex
 	got    []order
 	ids    []waybill.MessageID

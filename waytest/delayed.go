@@ -33,8 +33,8 @@ func delayedMessageIsOrderedFromItsDueTime[TX any](t *testing.T, s *site[TX]) {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 	await(t, "all is settled", func() bool {
-		left, err := s.Store.Left(t.Context(), outbox.DefaultTransport)
-		return err == nil && left == outbox.Left{Delayed: 1}
+		left, err := s.Store.Backlog(t.Context(), outbox.DefaultTransport)
+		return err == nil && left == outbox.Backlog{Delayed: 1}
 	})
 }
 

@@ -78,7 +78,7 @@ func rollbackLeavesNothing[TX any](t *testing.T, s *site[TX]) {
 		if err := attempt("rolled back", end); !errors.Is(err, errChangedMind) {
 			t.Errorf("after %s: InTx = %v", what, err)
 		}
-		s.wantLeft("after "+what, outbox.Left{})
+		s.wantBacklog("after "+what, outbox.Backlog{})
 		s.wantWaiting("after " + what)
 		s.wantTexts()
 		if s.Queue != nil {
@@ -88,7 +88,7 @@ func rollbackLeavesNothing[TX any](t *testing.T, s *site[TX]) {
 	if err := attempt("committed", func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	s.wantLeft("after a commit", outbox.Left{Pending: 2, Delayed: 1})
+	s.wantBacklog("after a commit", outbox.Backlog{Pending: 2, Delayed: 1})
 	s.wantWaiting("after a commit", order{"k", 0}, order{"k", 2})
 	s.wantTexts("committed")
 	if s.Queue != nil {
@@ -325,11 +325,11 @@ func dispatchInTheCallersOwnTransactionSharesItsFate[TX any](t *testing.T, s *si
 		s.end(tx, commit)
 		if commit {
 			s.wantWaiting("committed", order{"k", 1}, order{"k", 2}, order{"", 3})
-			s.wantLeft("committed", outbox.Left{Pending: 3, Delayed: 1})
+			s.wantBacklog("committed", outbox.Backlog{Pending: 3, Delayed: 1})
 			s.wantTexts("own")
 		} else {
 			s.wantWaiting("rolled back")
-			s.wantLeft("rolled back", outbox.Left{})
+			s.wantBacklog("rolled back", outbox.Backlog{})
 			s.wantTexts()
 		}
 	}

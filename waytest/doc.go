@@ -20,8 +20,8 @@
 // [SQLPlace] fills in what any *sql.DB can do; for another library of
 // transactions the fields are filled by hand. The fields that may be nil are
 // abilities: a case that needs one which is missing is skipped and says so.
-// Further interfaces of the [Store] are detected: outbox.RouteStore, admin.Database,
-// inbox.Store and inbox.Log.
+// Further interfaces of the [Store] are detected: admin.Database, inbox.Store
+// and inbox.Log.
 //
 // Each case is named for its promise and has its own place, so all run in
 // parallel. A defect found in one database becomes a case for all of them. One

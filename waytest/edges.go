@@ -174,8 +174,8 @@ func unknownTransportIsRefused[TX any](t *testing.T, s *site[TX]) {
 	if rows := s.look("nowhere"); len(rows) != 0 {
 		t.Errorf("an unknown transport has %d rows", len(rows))
 	}
-	if left, err := s.Store.Left(t.Context(), "nowhere"); err != nil || left != (outbox.Left{}) {
-		t.Errorf("Left of an unknown transport = %+v, %v", left, err)
+	if left, err := s.Store.Backlog(t.Context(), "nowhere"); err != nil || left != (outbox.Backlog{}) {
+		t.Errorf("Backlog of an unknown transport = %+v, %v", left, err)
 	}
 }
 
@@ -330,7 +330,7 @@ func tenThousandMessagesOfOneTransactionKeepTheirOrder[TX any](t *testing.T, s *
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.wantLeft("after the commit", outbox.Left{Pending: messages})
+	s.wantBacklog("after the commit", outbox.Backlog{Pending: messages})
 	var got []order
 	for _, row := range s.take(outbox.DefaultTransport) {
 		got = append(got, bodyOf(row.Record))
@@ -338,5 +338,5 @@ func tenThousandMessagesOfOneTransactionKeepTheirOrder[TX any](t *testing.T, s *
 	if perKey(t, got); len(got) != messages {
 		t.Errorf("%d messages came, want %d", len(got), messages)
 	}
-	s.wantLeft("afterwards", outbox.Left{})
+	s.wantBacklog("afterwards", outbox.Backlog{})
 }

@@ -45,16 +45,6 @@ func quickly(policy outbox.Policy) outbox.RelayConfig {
 	}
 }
 
-// failureStore skips the case where there is none.
-func (s *site[TX]) failureStore() (outbox.FailureStore, admin.Database) {
-	s.t.Helper()
-	store, ok := s.Store.(outbox.FailureStore)
-	if !ok {
-		s.t.Skip("the store keeps no failed messages")
-	}
-	return store, s.operator()
-}
-
 // refuser refuses the orders of a set while it is told to.
 type refuser struct {
 	recorder
@@ -112,7 +102,7 @@ func (s *site[TX]) release(q admin.BlockedQuery, want int) {
 }
 
 func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
+	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	for _, policy := range []outbox.Policy{outbox.Skip, outbox.Park} {
 		unkeyed := refusing(order{"", 1})
@@ -135,7 +125,7 @@ func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *site[TX]) {
 	if got := s.failed(admin.FailedQuery{Key: "k"}); got != "k1 skipped, k2 skipped" {
 		t.Errorf("the failure store has %q", got)
 	}
-	s.wantLeft("skipped", outbox.Left{})
+	s.wantBacklog("skipped", outbox.Backlog{})
 	if found, err := s.operator().Blocked(t.Context(), "", 0); err != nil || len(found) > 0 {
 		t.Errorf("Blocked = %+v, %v", found, err)
 	}
@@ -152,7 +142,7 @@ func (s *site[TX]) onlyFailed() admin.FailedMessage {
 }
 
 func retriedMessageComesUnderItsID[TX any](t *testing.T, s *site[TX]) {
-	_, operator := s.failureStore()
+	operator := s.operator()
 	out := s.outbox(outbox.Config{})
 	s.put(out, waybill.NewEnvelope(order{"k", 0}, waybill.Header("tenant", "acme")), order{"k", 1})
 	c := s.claim(manyRows)
@@ -195,7 +185,7 @@ func passedHeadKeepsItsCount[TX any](t *testing.T, s *site[TX]) {
 }
 
 func removedMessageIsNeverSent[TX any](t *testing.T, s *site[TX]) {
-	_, operator := s.failureStore()
+	operator := s.operator()
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1})
 	c := s.claim(manyRows)
@@ -217,7 +207,7 @@ func removedMessageIsNeverSent[TX any](t *testing.T, s *site[TX]) {
 }
 
 func failureStoreShowsWhatItHas[TX any](t *testing.T, s *site[TX]) {
-	_, operator := s.failureStore()
+	operator := s.operator()
 	out := s.outbox(outbox.Config{})
 	s.put(out, named("x", order{"a", 0}), named("y", order{"b", 0}), named("y", order{"c", 0}), named("y", order{"c", 1}))
 	c := s.claim(manyRows)

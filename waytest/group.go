@@ -18,23 +18,19 @@ import (
 
 // A counted store counts the transactions of an inbox.
 type counted[TX any] struct {
-	inbox.Grouper[TX]
+	inbox.Store[TX]
 	begun atomic.Int64
 }
 
 func (c *counted[TX]) InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error {
 	c.begun.Add(1)
-	return c.Grouper.InTx(ctx, fn)
+	return c.Store.InTx(ctx, fn)
 }
 
 // group is handle for groups of n, which wait for all n.
 func (h *handling[TX]) group(n int, fn func(ctx context.Context, tx TX, m order) error) *counted[TX] {
 	h.s.t.Helper()
-	grouper, ok := h.s.inbox().(inbox.Grouper[TX])
-	if !ok {
-		h.s.t.Fatalf("%T is no inbox.Grouper", h.s.Store)
-	}
-	store := &counted[TX]{Grouper: grouper}
+	store := &counted[TX]{Store: h.s.inbox()}
 	inbox.Handle(h.bus, store, "h", h.effect("h", fn), inbox.Option{Observer: h, Linger: patience}, inbox.Group(n))
 	return store
 }

@@ -31,11 +31,7 @@ func groupsKeepTheOrderOfKeys[TX any](t *testing.T, s *site[TX]) {
 		}
 	}
 	done := &progress{byKey: map[string]int{}, stopAt: keys * each}
-	grouper, ok := s.inbox().(inbox.Grouper[TX])
-	if !ok {
-		t.Fatalf("%T is no inbox.Grouper", s.Store)
-	}
-	store := &counted[TX]{Grouper: grouper}
+	store := &counted[TX]{Store: s.inbox()}
 	bus := waybill.NewBus("main")
 	inbox.Handle(bus, store, "h", func(ctx context.Context, tx TX, m order) error {
 		if n := done.of(m.Key); n != m.Seq {

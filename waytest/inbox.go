@@ -233,7 +233,7 @@ func whoeverComesSecondWaitsForTheFirst[TX any](t *testing.T, s *site[TX]) {
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() {
 			first <- store.InTx(context.Background(), func(ctx context.Context, tx TX) error {
-				fresh, err := store.Remember(ctx, tx, e)
+				fresh, err := store.InsertTx(ctx, tx, e)
 				remembered <- fresh
 				if <-proceed; !commit {
 					return errors.Join(err, errChangedMind)
@@ -247,7 +247,7 @@ func whoeverComesSecondWaitsForTheFirst[TX any](t *testing.T, s *site[TX]) {
 		var fresh bool
 		go func() {
 			second <- store.InTx(context.Background(), func(ctx context.Context, tx TX) (err error) {
-				fresh, err = store.Remember(ctx, tx, e)
+				fresh, err = store.InsertTx(ctx, tx, e)
 				return err
 			})
 		}()
@@ -300,7 +300,7 @@ func entriesDifferBytewise[TX any](t *testing.T, s *site[TX]) {
 					if handler != "h" && len(key) > 2 || len("k:"+key) > 255 {
 						continue
 					}
-					fresh, err := store.Remember(ctx, tx, inbox.Entry{Handler: handler, DedupKey: "k:" + key, MessageID: waybill.MessageID{1}})
+					fresh, err := store.InsertTx(ctx, tx, inbox.Entry{Handler: handler, DedupKey: "k:" + key, MessageID: waybill.MessageID{1}})
 					if err != nil {
 						return fmt.Errorf("handler %q, key %q: %w", handler, key, err)
 					}
@@ -319,7 +319,7 @@ func entriesDifferBytewise[TX any](t *testing.T, s *site[TX]) {
 	long := inbox.Entry{Handler: "h", DedupKey: "k:" + strings.Repeat("ä", 127) + "z", MessageID: waybill.MessageID{1}}
 	for _, want := range []bool{true, false} {
 		err := store.InTx(t.Context(), func(ctx context.Context, tx TX) error {
-			fresh, err := store.Remember(ctx, tx, long)
+			fresh, err := store.InsertTx(ctx, tx, long)
 			if err == nil && fresh != want {
 				t.Errorf("Remember of an idempotency key of 255 bytes = %v, want %v", fresh, want)
 			}
@@ -561,7 +561,7 @@ func pruningForgetsWhatIsOld[TX any](t *testing.T, s *site[TX]) {
 		t.Helper()
 		err := store.InTx(t.Context(), func(ctx context.Context, tx TX) error {
 			for i := from; i < from+entries; i++ {
-				fresh, err := store.Remember(ctx, tx, inbox.Entry{Handler: "h", DedupKey: fmt.Sprint("k:", i), MessageID: newID(t)})
+				fresh, err := store.InsertTx(ctx, tx, inbox.Entry{Handler: "h", DedupKey: fmt.Sprint("k:", i), MessageID: newID(t)})
 				if err != nil {
 					return err
 				}
@@ -602,19 +602,19 @@ func logRemembersEffectsOutsideTheDatabase[TX any](t *testing.T, s *site[TX]) {
 	}
 	e := inbox.Entry{Handler: "h", DedupKey: "k:1", MessageID: waybill.MessageID{1}}
 	for _, want := range []bool{false, true} {
-		seen, err := log.Seen(t.Context(), e)
+		seen, err := log.Contains(t.Context(), e)
 		if err != nil || seen != want {
-			t.Errorf("Seen = %v, %v, want %v", seen, err, want)
+			t.Errorf("Contains = %v, %v, want %v", seen, err, want)
 		}
 		for range 2 {
-			if err := log.Mark(t.Context(), e); err != nil {
+			if err := log.Insert(t.Context(), e); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 	for _, other := range []inbox.Entry{{Handler: "H", DedupKey: "k:1"}, {Handler: "h", DedupKey: "K:1"}, {Handler: "h", DedupKey: "k:1 "}} {
-		if seen, err := log.Seen(t.Context(), other); err != nil || seen {
-			t.Errorf("Seen(%+v) = %v, %v, want false", other, seen, err)
+		if seen, err := log.Contains(t.Context(), other); err != nil || seen {
+			t.Errorf("Contains(%+v) = %v, %v, want false", other, seen, err)
 		}
 	}
 }

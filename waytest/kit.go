@@ -347,11 +347,11 @@ func (s *site[TX]) row(c outbox.Claim, want order) outbox.ClaimedRow {
 	return outbox.ClaimedRow{}
 }
 
-func (s *site[TX]) wantLeft(what string, want outbox.Left) {
+func (s *site[TX]) wantBacklog(what string, want outbox.Backlog) {
 	s.t.Helper()
-	left, err := s.Store.Left(context.Background(), outbox.DefaultTransport)
+	left, err := s.Store.Backlog(context.Background(), outbox.DefaultTransport)
 	if err != nil || left != want {
-		s.t.Errorf("%s: Left = %+v, %v, want %+v", what, left, err, want)
+		s.t.Errorf("%s: Backlog = %+v, %v, want %+v", what, left, err, want)
 	}
 }
 
@@ -416,6 +416,7 @@ func (s *site[TX]) relaying(store outbox.Store, to outbox.Publisher, cfg outbox.
 // recorder is a publisher that records each message, unless refuse returns an
 // error for it.
 type recorder struct {
+	NoTraits
 	refuse func(rec *waybill.Record) error
 
 	mu  sync.Mutex

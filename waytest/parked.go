@@ -32,7 +32,7 @@ func (s *site[TX]) park(head order) {
 // Messages dispatched while a key is parked or being released come after its parked
 // ones, also with two relays that keep read positions.
 func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
+	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	keys := sameBucket(2)
 	k, other := keys[0], keys[1]
@@ -50,8 +50,8 @@ func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *site[TX]) {
 	await(t, "the key is parked", func() bool { return s.blocked(k).State == admin.Parked })
 	s.put(out, order{k, 4}, order{other, 1})
 	await(t, "the other key goes on", func() bool {
-		left, err := s.Store.Left(context.Background(), outbox.DefaultTransport)
-		return err == nil && len(sink.all()) == 3 && left == (outbox.Left{Pending: 4, Blocked: 4})
+		left, err := s.Store.Backlog(context.Background(), outbox.DefaultTransport)
+		return err == nil && len(sink.all()) == 3 && left == (outbox.Backlog{Pending: 4, Blocked: 4})
 	})
 	b := s.blocked(k)
 	if b.State != admin.Parked || b.Policy != "park" || b.Failures != 2 || b.NextAttemptAt != nil || b.Parked != 3 || b.Waiting != 4 || b.Key != k || b.LastError != errRefused.Error() {
@@ -101,7 +101,7 @@ func (s *site[TX]) blocked(key string) admin.BlockedKey {
 
 // A release that comes too early loses no message, and no order.
 func releasedKeyThatIsRefusedIsParkedAgain[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
+	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	sink := refusing(order{"k", 0})
 	s.put(out, order{"k", 0}, order{"k", 1})
@@ -118,7 +118,7 @@ func releasedKeyThatIsRefusedIsParkedAgain[TX any](t *testing.T, s *site[TX]) {
 }
 
 func parkedRowsAreClaimedByNoRelay[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
+	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1})
 	s.park(order{"k", 0})
@@ -130,15 +130,15 @@ func parkedRowsAreClaimedByNoRelay[TX any](t *testing.T, s *site[TX]) {
 			}
 		}
 	}
-	s.wantLeft("parked", outbox.Left{Pending: 4, Blocked: 3})
+	s.wantBacklog("parked", outbox.Backlog{Pending: 4, Blocked: 3})
 	s.release(admin.BlockedQuery{Key: "k"}, 1)
 	s.wantWaiting("released", order{"k", 0}, order{"k", 1}, order{"k", 2}, order{"l", 0})
 }
 
 // A blocked route blocks the rows of a released key as well.
 func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
-	if _, ok := s.Store.(outbox.RouteStore); !ok {
+	s.operator() // or skip
+	if !s.Store.Traits().BlocksRoutes {
 		t.Skip("the store blocks no routes")
 	}
 	out := s.outbox(outbox.Config{})
@@ -168,7 +168,7 @@ func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *site[TX]) {
 
 // Parked keys come back in batches, beside a running relay.
 func releaseOfManyKeysKeepsTheirOrder[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
+	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	const keys, each = 300, 9
 	for seq := range each {
@@ -189,7 +189,7 @@ func releaseOfManyKeysKeepsTheirOrder[TX any](t *testing.T, s *site[TX]) {
 		}
 		s.settle(c, nil, failed...)
 	}
-	s.wantLeft("parked", outbox.Left{Pending: keys * each, Blocked: keys * each})
+	s.wantBacklog("parked", outbox.Backlog{Pending: keys * each, Blocked: keys * each})
 	sink := &recorder{}
 	stop := s.relaying(s.Store, sink, outbox.RelayConfig{})
 	var msgs []any
@@ -201,11 +201,11 @@ func releaseOfManyKeysKeepsTheirOrder[TX any](t *testing.T, s *site[TX]) {
 	await(t, "all come", func() bool { return len(sink.all()) == keys*(each+1) })
 	stop()
 	perKey(t, sink.all())
-	s.wantLeft("in the end", outbox.Left{})
+	s.wantBacklog("in the end", outbox.Backlog{})
 }
 
 func skippedHeadLetsAParkedKeyGoOn[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
+	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1}, order{"l", 0}, order{"l", 1})
 	s.park(order{"k", 0})
@@ -225,8 +225,8 @@ func skippedHeadLetsAParkedKeyGoOn[TX any](t *testing.T, s *site[TX]) {
 }
 
 func routeThatWorksAgainFreesNoParkedKey[TX any](t *testing.T, s *site[TX]) {
-	s.failureStore()
-	if _, ok := s.Store.(outbox.RouteStore); !ok {
+	s.operator() // or skip
+	if !s.Store.Traits().BlocksRoutes {
 		t.Skip("the store blocks no routes")
 	}
 	out := s.outbox(outbox.Config{})

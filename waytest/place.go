@@ -20,8 +20,7 @@ type Store[TX any] interface {
 type Transport interface {
 	waybill.Sender
 	waybill.Receiver
-	waybill.Leaser
-	outbox.AtomicPublisher
+	outbox.Publisher
 }
 
 // A Place is a database of one test's own: waybill's tables, empty, and an empty

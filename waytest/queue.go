@@ -387,7 +387,7 @@ func queueOfTheSameDatabaseNeedsNoRelay[TX any](t *testing.T, s *site[TX]) {
 		}
 		try(t, "Ack", q.Ack(t.Context(), ds...))
 	}
-	s.wantLeft("of the outbox", outbox.Left{})
+	s.wantBacklog("of the outbox", outbox.Backlog{})
 }
 
 // A key's messages in a queue are in commit order too.

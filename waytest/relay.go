@@ -40,6 +40,7 @@ func relayCases[TX any]() []testCase[TX] {
 		{"TransportsAreIndependent", transportsAreIndependent[TX]},
 		{"DispatcherDoesNotWaitForAPublish", dispatcherDoesNotWaitForAPublish[TX]},
 		{"RelaysShareTheWorkInOrder", relaysShareTheWorkInOrder[TX]},
+		{"DecoratedStoreAndPublisherKeepTheirAbilities", decoratedStoreAndPublisherKeepTheirAbilities[TX]},
 	}
 }
 
@@ -133,7 +134,7 @@ func claimSeesWhatTheLastOwnerHasPublished[TX any](t *testing.T, s *site[TX]) {
 func settleIsExact[TX any](t *testing.T, s *site[TX]) {
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"a", 1}, order{"a", 2}, order{"a", 3}, order{"b", 1}, order{"b", 2}, order{"c", 1}, order{"", 1}, order{"", 2}, order{"", 3})
-	s.wantLeft("dispatched", outbox.Left{Pending: 9})
+	s.wantBacklog("dispatched", outbox.Backlog{Pending: 9})
 	var claims []outbox.Claim
 	claimed := 0
 	for c := s.claim(manyRows); len(c.Rows()) > 0 && claimed < 9; c = s.claim(manyRows) {
@@ -160,10 +161,10 @@ func settleIsExact[TX any](t *testing.T, s *site[TX]) {
 		}
 		s.settle(c, gone, failed...)
 	}
-	s.wantLeft("settled", outbox.Left{Pending: 6, Blocked: 3})
+	s.wantBacklog("settled", outbox.Backlog{Pending: 6, Blocked: 3})
 	s.wantWaiting("settled", order{"a", 2}, order{"a", 3}, order{"", 1})
 	s.put(out, order{"b", 3}, order{"c", 2}, order{"", 4}, order{"a", 4})
-	s.wantLeft("behind blocked heads", outbox.Left{Pending: 10, Blocked: 5})
+	s.wantBacklog("behind blocked heads", outbox.Backlog{Pending: 10, Blocked: 5})
 	s.wantWaiting("behind blocked heads", order{"a", 2}, order{"a", 3}, order{"a", 4}, order{"", 1}, order{"", 4})
 
 	// Failures are counted by head, from zero after the head is published. While a
@@ -191,7 +192,7 @@ func settleIsExact[TX any](t *testing.T, s *site[TX]) {
 		}
 		s.settle(c, gone, failed...)
 	}
-	s.wantLeft("in the end", outbox.Left{Pending: 5, Blocked: 5})
+	s.wantBacklog("in the end", outbox.Backlog{Pending: 5, Blocked: 5})
 }
 
 // Whether it worked is not known then, but it is all or nothing.
@@ -228,7 +229,7 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *site[TX]) {
 	if diff := cmp.Diff(map[string]int{"k0": 10, "k1": 4, "k2": 10, "": 1}, perKey(t, sink.got)); diff != "" {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
-	s.wantLeft("poisoned", outbox.Left{Pending: 7, Blocked: 7})
+	s.wantBacklog("poisoned", outbox.Backlog{Pending: 7, Blocked: 7})
 	// New rows of the key stay behind its head; another key's flow.
 	s.put(out, order{"k1", 10}, order{"k2", 10})
 	s.drain(sink, cfg)
@@ -307,7 +308,7 @@ func messageRefusedOnceHoldsUpItsKeyAlone[TX any](t *testing.T, s *site[TX]) {
 // A blocked key, route or message without key is tried again when the database's
 // clock says so, with nothing new in its bucket and no operator at hand.
 func whatIsBlockedIsTriedAgainByItself[TX any](t *testing.T, s *site[TX]) {
-	_, routes := s.Store.(outbox.RouteStore)
+	routes := s.Store.Traits().BlocksRoutes
 	for key, route := range map[string]bool{"k": false, "r": true, "": false} {
 		out := s.outbox(outbox.Config{})
 		var mu sync.Mutex
@@ -391,8 +392,8 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
 }
 
 func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
-	if _, ok := s.Store.(outbox.RouteStore); !ok {
-		t.Skip("the store is no outbox.RouteStore")
+	if !s.Store.Traits().BlocksRoutes {
+		t.Skip("the store blocks no routes")
 	}
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
@@ -442,8 +443,8 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
 // Behind a route with more rows than a claim has time to read past, others come
 // nevertheless: what one claim has read the next need not.
 func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *site[TX]) {
-	if _, ok := s.Store.(outbox.RouteStore); !ok {
-		t.Skip("the store is no outbox.RouteStore")
+	if !s.Store.Traits().BlocksRoutes {
+		t.Skip("the store blocks no routes")
 	}
 	out := s.outbox(outbox.Config{})
 	msgs := make([]any, 1000)
@@ -502,7 +503,7 @@ func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
 			s.settle(c, nil, failed...)
 		}
 	}
-	s.wantLeft("all blocked", outbox.Left{Pending: 6, Blocked: 6})
+	s.wantBacklog("all blocked", outbox.Backlog{Pending: 6, Blocked: 6})
 	for _, step := range []struct {
 		q     admin.BlockedQuery
 		n     int
@@ -634,9 +635,9 @@ func transportsAreIndependent[TX any](t *testing.T, s *site[TX]) {
 	if diff := cmp.Diff([]order{{"k", 0}, {"k", 1}}, alive.got); diff != "" {
 		t.Errorf("the healthy transport got (-want +got):\n%s", diff)
 	}
-	for transport, want := range map[string]outbox.Left{"dead": {Pending: 2, Delayed: 1}, "alive": {Delayed: 1}} {
-		if left, err := s.Store.Left(t.Context(), transport); err != nil || left != want {
-			t.Errorf("Left of %s = %+v, %v, want %+v: an outage is no message's failure", transport, left, err, want)
+	for transport, want := range map[string]outbox.Backlog{"dead": {Pending: 2, Delayed: 1}, "alive": {Delayed: 1}} {
+		if left, err := s.Store.Backlog(t.Context(), transport); err != nil || left != want {
+			t.Errorf("Backlog of %s = %+v, %v, want %+v: an outage is no message's failure", transport, left, err, want)
 		}
 	}
 }

@@ -67,7 +67,7 @@ type openTx struct {
 func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	all := schedule[TX]{site: s, out: s.outbox(outbox.Config{}), next: new(int)}
 	all.operator, _ = s.Store.(admin.Database)
-	_, blocksRoutes := s.Store.(outbox.RouteStore)
+	blocksRoutes := s.Store.Traits().BlocksRoutes
 	all.relays = []relayProcess{{Store: s.Store}}
 	if s.Crashing != nil {
 		store, crash := s.Crashing(t)
@@ -114,10 +114,10 @@ func (m *schedule[TX]) check(rt *rapid.T) {
 	if len(m.done) > 0 {
 		rt.Fatalf("a unit of work that dispatched %v did not wait for those who have its keys", m.behind.sent)
 	}
-	left, err := m.Store.Left(context.Background(), outbox.DefaultTransport)
+	left, err := m.Store.Backlog(context.Background(), outbox.DefaultTransport)
 	must(rt, err)
 	if n := m.count() + len(m.delayed); left.Pending+left.Delayed != n {
-		rt.Fatalf("Left = %+v, want %d pending or delayed", left, n)
+		rt.Fatalf("Backlog = %+v, want %d pending or delayed", left, n)
 	}
 }
 
@@ -473,8 +473,8 @@ func (m *schedule[TX]) drain(rt *rapid.T) {
 			m.claimBy(rt, 0, part, manyRows)
 		}
 	}
-	if left, err := m.Store.Left(context.Background(), outbox.DefaultTransport); err != nil || left != (outbox.Left{}) {
-		rt.Fatalf("Left in the end = %+v, %v", left, err)
+	if left, err := m.Store.Backlog(context.Background(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{}) {
+		rt.Fatalf("Backlog in the end = %+v, %v", left, err)
 	}
 }
 
@@ -507,7 +507,7 @@ func (m *schedule[TX]) abandon() {
 			_, _ = m.operator.Release(ctx, admin.BlockedQuery{})
 		}
 		_, _ = visit(m.Store, outbox.DefaultTransport, true)
-		if left, err := m.Store.Left(ctx, outbox.DefaultTransport); err == nil && left == (outbox.Left{}) {
+		if left, err := m.Store.Backlog(ctx, outbox.DefaultTransport); err == nil && left == (outbox.Backlog{}) {
 			return
 		}
 	}

@@ -91,8 +91,8 @@ func (r *running) acknowledge() {
 
 // renew renews the leases of unsettled deliveries and cancels the handlers of
 // deliveries whose lease is lost. It ends with work.
-func (r *running) renew(leaser waybill.Leaser) {
-	tick := time.NewTicker(leaser.LeaseTime() / 3)
+func (r *running) renew(lease time.Duration) {
+	tick := time.NewTicker(lease / 3)
 	defer tick.Stop()
 	for {
 		select {
@@ -109,8 +109,8 @@ func (r *running) renew(leaser waybill.Leaser) {
 		if len(ds) == 0 {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(r.work, leaser.LeaseTime()/3)
-		lost, err := leaser.Renew(ctx, ds...)
+		ctx, cancel := context.WithTimeout(r.work, lease/3)
+		lost, err := r.from.Renew(ctx, ds...)
 		cancel()
 		if err != nil && r.work.Err() == nil {
 			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "leases not renewed, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))

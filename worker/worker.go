@@ -154,8 +154,8 @@ func (r *running) run(ctx context.Context) error {
 	receiving := make(chan error, 1)
 	loops.Go(func() { receiving <- r.receive(ctx) })
 	loops.Go(r.acknowledge)
-	if leaser, ok := r.from.(waybill.Leaser); ok {
-		loops.Go(func() { r.renew(leaser) })
+	if lease := r.from.LeaseTime(); lease > 0 {
+		loops.Go(func() { r.renew(lease) })
 	}
 	err := r.coordinate(ctx, receiving)
 	close(r.acks) // the rest is acknowledged, then renew ends with work

@@ -130,7 +130,7 @@ func (p *place) wantDone(want string) {
 	}
 }
 
-func (p *place) wantLeft(want int) {
+func (p *place) wantBacklog(want int) {
 	p.t.Helper()
 	if got := p.queue.Len(); got != want {
 		p.t.Errorf("%d messages left in the queue, want %d", got, want)
@@ -181,7 +181,7 @@ func TestFailedKeyIsRetriedInPlaceWhileOthersGoOn(t *testing.T) {
 		time.Sleep(time.Minute)
 		p.wantDone("b1 b2 a1 a2 a3")
 		noError(t, stop())
-		p.wantLeft(0)
+		p.wantBacklog(0)
 		if want := []time.Duration{0, time.Second, 4 * time.Second, 4 * time.Second, 4 * time.Second}; !cmp.Equal(took, want) {
 			t.Errorf("key a ran at %v, want %v", took, want)
 		}
@@ -251,7 +251,7 @@ func TestMessageThatKeepsFailingWaitsTheLongest(t *testing.T) {
 		if want := []time.Duration{time.Second, 3 * time.Second, 5 * time.Minute, 5 * time.Minute}; !cmp.Equal(delays, want) {
 			t.Errorf("delays = %v, want %v", delays, want)
 		}
-		p.wantLeft(1)
+		p.wantBacklog(1)
 	})
 }
 
@@ -267,7 +267,7 @@ func TestUndecodableMessageWaitsAlone(t *testing.T) {
 		time.Sleep(time.Minute)
 		noError(t, stop())
 		p.wantDone("b1")
-		p.wantLeft(2)
+		p.wantBacklog(2)
 		if got := p.of(waybill.Retrying); len(got) != 1 || got[0].Delay != 5*time.Minute {
 			t.Errorf("retries = %+v, want one, after the longest delay", got)
 		}
@@ -296,7 +296,7 @@ func TestRetryRunsOnlyTheHandlersThatFailed(t *testing.T) {
 		if want := map[string]int{"one": 1, "two": 4, "three": 2}; !cmp.Equal(runs, want) {
 			t.Errorf("runs = %v, want %v", runs, want)
 		}
-		p.wantLeft(0)
+		p.wantBacklog(0)
 	})
 }
 
@@ -368,7 +368,7 @@ func TestHandlerThatSucceedsAfterItsContextEndedIsAcknowledged(t *testing.T) {
 		synctest.Wait()
 		noError(t, stop())
 		p.wantDone("a1")
-		p.wantLeft(0)
+		p.wantBacklog(0)
 	})
 }
 
@@ -389,7 +389,7 @@ func TestHandlerThatIgnoresItsContextIsReported(t *testing.T) {
 		if err := stop(); err == nil || !strings.Contains(err.Error(), "1 handlers ignore") {
 			t.Errorf("Run = %v, want an error that counts the handlers", err)
 		}
-		p.wantLeft(1)
+		p.wantBacklog(1)
 		time.Sleep(p.queue.LeaseTime())
 		if got := p.failuresLeft(); !cmp.Equal(got, []int{0}) {
 			t.Errorf("failures after the lease = %v, want the message free again", got)
@@ -421,7 +421,7 @@ func TestLimitIsExact(t *testing.T) {
 				if runs != 7 {
 					t.Errorf("%d messages handled, want 7", runs)
 				}
-				p.wantLeft(14)
+				p.wantBacklog(14)
 				if got := len(p.failuresLeft()); got != 13 {
 					t.Errorf("%d messages are free, want 13: one waits", got)
 				}
@@ -568,7 +568,7 @@ func TestReceiverThatFailsForGoodEndsTheWorker(t *testing.T) {
 			t.Errorf("Run = %v, want %v", err, errDeclined)
 		}
 		p.wantDone("a1") // the running handler has finished
-		p.wantLeft(0)
+		p.wantBacklog(0)
 
 		broken.receive = func(context.Context, int) ([]*waybill.Delivery, error) { return nil, nil }
 		if err := p.run(broken); err == nil {
@@ -595,7 +595,7 @@ func TestAcknowledgementsAreBatched(t *testing.T) {
 		stop := p.start(slow)
 		time.Sleep(time.Minute)
 		noError(t, stop())
-		p.wantLeft(0)
+		p.wantBacklog(0)
 		if len(sizes) > 3 {
 			t.Errorf("50 messages were acknowledged in calls of %v, want them gathered", sizes)
 		}
@@ -620,7 +620,7 @@ func TestFailedAcknowledgementBringsTheMessageAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		noError(t, stop())
 		p.wantDone("a1 a1")
-		p.wantLeft(0)
+		p.wantBacklog(0)
 	})
 }
 
@@ -673,7 +673,7 @@ func TestWorkersShareAQueueInOrder(t *testing.T) {
 		stop := p.start(p.db.Queue("jobs"))
 		time.Sleep(10 * time.Minute)
 		noError(t, stop())
-		p.wantLeft(0)
+		p.wantBacklog(0)
 		next := map[string]int{}
 		for _, name := range p.done {
 			if want := fmt.Sprint(name[:1], next[name[:1]]); name != want {

@@ -74,8 +74,14 @@ func (q *Queue) Send(ctx context.Context, rec *waybill.Record) error {
 	return q.insert(ctx, []outbox.Item{{Record: rec}})
 }
 
-// PublishesAtomically implements outbox.AtomicPublisher: a call is one transaction.
-func (q *Queue) PublishesAtomically() {}
+// Traits implements outbox.Publisher: a call of Publish is one transaction.
+func (q *Queue) Traits() outbox.PublisherTraits { return outbox.PublisherTraits{Atomic: true} }
+
+// Connect implements outbox.Publisher.
+func (q *Queue) Connect(context.Context) error { return nil }
+
+// Isolated implements outbox.Publisher.
+func (q *Queue) Isolated() outbox.Publisher { return nil }
 
 // Publish implements outbox.Publisher.
 func (q *Queue) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
@@ -172,10 +178,10 @@ func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Durat
 	return q.settle(ctx, QueueChange{"retry", delay, meta}, []*waybill.Delivery{d})
 }
 
-// LeaseTime implements waybill.Leaser.
+// LeaseTime implements waybill.Receiver.
 func (q *Queue) LeaseTime() time.Duration { return q.self.Lease }
 
-// Renew implements waybill.Leaser.
+// Renew implements waybill.Receiver.
 func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
 	lost, err := q.change(ctx, QueueChange{Verb: "renew", After: q.self.Lease}, ds)
 	if err != nil {

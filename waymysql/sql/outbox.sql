@@ -225,7 +225,7 @@ STRAIGHT_JOIN app.waybill_delayed AS d FORCE INDEX (PRIMARY) ON d.id = k.id;
 -- name: refuse
 UPDATE app.waybill_delayed SET refused = TRUE WHERE id = ?;
 
--- name: left
+-- name: backlog
 -- Blocked are parked rows, rows of keys and routes that are not due, rows behind them in
 -- their keys, rows in no bucket that a relay reads, and delayed rows that could not be
 -- promoted. Due entries count as pending alone, or a drain would leave their rows.

@@ -452,7 +452,7 @@ SELECT id FROM public.waybill_delayed WHERE due_at <= now() ORDER BY due_at, id 
 -- A delayed message that the target table refuses is never due.
 UPDATE public.waybill_delayed SET due_at = '9999-12-31 UTC' WHERE id = $1;
 
--- name: left
+-- name: backlog
 -- Pending, blocked and delayed rows. Blocked are rows of parked keys, of keys and routes that are not due,
 -- behind a row of such a route in its key, and in a bucket that no relay reads. Rows due for a retry count as
 -- pending alone, or a drain would leave them.

@@ -57,7 +57,7 @@ func kindOf(name string) kind {
 // A service is the database of a process of the campaign, whatever type its
 // transactions have.
 type service interface {
-	store
+	outbox.Store
 	SchemaUp(ctx context.Context) (admin.SchemaStatus, error)
 	// application returns functions that run fn in a unit of work, and in a
 	// transaction of the application.
@@ -65,13 +65,6 @@ type service interface {
 	handle(bus *waybill.Bus, fn func(ctx context.Context, tx tx, m counted) error, opts ...inbox.Option)
 	suppressed(ctx context.Context, id waybill.MessageID)
 	Close() error
-}
-
-// store has the interfaces that a relay can use.
-type store interface {
-	outbox.IdleStore
-	outbox.RouteStore
-	outbox.Reporter
 }
 
 type transactor func(ctx context.Context, fn func(ctx context.Context, tx tx, dispatch dispatch) error) error

@@ -266,7 +266,7 @@ func (r role) relay(ctx context.Context, db service) error {
 		return err
 	}
 	defer func() { _ = p.Close() }()
-	relay, err := outbox.NewRelay(&openStore{store: db, claims: claims}, signing{p, r.Name}, cfg)
+	relay, err := outbox.NewRelay(&openStore{Store: db, claims: claims}, signing{p, r.Name}, cfg)
 	if err != nil {
 		return err
 	}
@@ -277,13 +277,13 @@ const claimsEnd = ".claims"
 
 // openStore writes down each claim with rows, and its end.
 type openStore struct {
-	store
+	outbox.Store
 	claims *os.File
 	count  atomic.Int64
 }
 
 func (s *openStore) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
-	c, err := s.store.Claim(ctx, transport, part, limit)
+	c, err := s.Store.Claim(ctx, transport, part, limit)
 	if err != nil || len(c.Rows()) == 0 {
 		return c, err
 	}
@@ -352,7 +352,7 @@ func (p signing) Publish(ctx context.Context, items []outbox.Item, results chan<
 	p.Publisher.Publish(ctx, items, results)
 }
 
-// Isolated implements outbox.IsolatingPublisher: retries are signed, too.
+// Isolated implements outbox.Publisher: retries are signed, too.
 func (p signing) Isolated() outbox.Publisher {
 	return signing{p.Publisher.Isolated().(*wayamqp.Publisher), p.name}
 }

@@ -75,9 +75,7 @@ type opening struct {
 // A database is waybill's part of one, opened as a process does.
 type database interface {
 	admin.Database
-	outbox.IdleStore
-	outbox.Reporter
-	outbox.RouteStore
+	outbox.Store
 	// look is for the test's own statements, with ? for their arguments.
 	look(statement string) (*sql.DB, string)
 	application(cfg outbox.Config) (application, error)

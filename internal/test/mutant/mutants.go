@@ -158,7 +158,7 @@ UNION  ALL
 	{"inbox-outside-transaction", []edit{
 		{"inbox/inbox.go", "for try := 1; ; try++ {", `fresh := false
 	insert := func(ctx context.Context, tx TX) (err error) {
-		fresh, err = store.Remember(ctx, tx, e)
+		fresh, err = store.InsertTx(ctx, tx, e)
 		return err
 	}
 	if err := store.InTx(ctx, insert); err != nil {

@@ -168,7 +168,7 @@ func waitingUnkeyed(ctx context.Context, opt Options, name string, size int) ([]
 					return err
 				}
 			}
-			left, err := b.store().Left(ctx, outbox.DefaultTransport)
+			left, err := b.store().Backlog(ctx, outbox.DefaultTransport)
 			if err != nil || left.Blocked == size {
 				return err
 			}

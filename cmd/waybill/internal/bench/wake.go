@@ -73,7 +73,7 @@ func (p *postgres) waking(ctx context.Context) (w waking, err error) {
 // commits measures transactions with a message under many writers, from begin to
 // commit: with commits announced to a listener, against commits not announced.
 func commits(ctx context.Context, opt Options, p place, w waking) (Result, error) {
-	release, err := w.hears.Lead(ctx)
+	release, err := w.hears.StartRelay(ctx)
 	if err != nil {
 		return Result{}, err
 	}

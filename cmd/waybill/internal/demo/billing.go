@@ -32,15 +32,8 @@ func newBilling(opt Options, site *site, figures *Figures) (*billing, error) {
 	b.seen = &consumer{broker: site.broker, figures: figures, dice: dice(opt, 3), first: map[waybill.MessageID]bool{}, open: map[waybill.MessageID]bool{}}
 	bus := waybill.NewBus("billing", middleware.Recover())
 	site.billing.serve(bus, b)
-	from := waybill.Receiver(b.seen)
-	if leaser, ok := site.broker.(waybill.Leaser); ok {
-		from = struct {
-			*consumer
-			waybill.Leaser
-		}{b.seen, leaser}
-	}
 	var err error
-	b.worker, err = worker.New(bus, from, worker.Config{
+	b.worker, err = worker.New(bus, b.seen, worker.Config{
 		Transport: transport, Concurrency: 16, Prefetch: 200,
 		Retry: waybill.Backoff{Delay: 20 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second},
 	})
@@ -77,7 +70,7 @@ func (b *billing) chance(share float64) bool {
 // consumer receives from the broker over a network that loses acknowledgements,
 // and records the deliveries.
 type consumer struct {
-	broker  broker
+	broker
 	figures *Figures
 
 	mu    sync.Mutex
@@ -127,16 +120,6 @@ func (c *consumer) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
 		delete(c.open, d.Record.ID)
 	}
 	return err
-}
-
-// Retry implements waybill.Receiver.
-func (c *consumer) Retry(ctx context.Context, d *waybill.Delivery, delay time.Duration) error {
-	return c.broker.Retry(ctx, d, delay)
-}
-
-// Release implements waybill.Receiver.
-func (c *consumer) Release(ctx context.Context, ds ...*waybill.Delivery) error {
-	return c.broker.Release(ctx, ds...)
 }
 
 // inHand counts the messages that were delivered and not handled.

@@ -145,7 +145,7 @@ func (f *fleet) stallBroker(ctx context.Context) (proceed func(), err error) {
 // so that a kill hits a relay that is claiming, publishing or deleting.
 func (f *fleet) waitForWork(ctx context.Context) error {
 	for ctx.Err() == nil {
-		left, err := f.site.orders.Left(ctx, transport)
+		left, err := f.site.orders.Backlog(ctx, transport)
 		if err != nil {
 			return err
 		}

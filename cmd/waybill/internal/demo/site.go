@@ -90,7 +90,7 @@ func (s *site) open(ctx context.Context, opt Options, dsn config.DSN, part strin
 
 // pending counts the messages that wait in the outbox and in the broker.
 func (s *site) pending(ctx context.Context) (inOutbox, inBroker int, err error) {
-	left, err := s.orders.Left(ctx, transport)
+	left, err := s.orders.Backlog(ctx, transport)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -53,7 +53,7 @@ func drain(ctx context.Context, dir string, toQueue bool) (*race, error) {
 			if err := relay.Run(ctx); err != nil {
 				return 0, err
 			}
-			left, err := db.Left(ctx, outbox.DefaultTransport)
+			left, err := db.Backlog(ctx, outbox.DefaultTransport)
 			if err == nil && left.Pending > 0 {
 				err = fmt.Errorf("%d messages were not relayed", left.Pending)
 			}
@@ -70,6 +70,10 @@ func drain(ctx context.Context, dir string, toQueue bool) (*race, error) {
 
 // confirming is a broker that does nothing at all.
 type confirming struct{}
+
+func (confirming) Traits() outbox.PublisherTraits { return outbox.PublisherTraits{} }
+func (confirming) Connect(context.Context) error  { return nil }
+func (confirming) Isolated() outbox.Publisher     { return nil }
 
 func (confirming) Publish(_ context.Context, items []outbox.Item, results chan<- outbox.Result) {
 	for _, item := range items {
