@@ -23,7 +23,7 @@ const (
 	KeyBlocked                         // it blocks its key or route until a retry: ID, Name, Key, Transport, Failures, Delay, Err
 	KeyReleased                        // a blocked key's head was published: ID, Name, Key, Transport
 	KeyParked                          // it was refused for the last time, and its key is parked: ID, Name, Key, Transport, Failures, Err
-	Skipped                            // it moved to the failure store, and its key continues: ID, Name, Key, Transport, Failures, Err
+	Skipped                            // it moved to the dead letters, and its key continues: ID, Name, Key, Transport, Failures, Err
 	Handled                            // handlers ran: ID, Name, Key, Transport, Failures, Duration, Err
 	Duplicate                          // an inbox had an entry for it: ID, Name, Key, Handler
 	Retrying                           // it will be handled again: ID, Name, Key, Transport, Failures, Delay, Err

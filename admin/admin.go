@@ -35,7 +35,7 @@ type Database interface {
 	// entry without rows in the outbox is removed. The rows of a parked key move back
 	// in batches, in order; none is published before the last one is back.
 	Release(ctx context.Context, q BlockedQuery) (int, error)
-	// Failed lists the failure store, oldest first.
+	// Failed lists the dead letters, oldest first.
 	Failed(ctx context.Context, q FailedQuery) ([]FailedMessage, error)
 	// FailedContent returns headers and body of a failed message; they may be secret.
 	FailedContent(ctx context.Context, number int64) (FailedContent, error)
@@ -129,7 +129,7 @@ type OutboxMessage struct {
 type BlockedQuery struct {
 	Transport, Key, Route string
 	Row                   int64 // of a message without key
-	// SkipHead first moves the refused message of each to the failure store. A route
+	// SkipHead first moves the refused message of each to the dead letters. A route
 	// has no such message.
 	SkipHead bool
 }
@@ -173,8 +173,7 @@ const (
 	Removed  = "removed"  // an operator deleted its content
 )
 
-// FailedQuery selects messages of the failure store, the dead letters; zero fields
-// select all but removed ones.
+// FailedQuery selects dead letters; zero fields select all but removed ones.
 type FailedQuery struct {
 	Numbers              []int64
 	State                string
@@ -185,7 +184,7 @@ type FailedQuery struct {
 
 // FailedMessage is a message that a relay or an operator has skipped.
 type FailedMessage struct {
-	Number        int64             `json:"number"` // in the failure store, in order within a key
+	Number        int64             `json:"number"` // among the dead letters, in order within a key
 	State         string            `json:"state"`  // Skipped or Removed
 	Transport     string            `json:"transport"`
 	Name          string            `json:"name"`
@@ -194,7 +193,7 @@ type FailedMessage struct {
 	CreatedAt     time.Time         `json:"created_at"`
 	Failures      int               `json:"failures"`
 	FirstFailedAt *time.Time        `json:"first_failed_at,omitempty"`
-	FailedAt      time.Time         `json:"failed_at"` // when it entered the failure store, or was refused last
+	FailedAt      time.Time         `json:"failed_at"` // when it became a dead letter, or was refused last
 	LastError     string            `json:"last_error"`
 	RemovedAt     *time.Time        `json:"removed_at,omitempty"`
 	Bytes         int               `json:"bytes"`
@@ -213,7 +212,7 @@ type OutboxStats struct {
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
 	BlockedKeys      int     `json:"blocked_keys"`
 	Delayed          int     `json:"delayed"`
-	Failed           int     `json:"failed"` // in the failure store
+	Failed           int     `json:"failed"` // dead letters
 }
 
 // QueueStats counts one queue's messages.

@@ -95,7 +95,7 @@ and parked keys at all: after their cause has been mended. The messages of a par
 key come back in batches and in order. It removes nothing, so it does not ask; a
 message that is refused again waits again, or is parked again.
 
---skip-head moves the refused message to the failure store first, from where
+--skip-head moves the refused message to the dead letters first, from where
 "failed retry" sends it after all: its key continues without it.
 
 KEY is a partition key, --route a message name, --row the number of a message

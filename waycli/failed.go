@@ -18,12 +18,12 @@ import (
 )
 
 func (c *cli) failedCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "failed", Short: "Look at dead letters (skipped messages), and mend them"},
+	return group(&cobra.Command{Use: "failed", Short: "Look at dead letters, and dispatch or remove them"},
 		c.failedListCommand(),
 		&cobra.Command{
 			Use:   "show NUMBER",
-			Short: "Show one failed message, with its headers and body",
-			Long: `Show one failed message, with its headers and body, by its number in "failed list".
+			Short: "Show one dead letter, with its headers and body",
+			Long: `Show one dead letter, with its headers and body, by its number in "failed list".
 
 With --json: what "failed list" has, and "headers" and "body", or "body_base64"
 where the body is no text.`,
@@ -37,7 +37,7 @@ func (c *cli) failedListCommand() *cobra.Command {
 	var q admin.FailedQuery
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List failed messages, oldest first",
+		Short: "List the dead letters, oldest first",
 		Long: `List the dead letters, oldest first: messages that a relay has skipped
 (outbox.on_exhausted), or an operator ("outbox release --skip-head"). Their keys
 continue without them; "failed retry" sends them after all. Removed ones are shown
@@ -235,8 +235,8 @@ func (c *cli) failedRetryCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "retry [NUMBER...]",
-		Short: "Dispatch skipped messages again",
-		Long: `Dispatch skipped messages again, under the ids that they have: after their cause
+		Short: "Dispatch dead letters again",
+		Long: `Dispatch dead letters again, under the ids that they have: after their cause
 has been mended. They come behind what waits of their keys.
 
 Without numbers it takes all that --transport, --key and --name select. Exit code
@@ -277,8 +277,8 @@ func (c *cli) failedRemoveCommand() *cobra.Command {
 	var all, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "remove [NUMBER...]",
-		Short: "Remove failed messages for good",
-		Long: `Remove failed messages for good: they are never sent. What they carried is
+		Short: "Remove dead letters for good",
+		Long: `Remove dead letters for good: they are never sent. What they carried is
 deleted; that they were there stays on record ("failed list --state removed").
 
 It counts first and asks; --yes does not ask, and without a terminal it is needed.

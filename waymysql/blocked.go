@@ -155,7 +155,7 @@ func (db *DB) releaseOne(ctx context.Context, e blockedEntry, skip bool) error {
 	})
 }
 
-// skipping returns the statements that move an entry's row to the failure store.
+// skipping returns the statements that move an entry's row to the dead letters.
 func (db *DB) skipping(e blockedEntry) []statement {
 	at := fmt.Sprintf("[[%d,%d]]", e.bucket, e.row)
 	if e.bucket == unkeyed {

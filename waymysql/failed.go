@@ -50,7 +50,7 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 	return n, nil
 }
 
-// takeSkipped removes a skipped message from the failure store.
+// takeSkipped removes a skipped message from the dead letters.
 func (db *DB) takeSkipped(ctx context.Context, tx *sql.Tx, number int64) (row outbox.Row, meta string, err error) {
 	rec := &waybill.Record{}
 	row.Record = rec

@@ -236,7 +236,7 @@ func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at place) erro
 	return nil
 }
 
-// skip moves a row to the failure store.
+// skip moves a row to the dead letters.
 func (c *claim) skip(ctx context.Context, at place, counted int, problem string) error {
 	query, where := "skip", any(at.bucket)
 	if at.bucket == unkeyed {

@@ -63,7 +63,7 @@ type entryRow struct {
 	Transport  int16
 }
 
-// skipHeads moves the refused messages to the failure store, and unblocks keys that
+// skipHeads moves the refused messages to the dead letters, and unblocks keys that
 // are not parked.
 func (r *release) skipHeads(ctx context.Context) error {
 	for _, state := range []string{admin.Retrying, admin.Parked} {
