@@ -34,6 +34,7 @@ func TestCommandsOfThePagesParse(t *testing.T) {
 		for _, m := range commandLine.FindAllStringSubmatch(string(text), -1) {
 			count++
 			line, _, _ := strings.Cut(m[1], " #")
+			line, _, _ = strings.Cut(line, " && ")
 			var words []string
 			for _, w := range word.FindAllString(line, -1) {
 				words = append(words, strings.Trim(w, `'"`))
