@@ -78,27 +78,32 @@ func hunt(ctx context.Context, briefly bool, mutants []mutant, out io.Writer) er
 		return err
 	}
 	defer os.RemoveAll(h.dir)
-	if err := h.build(ctx, mutants, chosen); err != nil {
-		return err
-	}
 	failures := make([]error, len(chosen))
 	slots := make(chan struct{}, atOnce)
 	var tests sync.WaitGroup
+	for _, m := range mutants { // tests run while the next mutant is built
+		if err = h.build(ctx, m, chosen); err != nil {
+			break
+		}
+		for i, c := range chosen {
+			if c.mutant == m.name && c.in != demo {
+				tests.Go(func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					failures[i] = h.try(ctx, c)
+				})
+			}
+		}
+	}
+	tests.Wait()
+	if err != nil {
+		return err
+	}
 	for i, c := range chosen {
 		if c.in == demo {
 			failures[i] = h.try(ctx, c)
 		}
 	}
-	for i, c := range chosen {
-		if c.in != demo {
-			tests.Go(func() {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				failures[i] = h.try(ctx, c)
-			})
-		}
-	}
-	tests.Wait()
 	return h.report(chosen, failures)
 }
 
@@ -123,35 +128,31 @@ type hunter struct {
 	out io.Writer
 }
 
-// build builds for each mutant the binaries of its checks, in a directory of its name.
-func (h *hunter) build(ctx context.Context, mutants []mutant, chosen []check) error {
-	start := time.Now()
-	for _, m := range mutants {
-		overlay, err := m.overlay(".", h.dir)
-		if err != nil {
-			return err
+// build builds the binaries of m's checks, in a directory of its name.
+func (h *hunter) build(ctx context.Context, m mutant, chosen []check) error {
+	overlay, err := m.overlay(".", h.dir)
+	if err != nil {
+		return err
+	}
+	packages := map[string][]string{} // by verb
+	for _, c := range chosen {
+		verb := "test"
+		if c.in == demo {
+			verb = "build"
 		}
-		packages := map[string][]string{} // by verb
-		for _, c := range chosen {
-			verb := "test"
-			if c.in == demo {
-				verb = "build"
-			}
-			if c.mutant == m.name && !slices.Contains(packages[verb], c.in) {
-				packages[verb] = append(packages[verb], c.in)
-			}
-		}
-		for verb, of := range packages {
-			args := []string{verb, "-overlay", overlay, "-ldflags=-s -w", "-o", filepath.Join(h.dir, m.name, "bin") + "/"}
-			if verb == "test" {
-				args = append(args, "-c")
-			}
-			if text, err := exec.CommandContext(ctx, "go", append(args, of...)...).CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: go %s: %w\n%s", m.name, verb, err, text)
-			}
+		if c.mutant == m.name && !slices.Contains(packages[verb], c.in) {
+			packages[verb] = append(packages[verb], c.in)
 		}
 	}
-	fmt.Fprintf(h.out, "mutants: built (%.0f s)\n", time.Since(start).Seconds())
+	for verb, of := range packages {
+		args := []string{verb, "-overlay", overlay, "-ldflags=-s -w", "-o", filepath.Join(h.dir, m.name, "bin") + "/"}
+		if verb == "test" {
+			args = append(args, "-c")
+		}
+		if text, err := exec.CommandContext(ctx, "go", append(args, of...)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: go %s: %w\n%s", m.name, verb, err, text)
+		}
+	}
 	return nil
 }
 
