@@ -29,7 +29,7 @@ func Example() {
 	dir, err := os.MkdirTemp("", "waybill-example-")
 	check(err)
 	defer os.RemoveAll(dir)
-	db, err := waysqlite.Open(filepath.Join(dir, "shop.db"), waysqlite.Config{})
+	db, err := waysqlite.Open(ctx, filepath.Join(dir, "shop.db"), waysqlite.Config{})
 	check(err)
 	defer db.Close()
 	_, err = db.SchemaUp(ctx)

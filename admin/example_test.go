@@ -25,7 +25,7 @@ func ExampleDatabase() {
 	dir, err := os.MkdirTemp("", "waybill-example-")
 	check(err)
 	defer os.RemoveAll(dir)
-	sqlite, err := waysqlite.Open(filepath.Join(dir, "shop.db"), waysqlite.Config{})
+	sqlite, err := waysqlite.Open(ctx, filepath.Join(dir, "shop.db"), waysqlite.Config{})
 	check(err)
 	defer sqlite.Close()
 

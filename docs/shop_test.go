@@ -34,7 +34,7 @@ func (SendReceipt) MessageName() string { return "receipt.send" }
 func openShop(ctx context.Context) (db *waysqlite.DB, remove func()) {
 	dir, err := os.MkdirTemp("", "waybill-docs-")
 	check(err)
-	db, err = waysqlite.Open(filepath.Join(dir, "shop.db"), waysqlite.Config{})
+	db, err = waysqlite.Open(ctx, filepath.Join(dir, "shop.db"), waysqlite.Config{})
 	check(err)
 	_, err = db.SchemaUp(ctx)
 	check(err)

@@ -74,7 +74,7 @@ func TestServerWithoutTLSMakesNoOtherConnectionPlain(t *testing.T) {
 			}
 		}}, nil
 	}
-	db, err := waymysql.New(cfg, waymysql.Config{})
+	db, err := waymysql.OpenConfig(cfg, waymysql.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

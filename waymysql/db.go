@@ -94,16 +94,16 @@ type DB struct {
 	relayed    map[int16]*relayed
 }
 
-// Open prepares to use the database that dsn names, in the form of
-// github.com/go-sql-driver/mysql, with private pools. It does not create
-// tables: see SchemaUp. The first use connects.
+// Open connects to the database that dsn names, in the form of
+// github.com/go-sql-driver/mysql, with private pools. It does not create tables: see
+// SchemaUp.
 func Open(ctx context.Context, dsn string, cfg Config) (*DB, error) {
 	c, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, errors.New("waymysql: the DSN is not of the form user:password@tcp(host:port)/database") // the driver's words may have the password
 	}
 	c.Logger = &mysql.NopLogger{} // errors are returned as well
-	db, err := New(c, cfg)
+	db, err := OpenConfig(c, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +113,10 @@ func Open(ctx context.Context, dsn string, cfg Config) (*DB, error) {
 	return db, nil
 }
 
-// New prepares to use the database that c names, for connections that need more
-// than a DSN can say, such as TLS or a dialer. c is not kept.
-func New(c *mysql.Config, cfg Config) (*DB, error) {
+// OpenConfig is Open for connections that need more than a DSN can say, such as TLS or
+// a dialer. The first use connects. c is not kept. There is no New for a pool of the
+// caller's: units of work and relays need sessions with settings of their own.
+func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 	prefix, schema := cmp.Or(cfg.Prefix, defaultPrefix), cmp.Or(cfg.Schema, c.DBName)
 	switch {
 	case !sqlfile.ValidPrefix(prefix):

@@ -360,7 +360,7 @@ func held(t *testing.T, dsn string, network *faultproxy.Hold) *waymysql.DB {
 		t.Fatal(err)
 	}
 	cfg.DialFunc, cfg.Logger = network.Dial, &mysql.NopLogger{}
-	db, err := waymysql.New(cfg, waymysql.Config{})
+	db, err := waymysql.OpenConfig(cfg, waymysql.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

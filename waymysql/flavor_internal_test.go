@@ -75,7 +75,7 @@ func TestSettingsOfRelaysReplaceThoseOfTheDSN(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := New(cfg, Config{})
+	db, err := OpenConfig(cfg, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

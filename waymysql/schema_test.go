@@ -258,7 +258,7 @@ func TestSetsOfTablesDoNotDisturbEachOther(t *testing.T) {
 		if cfg.Schema != "" {
 			c.DBName = ""
 		}
-		db, err := waymysql.New(c, cfg)
+		db, err := waymysql.OpenConfig(c, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +291,7 @@ func TestWrongNamesAreRefused(t *testing.T) {
 		t.Errorf("Open of a DSN that cannot be read = %v", err)
 	}
 	c := mysql.NewConfig()
-	if _, err := waymysql.New(c, waymysql.Config{}); err == nil {
+	if _, err := waymysql.OpenConfig(c, waymysql.Config{}); err == nil {
 		t.Error("New without a database = nil error")
 	}
 	db := open(t, dsn, waymysql.Config{})

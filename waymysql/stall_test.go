@@ -34,7 +34,7 @@ func stalled(t *testing.T, dsn string) (*waymysql.DB, *stall) {
 		}
 		return &stallingConn{Conn: conn, s: s}, err
 	}
-	db, err := waymysql.New(cfg, waymysql.Config{IdleTimeout: 2 * time.Second})
+	db, err := waymysql.OpenConfig(cfg, waymysql.Config{IdleTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package waysqlite
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"embed"
 	"errors"
@@ -82,7 +83,7 @@ type DB struct {
 
 // Open opens the file at path, creating it unless cfg says otherwise. It does
 // not create tables: see SchemaUp.
-func Open(path string, cfg Config) (*DB, error) {
+func Open(ctx context.Context, path string, cfg Config) (*DB, error) {
 	if path == "" {
 		return nil, errors.New("waysqlite: the path of the database is empty")
 	}
@@ -106,7 +107,7 @@ func Open(path string, cfg Config) (*DB, error) {
 		return nil, errors.Join(fmt.Errorf("waysqlite: open %s: %w", path, err), writer.Close())
 	}
 	reader.SetMaxOpenConns(4)
-	db, err := newDB(writer, reader, cfg)
+	db, err := newDB(ctx, writer, reader, cfg)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("waysqlite: open %s: %w", path, err), writer.Close(), reader.Close())
 	}
@@ -121,10 +122,10 @@ func New(pool *sql.DB, cfg Config) (*DB, error) {
 	if n := pool.Stats().MaxOpenConnections; n != 1 {
 		return nil, fmt.Errorf("waysqlite: the pool may open %d connections, call SetMaxOpenConns(1): SQLite has one writer", n)
 	}
-	return newDB(pool, pool, cfg)
+	return newDB(context.Background(), pool, pool, cfg)
 }
 
-func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
+func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error) {
 	prefix := cmp.Or(cfg.Prefix, defaultPrefix)
 	if !sqlfile.ValidPrefix(prefix) {
 		return nil, badPrefix(prefix)
@@ -140,7 +141,7 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 		}
 	}
 	var mode string
-	if err := writer.QueryRow("PRAGMA journal_mode").Scan(&mode); err != nil {
+	if err := writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
 		return nil, translate(err)
 	}
 	if !strings.EqualFold(mode, "wal") {
@@ -148,7 +149,7 @@ func newDB(writer, reader *sql.DB, cfg Config) (*DB, error) {
 	}
 	var seq int
 	var name string
-	if err := writer.QueryRow("PRAGMA database_list").Scan(&seq, &name, &db.path); err != nil {
+	if err := writer.QueryRowContext(ctx, "PRAGMA database_list").Scan(&seq, &name, &db.path); err != nil {
 		return nil, translate(err)
 	}
 	return db, nil

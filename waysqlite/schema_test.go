@@ -13,7 +13,7 @@ import (
 )
 
 func TestSchemaUpMayBeRepeated(t *testing.T) {
-	db, err := waysqlite.Open(filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{Prefix: "msg_"})
+	db, err := waysqlite.Open(t.Context(), filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{Prefix: "msg_"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestPrintedSchemaIsTheSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	printed, err := waysqlite.Open(filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{})
+	printed, err := waysqlite.Open(t.Context(), filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestPrintedSchemaIsTheSchema(t *testing.T) {
 }
 
 func TestSchemaThatDoesNotFitIsRefusedByName(t *testing.T) {
-	db, err := waysqlite.Open(filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{})
+	db, err := waysqlite.Open(t.Context(), filepath.Join(t.TempDir(), "w.db"), waysqlite.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestSchemaThatDoesNotFitIsRefusedByName(t *testing.T) {
 			t.Errorf("with version %s: %v", version, err)
 		}
 		if ok { // it remembers a good answer
-			reopened, err := waysqlite.Open(db.Path(), waysqlite.Config{})
+			reopened, err := waysqlite.Open(t.Context(), db.Path(), waysqlite.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestWrongPathSaysWhatIsWrong(t *testing.T) {
 		noDB:                                     {waysqlite.Config{}, "not a SQLite database"},
 		":memory:":                               {waysqlite.Config{}, "in-memory"},
 	} {
-		db, err := waysqlite.Open(path, c.cfg)
+		db, err := waysqlite.Open(t.Context(), path, c.cfg)
 		if err == nil {
 			db.Close()
 		}

@@ -33,7 +33,7 @@ func open(t testing.TB, cfg waysqlite.Config) *waysqlite.DB {
 
 func openAt(t testing.TB, path string, cfg waysqlite.Config) *waysqlite.DB {
 	t.Helper()
-	db, err := waysqlite.Open(path, cfg)
+	db, err := waysqlite.Open(t.Context(), path, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // The suites of a package that keeps outbox, inbox and queues in a database.
 func Example() {
 	open := func(t *testing.T) waytest.Place[*sql.Tx] {
-		db, err := waysqlite.Open(filepath.Join(t.TempDir(), "test.db"), waysqlite.Config{})
+		db, err := waysqlite.Open(t.Context(), filepath.Join(t.TempDir(), "test.db"), waysqlite.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

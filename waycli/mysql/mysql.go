@@ -57,7 +57,7 @@ func Open(ctx context.Context, dsn config.DSN, cfg waymysql.Config) (*waymysql.D
 	if cfg.Prefix == "" {
 		cfg.Prefix = dsn.Text("prefix", "")
 	}
-	db, err := waymysql.New(to, cfg)
+	db, err := waymysql.OpenConfig(to, cfg)
 	if err != nil {
 		return nil, explain(dsn, err)
 	}

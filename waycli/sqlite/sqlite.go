@@ -22,8 +22,8 @@ type database struct{ *waysqlite.DB }
 
 var _ waycli.Database = database{}
 
-func open(_ context.Context, dsn config.DSN, how waycli.Open) (waycli.Database, error) {
-	db, err := waysqlite.Open(dsn.Path, waysqlite.Config{
+func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database, error) {
+	db, err := waysqlite.Open(ctx, dsn.Path, waysqlite.Config{
 		Prefix:      dsn.Text("prefix", ""),
 		Normal:      dsn.Enum("synchronous", "full") == "normal",
 		BusyTimeout: dsn.Duration("busy_timeout", 0),

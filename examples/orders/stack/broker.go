@@ -73,7 +73,7 @@ type fileQueue struct {
 func (q *fileQueue) Close() error { return q.file.Close() }
 
 func openQueue(ctx context.Context, path string) (*fileQueue, error) {
-	file, err := waysqlite.Open(path, waysqlite.Config{})
+	file, err := waysqlite.Open(ctx, path, waysqlite.Config{})
 	if err != nil {
 		return nil, err
 	}

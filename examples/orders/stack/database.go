@@ -57,7 +57,7 @@ var errDatabase = errors.New("--database: want sqlite://PATH, postgres://USER@HO
 func open(ctx context.Context, dsn string) (*Database, error) {
 	switch scheme, path, _ := strings.Cut(dsn, "://"); scheme {
 	case "sqlite":
-		db, err := waysqlite.Open(path, waysqlite.Config{})
+		db, err := waysqlite.Open(ctx, path, waysqlite.Config{})
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func open(ctx context.Context, dsn string) (*Database, error) {
 		cfg := mysql.NewConfig()
 		cfg.User, cfg.Net, cfg.Addr, cfg.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
 		cfg.Passwd, _ = u.User.Password()
-		db, err := waymysql.New(cfg, waymysql.Config{})
+		db, err := waymysql.OpenConfig(cfg, waymysql.Config{})
 		if err != nil {
 			return nil, err
 		}

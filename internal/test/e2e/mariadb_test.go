@@ -64,7 +64,7 @@ func openMariaDB(_ context.Context, address string, how opening) (database, erro
 	if how.dial != nil {
 		cfg.DialFunc = how.dial
 	}
-	db, err := waymysql.New(cfg, waymysql.Config{IdleTimeout: how.idle})
+	db, err := waymysql.OpenConfig(cfg, waymysql.Config{IdleTimeout: how.idle})
 	return mariaDB{db}, err
 }
 

@@ -37,7 +37,9 @@ func places(t *testing.T) map[string]place {
 	all := map[string]place{}
 	for name, opt := range map[string]Options{
 		"postgres": {Postgres: testserver.Postgres(t)},
-		"mysql":    {MySQL: func(_ context.Context, cfg waymysql.Config) (*waymysql.DB, error) { return waymysql.New(dsn, cfg) }},
+		"mysql": {MySQL: func(_ context.Context, cfg waymysql.Config) (*waymysql.DB, error) {
+			return waymysql.OpenConfig(dsn, cfg)
+		}},
 	} {
 		p, err := newPlace(t.Context(), opt)
 		if err != nil {

@@ -124,7 +124,7 @@ func newSite(t *testing.T) *site {
 	t.Helper()
 	dir := t.TempDir()
 	open := func(name string) *waysqlite.DB {
-		db, err := waysqlite.Open(filepath.Join(dir, name), waysqlite.Config{Normal: true})
+		db, err := waysqlite.Open(t.Context(), filepath.Join(dir, name), waysqlite.Config{Normal: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,7 @@ func openFile(ctx context.Context, path, dir string) (*waysqlite.DB, error) {
 			return nil, err
 		}
 	}
-	db, err := waysqlite.Open(path, waysqlite.Config{})
+	db, err := waysqlite.Open(ctx, path, waysqlite.Config{})
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ var customers = []string{"ATELI", "BLUME", "CAFEZ", "DUBLN", "ELPAN", "FJORD", "
 
 // openFile opens a database as an application does: WAL and synchronous=FULL.
 func openFile(ctx context.Context, dir, name string, statements ...string) (*waysqlite.DB, error) {
-	db, err := waysqlite.Open(filepath.Join(dir, name), waysqlite.Config{})
+	db, err := waysqlite.Open(ctx, filepath.Join(dir, name), waysqlite.Config{})
 	if err != nil {
 		return nil, err
 	}
