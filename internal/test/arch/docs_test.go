@@ -74,6 +74,18 @@ func TestArchitectureNamesFilesThatExist(t *testing.T) {
 			t.Errorf("docs/architecture.md names %s: %v", m[1], err)
 		}
 	}
+	// `file` (`name`, `name`): the names stand in the file.
+	for _, m := range regexp.MustCompile("`([a-z]+[a-z0-9_/]*\\.(?:go|sql))` \\((`[^)]*`)\\)").FindAllStringSubmatch(string(text), -1) {
+		code, err := os.ReadFile(filepath.Join(root, m[1]))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, name := range regexp.MustCompile("\\w+").FindAllString(m[2], -1) {
+			if !strings.Contains(string(code), name) {
+				t.Errorf("docs/architecture.md: %s is not in %s", name, m[1])
+			}
+		}
+	}
 	if len(named) < 60 {
 		t.Errorf("only %d files are named: is the pattern still right?", len(named))
 	}
