@@ -24,7 +24,7 @@ func (c *counting) InTx(ctx context.Context, fn func(ctx context.Context, tx *me
 }
 
 // together receives n messages at once and returns how long each took.
-func (p *place) together(n int) (took []time.Duration) {
+func (p *fixture) together(n int) (took []time.Duration) {
 	took = make([]time.Duration, n)
 	var all sync.WaitGroup
 	for i := range n {
@@ -57,7 +57,7 @@ func TestGroupThatDoesNotFillWaitsForTheLinger(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlace(t)
+				p := newFixture(t)
 				db := &counting{DB: p.db}
 				inbox.Handle(p.bus, db, "billing", fine, inbox.Group(3), c.opt)
 				for _, took := range p.together(c.messages) {
@@ -75,7 +75,7 @@ func TestGroupThatDoesNotFillWaitsForTheLinger(t *testing.T) {
 
 func TestLostGroupRunsOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		var mu sync.Mutex
 		runs := 0
 		inbox.Handle(p.bus, &losing{p.db, 1}, "billing", func(_ context.Context, tx *memory.Tx, m paid) error {
@@ -93,7 +93,7 @@ func TestLostGroupRunsOneByOne(t *testing.T) {
 }
 
 func TestGroupRefusesWhatDoesNotFit(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	for name, register := range map[string]func(){
 		"a group of one":           func() { inbox.Group(1) },
 		"more than fit":            func() { inbox.Group(61) },

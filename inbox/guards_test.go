@@ -10,7 +10,7 @@ import (
 
 // Dispatch refuses an empty key; another producer may send one.
 func TestEmptyIdempotencyKeyIsNoKey(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	p.handle("billing", fine)
 	for _, i := range []string{"i-1", "i-2"} {
 		rec := p.record(i)
@@ -24,7 +24,7 @@ func TestEmptyIdempotencyKeyIsNoKey(t *testing.T) {
 
 func TestDelayLongerThanTheRetentionIsNotTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.handle("billing", fine)
 		q := p.db.Queue("q")
 		if err := q.Send(t.Context(), p.record("i-1", waybill.Delay(31*24*time.Hour))); err != nil {

@@ -22,8 +22,8 @@ type paid struct{ Invoice string }
 
 func (paid) MessageName() string { return "invoice.paid" }
 
-// A place is a database with an inbox, a bus, and the effects and events there.
-type place struct {
+// A fixture is a database with an inbox, a bus, and the effects and events there.
+type fixture struct {
 	t       testing.TB
 	db      *memory.DB
 	bus     *waybill.Bus
@@ -31,14 +31,14 @@ type place struct {
 	seen    []waybill.Event
 }
 
-func newPlace(t testing.TB) *place {
-	return &place{t: t, db: memory.NewDB(), bus: waybill.NewBus("main")}
+func newFixture(t testing.TB) *fixture {
+	return &fixture{t: t, db: memory.NewDB(), bus: waybill.NewBus("main")}
 }
 
-func (p *place) Observe(_ context.Context, e waybill.Event) { p.seen = append(p.seen, e) }
+func (p *fixture) Observe(_ context.Context, e waybill.Event) { p.seen = append(p.seen, e) }
 
 // handle registers a handler with an inbox; its writes are its name and invoice.
-func (p *place) handle(name string, fn func(ctx context.Context, tx *memory.Tx, m paid) error) {
+func (p *fixture) handle(name string, fn func(ctx context.Context, tx *memory.Tx, m paid) error) {
 	inbox.Handle(p.bus, p.db, name, func(ctx context.Context, tx *memory.Tx, m paid) error {
 		tx.OnCommit(func() { p.effects = append(p.effects, name+" "+m.Invoice) })
 		return fn(ctx, tx, m)
@@ -47,7 +47,7 @@ func (p *place) handle(name string, fn func(ctx context.Context, tx *memory.Tx, 
 
 func fine(context.Context, *memory.Tx, paid) error { return nil }
 
-func (p *place) record(invoice string, stamps ...waybill.Stamp) *waybill.Record {
+func (p *fixture) record(invoice string, stamps ...waybill.Stamp) *waybill.Record {
 	p.t.Helper()
 	id, err := waybill.NewMessageID()
 	if err != nil {
@@ -60,11 +60,11 @@ func (p *place) record(invoice string, stamps ...waybill.Stamp) *waybill.Record 
 	return rec
 }
 
-func (p *place) receive(rec *waybill.Record) error {
+func (p *fixture) receive(rec *waybill.Record) error {
 	return p.bus.HandleRecord(p.t.Context(), rec, "in", 0)
 }
 
-func (p *place) wantEffects(want ...string) {
+func (p *fixture) wantEffects(want ...string) {
 	p.t.Helper()
 	if diff := cmp.Diff(want, p.effects); diff != "" {
 		p.t.Errorf("effects (-want +got):\n%s", diff)
@@ -72,7 +72,7 @@ func (p *place) wantEffects(want ...string) {
 }
 
 func TestDuplicateIsAcknowledgedAndCounted(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	p.handle("billing", fine)
 	p.handle("mail", fine)
 	rec := p.record("i-1", waybill.PartitionKey("k"))
@@ -92,7 +92,7 @@ func TestDuplicateIsAcknowledgedAndCounted(t *testing.T) {
 }
 
 func TestIdempotencyKeyMakesMessagesDuplicates(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	p.handle("billing", fine)
 	for _, rec := range []*waybill.Record{
 		p.record("i-1", waybill.IdempotencyKey("payment-1")),
@@ -117,7 +117,7 @@ func TestIdempotencyKeyMakesMessagesDuplicates(t *testing.T) {
 }
 
 func TestFailedHandlerLeavesNothing(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	if err := p.db.AddTransports(t.Context(), "events"); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestFailedHandlerLeavesNothing(t *testing.T) {
 }
 
 func TestOneHandlersFailureLeavesTheOthersEffect(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	fail := true
 	p.handle("billing", fine)
 	p.handle("mail", func(context.Context, *memory.Tx, paid) error {
@@ -183,7 +183,7 @@ func TestOneHandlersFailureLeavesTheOthersEffect(t *testing.T) {
 
 func TestMessageTooOldToProveIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.handle("billing", fine)
 		rec := p.record("i-1")
 		time.Sleep(p.db.Retention())
@@ -214,7 +214,7 @@ func TestEntryNeedsAnID(t *testing.T) {
 }
 
 func TestHandlerInATransactionCannotOpenAnother(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	p.handle("billing", func(ctx context.Context, _ *memory.Tx, _ paid) error {
 		return p.db.InTx(ctx, func(context.Context, *memory.Tx) error { return nil })
 	})
@@ -246,7 +246,7 @@ func TestLostTransactionIsNoFailureOfTheMessage(t *testing.T) {
 		times, runs int
 		fails       bool
 	}{{0, 1, false}, {4, 5, false}, {5, 5, true}} {
-		p := newPlace(t)
+		p := newFixture(t)
 		runs := 0
 		inbox.Handle(p.bus, &losing{p.db, c.times}, "billing", func(_ context.Context, tx *memory.Tx, m paid) error {
 			runs++

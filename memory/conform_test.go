@@ -12,16 +12,16 @@ import (
 	"github.com/waybill-go/waybill/waytest"
 )
 
-func TestOutbox(t *testing.T) { waytest.Outbox(t, place) }
-func TestInbox(t *testing.T)  { waytest.Inbox(t, place) }
-func TestQueue(t *testing.T)  { waytest.Queue(t, place) }
+func TestOutbox(t *testing.T) { waytest.Outbox(t, harness) }
+func TestInbox(t *testing.T)  { waytest.Inbox(t, harness) }
+func TestQueue(t *testing.T)  { waytest.Queue(t, harness) }
 
-// place is the conformance suites' database.
-func place(*testing.T) waytest.Place[*memory.Tx] {
+// harness is the conformance suites' database.
+func harness(*testing.T) waytest.Harness[*memory.Tx] {
 	db := memory.NewDB()
 	var mu sync.Mutex
 	var committed []string
-	return waytest.Place[*memory.Tx]{
+	return waytest.Harness[*memory.Tx]{
 		Store:    db,
 		Begin:    db.Begin,
 		Commit:   func(_ context.Context, tx *memory.Tx) error { return tx.Commit() },

@@ -41,7 +41,7 @@ func TestOnlyHeadsOfKeysFail(t *testing.T) {
 		t.Errorf("%d refused rows fail, want none: the only one has an unknown one of its key before it", len(failed))
 	}
 	got = nil
-	for _, f := range newSuspects().observe(b) {
+	for _, f := range newPoisonDetector().observe(b) {
 		got = append(got, f.Row.ID)
 	}
 	if want := []int64{0, 1, 3, 4}; !slices.Equal(got, want) {

@@ -21,9 +21,9 @@ import (
 type Relay struct {
 	store    Store
 	to       Publisher
-	apart    Publisher // for retries
+	isolated Publisher // for retries
 	cfg      RelayConfig
-	suspects *suspects
+	poison   *poisonDetector
 	status   *status
 	wake     [Retries + 1]chan struct{} // by part: wake-ups for its loops
 	polling  [Retries + 1]chan struct{} // by part: the right of one idle loop to poll
@@ -52,9 +52,9 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if can := to.Traits(); cfg.Pipelined && can.Stream == nil && !can.Atomic {
 		return nil, errors.New("outbox: relay config: Pipelined needs a publisher that keeps the order of what is unconfirmed")
 	}
-	r := &Relay{store: store, to: to, apart: to.Isolated(), cfg: cfg, suspects: newSuspects()}
-	if r.apart == nil {
-		r.apart = to
+	r := &Relay{store: store, to: to, isolated: to.Isolated(), cfg: cfg, poison: newPoisonDetector()}
+	if r.isolated == nil {
+		r.isolated = to
 	}
 	r.batches.Store(1)
 	for part := range r.wake {
@@ -95,7 +95,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		begin(Keyed, r.to)
 		begin(Unkeyed, r.to)
 	}
-	begin(Retries, r.apart)
+	begin(Retries, r.isolated)
 	hinting, hinted := context.WithCancel(ctx)
 	var hints sync.WaitGroup
 	hints.Go(func() { r.passOnHints(hinting) })

@@ -38,7 +38,7 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher, claimed
 	}()
 	b := r.publish(ctx, part, to, rows)
 	crash.At(crash.RelayAfterPublish)
-	done, failed := r.judge(part, b)
+	done, failed := r.outcomes(part, b)
 	settling, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
 	defer cancel()
 	settled = true
@@ -60,24 +60,24 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher, claimed
 	return len(rows), nil
 }
 
-// judge returns the published rows of a batch, and its failures, each with its delay
+// outcomes returns the published rows of a batch, and its failures, each with its delay
 // and policy.
-func (r *Relay) judge(part Part, b *batch) (done []ClaimedRow, failed []Failure) {
-	var apart []Failure
+func (r *Relay) outcomes(part Part, b *batch) (done []ClaimedRow, failed []Failure) {
+	var isolate []Failure
 	if part == Retries {
-		apart = r.suspects.convict(b)
+		isolate = r.poison.confirm(b)
 	} else {
-		apart = r.suspects.observe(b)
+		isolate = r.poison.observe(b)
 	}
 	done, failed = b.finished()
 	if r.store.Traits().BlocksRoutes && part != Retries {
-		failed = r.suspects.routes(done, failed)
+		failed = r.poison.routes(done, failed)
 	}
 	for i, f := range failed {
 		f.Route = f.Route || f.Row.Route
 		failed[i] = r.cfg.decide(f)
 	}
-	for _, f := range apart {
+	for _, f := range isolate {
 		f.Policy = r.cfg.policy(f)
 		f.Route = f.Row.Route
 		failed = append(failed, f)

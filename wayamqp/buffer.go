@@ -84,13 +84,13 @@ func (s *deliveryBuffer) add(p *delivery, now time.Time) {
 		p.d.Failures, p.d.Record.Headers, p.due = m.failures, m.headers, m.due
 	}
 	if l.queue = append(l.queue, p); len(l.queue) == 1 && l.inFlight == 0 {
-		s.place(l, now)
+		s.schedule(l, now)
 	}
 }
 
-// place files a keyQueue without messages in flight, which is neither ready nor
+// schedule files a keyQueue without messages in flight, which is neither ready nor
 // timed: under ready or timed, or nowhere if it is empty.
-func (s *deliveryBuffer) place(l *keyQueue, now time.Time) {
+func (s *deliveryBuffer) schedule(l *keyQueue, now time.Time) {
 	switch {
 	case len(l.queue) == 0:
 		delete(s.queues, l.group)
@@ -130,7 +130,7 @@ func (s *deliveryBuffer) take(max int, now time.Time) (ds []*waybill.Delivery, n
 func (s *deliveryBuffer) end(p *delivery, now time.Time) {
 	p.inFlight = false
 	if p.keys.inFlight--; p.keys.inFlight == 0 {
-		s.place(p.keys, now)
+		s.schedule(p.keys, now)
 	}
 }
 

@@ -244,13 +244,13 @@ func (c *confirmChannel) drainReturns() {
 
 // declareSilent answers the silent publishes as unconfirmed. Their slots stay taken
 // until their confirmations arrive or the channel ends.
-func (c *confirmChannel) declareSilent(l sighting) {
+func (c *confirmChannel) declareSilent(l observation) {
 	c.declareUnconfirmed(func(p *publish) bool { return l.silent(p.mark) })
 }
 
 // state reports whether some publishes were answered as unconfirmed, and whether
 // some unanswered ones have halted.
-func (c *confirmChannel) state(l sighting) (silent, halted bool) {
+func (c *confirmChannel) state(l observation) (silent, halted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	halted = slices.ContainsFunc(c.pending, func(p *publish) bool { return p.confirm != nil && !p.answered && l.halted(p.mark) })

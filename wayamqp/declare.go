@@ -19,7 +19,7 @@ type Declared []string
 // an error. An exchange that a binding names is cfg's or was declared before.
 func Declare(ctx context.Context, cfg Config) (Declared, error) {
 	var done Declared
-	err := look(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
+	err := inspect(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
 		if cfg.Exchange != "" {
 			what := fmt.Sprintf("exchange %s (%s)", cfg.Exchange, cfg.ExchangeType)
 			if err := ch.ExchangeDeclare(cfg.Exchange, cfg.ExchangeType, true, false, false, false, nil); err != nil {
@@ -135,7 +135,7 @@ const noSingleConsumer = "it has no single active consumer: one that connects ag
 // exist, the queue with a single active consumer if cfg asks for one. It changes
 // nothing.
 func Check(ctx context.Context, cfg Config) error {
-	return look(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
+	return inspect(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
 		if cfg.Exchange != "" {
 			if err := ch.ExchangeDeclarePassive(cfg.Exchange, cfg.ExchangeType, true, false, false, false, nil); err != nil {
 				return differs("exchange "+cfg.Exchange, err)
@@ -153,8 +153,8 @@ func Check(ctx context.Context, cfg Config) error {
 	})
 }
 
-// look runs do on a new channel, until ctx ends.
-func look(ctx context.Context, cfg Config, do func(Config, *conn, *amqp.Channel) error) error {
+// inspect runs do on a new channel, until ctx ends.
+func inspect(ctx context.Context, cfg Config, do func(Config, *conn, *amqp.Channel) error) error {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return err

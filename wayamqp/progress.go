@@ -60,34 +60,34 @@ func (pr *progress) overtaken(m mark) bool {
 	return m.last < pr.confirmed
 }
 
-// look counts a look and returns its sighting. While the broker blocks publishers
+// observe counts and returns an observation. While the broker blocks publishers
 // no publish is silent, and the wait starts again afterwards.
-func (pr *progress) look(blocked bool) sighting {
+func (pr *progress) observe(blocked bool) observation {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
 	pr.looks++
 	if blocked {
 		pr.resumed = pr.looks
 	}
-	l := sighting{number: pr.looks, overtaken: pr.seen, resumed: pr.resumed, moved: pr.moved}
+	l := observation{number: pr.looks, overtaken: pr.seen, resumed: pr.resumed, moved: pr.moved}
 	pr.seen = pr.confirmed
 	return l
 }
 
-// A sighting is the state of a connection at one look.
-type sighting struct {
+// An observation is the state of a connection at one check.
+type observation struct {
 	number, overtaken, resumed, moved uint64
 }
 
 // silent reports whether the broker is silent about m: it was written more than
 // looksWithin looks ago and was already overtaken at the previous look, since
 // confirmations that arrive together are handled one after another.
-func (l sighting) silent(m mark) bool {
+func (l observation) silent(m mark) bool {
 	return m.last < l.overtaken && l.number-max(m.look, l.resumed) > looksWithin
 }
 
 // halted reports whether no publish has been confirmed since m was written, more
 // than looksWithin looks ago.
-func (l sighting) halted(m mark) bool {
+func (l observation) halted(m mark) bool {
 	return l.number-max(m.look, l.resumed, l.moved) > looksWithin
 }

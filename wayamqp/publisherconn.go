@@ -98,7 +98,7 @@ func (c *publisherConn) resolveConfirms() {
 // broker stops reading after a few dozen messages to a silent quorum queue, or a
 // few hundred to a classic one, and a new connection is free of that.
 func (c *publisherConn) declareSilent() {
-	l := c.progress.look(c.raised() != nil)
+	l := c.progress.observe(c.raised() != nil)
 	anySilent, anyHalted := false, false
 	for _, ch := range c.open() {
 		ch.declareSilent(l)

@@ -291,7 +291,7 @@ func TestSilenceIsCountedInLooks(t *testing.T) {
 		{"the broker blocked publishers meanwhile", func(pr *progress, _ *mark) {
 			another(pr)
 			for range looksWithin {
-				pr.look(true)
+				pr.observe(true)
 			}
 		}, true}, // but not earlier: the looks before do not count
 	} {
@@ -300,12 +300,12 @@ func TestSilenceIsCountedInLooks(t *testing.T) {
 			m := mark{number: pr.begin()}
 			pr.written(&m)
 			tt.does(&pr, &m)
-			var l sighting
+			var l observation
 			for n := range wait {
 				if n > 0 && l.silent(m) {
 					t.Errorf("silent after %d looks", n)
 				}
-				l = pr.look(false)
+				l = pr.observe(false)
 			}
 			if got := l.silent(m); got != tt.want {
 				t.Errorf("silent after %d looks: %t", wait, got)
@@ -317,13 +317,13 @@ func TestSilenceIsCountedInLooks(t *testing.T) {
 		m := mark{number: pr.begin()}
 		pr.written(&m)
 		for range 10 * wait {
-			pr.look(false)
+			pr.observe(false)
 		}
 		another(&pr)
-		if pr.look(false).silent(m) {
+		if pr.observe(false).silent(m) {
 			t.Error("silent before what came with the confirmation was handled")
 		}
-		if !pr.look(false).silent(m) {
+		if !pr.observe(false).silent(m) {
 			t.Error("not silent afterwards")
 		}
 	})
@@ -333,9 +333,9 @@ func TestHaltIsTheSilenceOfAll(t *testing.T) {
 	var pr progress
 	m := mark{number: pr.begin()}
 	pr.written(&m)
-	halts := func(looks int) (l sighting) {
+	halts := func(looks int) (l observation) {
 		for range looks {
-			if l = pr.look(false); l.halted(m) {
+			if l = pr.observe(false); l.halted(m) {
 				t.Fatalf("halted at look %d", l.number)
 			}
 		}
@@ -344,9 +344,9 @@ func TestHaltIsTheSilenceOfAll(t *testing.T) {
 	halts(looksWithin)
 	pr.confirm(mark{}) // an earlier publish
 	halts(looksWithin)
-	pr.look(true)
+	pr.observe(true)
 	halts(looksWithin)
-	if !pr.look(false).halted(m) {
+	if !pr.observe(false).halted(m) {
 		t.Error("not halted although nothing moves")
 	}
 }

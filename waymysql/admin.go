@@ -14,7 +14,7 @@ import (
 
 // query runs a statement of an operator's and scans each row.
 func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
-	if err := db.ready(ctx); err != nil {
+	if err := db.ensureSchema(ctx); err != nil {
 		return nil, err
 	}
 	found := []T{} // [] and not null in JSON
@@ -157,7 +157,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 
 // InboxOlder implements admin.Database.
 func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err error) {
-	if err := db.ready(ctx); err != nil {
+	if err := db.ensureSchema(ctx); err != nil {
 		return 0, err
 	}
 	err = db.pool.QueryRowContext(ctx, db.inbox.Query("count_older"), age.Microseconds()).Scan(&n)

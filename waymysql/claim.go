@@ -23,7 +23,7 @@ type claim struct {
 	part  outbox.Part
 	batch *readpos.Batch // of Keyed
 	rows  []outbox.ClaimedRow
-	at    map[*waybill.Record]place
+	at    map[*waybill.Record]claimedRef
 
 	bumped  map[int16]bool     // buckets whose version Settle has changed
 	refused []statement        // of Settle: entries that were refused again
@@ -31,8 +31,8 @@ type claim struct {
 	keys    map[int16][]string // by bucket: blocked keys
 }
 
-// A place is where a claimed row is stored.
-type place struct {
+// A claimedRef is the storage location of a claimed row.
+type claimedRef struct {
 	bucket int16 // -1 without a key
 	id     int64
 	held   int    // of a row without a key
@@ -78,7 +78,7 @@ func (db *DB) claim(ctx context.Context, on *relayed, part outbox.Part, limit ou
 	if err != nil {
 		return nil, false, err
 	}
-	c = &claim{db: db, conn: conn, on: on, part: part, at: map[*waybill.Record]place{}}
+	c = &claim{db: db, conn: conn, on: on, part: part, at: map[*waybill.Record]claimedRef{}}
 	defer func() {
 		if err != nil || again || len(c.rows) == 0 {
 			c.end()
@@ -95,7 +95,7 @@ func (db *DB) claim(ctx context.Context, on *relayed, part outbox.Part, limit ou
 		c.rows = c.batch.Rows
 		for _, row := range c.rows {
 			at, _ := c.batch.Origin(row)
-			c.at[row.Record] = place{bucket: at.Bucket, id: row.ID}
+			c.at[row.Record] = claimedRef{bucket: at.Bucket, id: row.ID}
 		}
 	}
 	if err == nil && !again {

@@ -20,22 +20,22 @@ import (
 
 func TestOutbox(t *testing.T) {
 	t.Parallel()
-	waytest.Outbox(t, place)
+	waytest.Outbox(t, harness)
 }
 
 func TestInbox(t *testing.T) {
 	t.Parallel()
-	waytest.Inbox(t, place)
+	waytest.Inbox(t, harness)
 }
 
 func TestQueue(t *testing.T) {
 	t.Parallel()
-	waytest.Queue(t, place)
+	waytest.Queue(t, harness)
 }
 
-func place(t *testing.T) waytest.Place[*sql.Tx] {
+func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 	db, dsn := newDB(t, waymysql.Config{})
-	p := waytest.SQLPlace(t, db, db.Pool(), "business")
+	p := waytest.SQLHarness(t, db, db.Pool(), "business")
 	p.Another = func(t *testing.T) waytest.Store[*sql.Tx] { return open(t, dsn, waymysql.Config{}) }
 	p.Crashing = func(t *testing.T) (waytest.Store[*sql.Tx], func()) {
 		db, network := through(t, dsn)

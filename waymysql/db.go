@@ -166,7 +166,7 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.units = pooled(guardedConnector{guarded})
+	db.units = pooled(unitConnector{guarded})
 	db.units.SetMaxOpenConns(cmp.Or(cfg.MaxConns, defaultConns))
 	return db, nil
 }
@@ -199,8 +199,8 @@ func (db *DB) Close() error {
 	return err
 }
 
-// ready makes sure that this version can work with the tables. It looks once.
-func (db *DB) ready(ctx context.Context) error {
+// ensureSchema makes sure that this version can work with the tables. It checks once.
+func (db *DB) ensureSchema(ctx context.Context) error {
 	db.mu.Lock()
 	usable := db.usable
 	db.mu.Unlock()

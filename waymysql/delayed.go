@@ -20,7 +20,7 @@ const (
 	promoteRows, promoteBytes = 1000, 4 << 20
 	// promoteTimeout bounds it: the deadline of a claim may be near.
 	promoteTimeout = 30 * time.Second
-	// heldWait is how long a promoter waits in line for a lock. The server counts
+	// heldWait is how long a promoter waits for a lock. The server counts
 	// seconds.
 	heldWait = time.Second
 	// heldPause is how long messages are left alone whose lock was held.
@@ -80,7 +80,7 @@ func (db *DB) promote(ctx context.Context) error {
 	return nil
 }
 
-// promoteHeld waits in line for one lock, and holds no other: where transactions follow
+// promoteHeld waits for one lock, and holds no other: where transactions follow
 // each other closely it is never free.
 func (db *DB) promoteHeld(ctx context.Context, g gate) error {
 	err := db.inTx(ctx, func(tx *sql.Tx) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 )
 
-// A mover that has stood in line for a gate gives its session back as it was: the
+// A promoter that has waited for a gate gives its session back as it was: the
 // application's statements wait for locks as long as before.
 func TestMoverLeavesTheLockWaitOfItsSessionAlone(t *testing.T) {
 	t.Parallel()

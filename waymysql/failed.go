@@ -21,7 +21,7 @@ func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMe
 
 // FailedContent implements admin.Database.
 func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedContent, err error) {
-	if err := db.ready(ctx); err != nil {
+	if err := db.ensureSchema(ctx); err != nil {
 		return c, err
 	}
 	err = db.pool.QueryRowContext(ctx, db.failed.Query("content"), number).Scan((*[]byte)(&c.Headers), &c.Body)

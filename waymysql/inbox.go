@@ -40,7 +40,7 @@ func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
 
 // partPoint is the savepoint of a message of a group.
-const partPoint = guard + "_part"
+const memberSavepoint = sentinel + "_part"
 
 // RunInSavepoint implements inbox.Store. The statements ahead of fn are one round trip on MariaDB.
 // The release of the part before says whether the transaction is still the
@@ -59,9 +59,9 @@ func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn 
 	}
 	all := db.processed(u.done)
 	if u.parts++; u.parts > 1 {
-		all = append(all, statement{text: "RELEASE SAVEPOINT " + partPoint})
+		all = append(all, statement{text: "RELEASE SAVEPOINT " + memberSavepoint})
 	}
-	all = append(all, statement{text: "SAVEPOINT " + partPoint},
+	all = append(all, statement{text: "SAVEPOINT " + memberSavepoint},
 		statement{text: db.inbox.Query("claim"), args: []any{e.Handler, e.DedupKey, hexID(e.MessageID), true}})
 	for _, block := range db.blocks(all) {
 		if err = db.execute(ctx, tx, block); err != nil {
@@ -89,7 +89,7 @@ func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn 
 	u.Undo(mark)
 	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
 	defer cancel()
-	switch _, err := tx.ExecContext(undoing, "ROLLBACK TO SAVEPOINT "+partPoint); {
+	switch _, err := tx.ExecContext(undoing, "ROLLBACK TO SAVEPOINT "+memberSavepoint); {
 	case is(err, errNoSavepoint):
 		return true, nil, errLost
 	case err != nil:
@@ -134,7 +134,7 @@ func (db *DB) sure(ctx context.Context, tx *sql.Tx, e inbox.Entry) error {
 
 // Contains implements inbox.Log.
 func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error) {
-	if err := db.ready(ctx); err != nil {
+	if err := db.ensureSchema(ctx); err != nil {
 		return false, err
 	}
 	err = db.pool.QueryRowContext(ctx, db.inbox.Query("seen"), e.Handler, e.DedupKey).Scan(&seen)

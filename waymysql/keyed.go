@@ -13,7 +13,7 @@ import (
 // claimKeyed locks buckets in one statement and reads them in a later one. See the
 // package's doc.
 func (c *claim) claimKeyed(ctx context.Context, limit outbox.ClaimLimit) (again bool, err error) {
-	found, again, err := c.look(ctx)
+	found, again, err := c.probe(ctx)
 	if err != nil || again || len(found) == 0 {
 		return again, err
 	}
@@ -79,12 +79,12 @@ func (c *claim) torn(ctx context.Context, reads []readpos.Read, found []readpos.
 	return torn, err
 }
 
-// maxArms bounds a statement of a look.
+// maxArms bounds a statement of a probe.
 const maxArms = 128
 
-// look returns buckets that have rows behind their positions, in turns. again is true if
+// probe returns buckets that have rows behind their positions, in turns. again is true if
 // the positions were of other buckets, or of another server or table.
-func (c *claim) look(ctx context.Context) (found []int16, again bool, err error) {
+func (c *claim) probe(ctx context.Context) (found []int16, again bool, err error) {
 	after, marks, versions := c.batch.View.After()
 	if slices.ContainsFunc(versions, func(v int64) bool { return v >= 0 }) {
 		if err := c.dropCursors(ctx, after, marks, versions); err != nil {
@@ -145,7 +145,7 @@ func (c *claim) look(ctx context.Context) (found []int16, again bool, err error)
 	return found, false, nil
 }
 
-// freeBehind returns the buckets whose marks are far behind the table's next id and that
+// freeBehind returns the buckets whose low watermarks are far behind the table's next id and that
 // no dispatcher writes to: every lower id of theirs has been committed or rolled back. If
 // the statement that follows shows neither a row nor a blocked key of such a bucket, its
 // mark may be raised. Buckets with a cursor are left out: they are not read from their
@@ -214,7 +214,7 @@ func (c *claim) lock(ctx context.Context, buckets []int16, want int) (locked []i
 const maxNames = 20
 
 // readState reads the blocked keys and routes of locked buckets. again is true if the
-// number of buckets has changed since the look.
+// number of buckets has changed since the probe.
 func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpos.Bucket, routes readpos.Routes, again bool, err error) {
 	arms := []clause{c.fill("locked_state", c.on.Transport, numbers(locked), c.on.Transport)}
 	for _, bucket := range locked {

@@ -34,7 +34,7 @@ func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 
 // Backlog implements outbox.Store.
 func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Backlog, err error) {
-	if err := db.ready(ctx); err != nil {
+	if err := db.ensureSchema(ctx); err != nil {
 		return backlog, err
 	}
 	id, err := db.transport(ctx, transport)
@@ -47,7 +47,7 @@ func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Bac
 
 // Report implements outbox.Store.
 func (db *DB) Report(ctx context.Context, r outbox.Report) error {
-	if err := db.ready(ctx); err != nil {
+	if err := db.ensureSchema(ctx); err != nil {
 		return err
 	}
 	if r.Ended {

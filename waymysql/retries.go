@@ -84,7 +84,7 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 		e := entries[at]
 		delete(entries, at)
 		r.Claimed.Failures, r.Claimed.Route = e.failures, e.route != ""
-		c.add(r, place{r.Bucket, r.Claimed.ID, 1, e})
+		c.add(r, claimedRef{r.Bucket, r.Claimed.ID, 1, e})
 	}
 	return c.removeGone(ctx, entries)
 }
@@ -163,7 +163,7 @@ func (c *claim) removeGone(ctx context.Context, entries map[rowRef]*entry) (agai
 }
 
 // add keeps a row without an order.
-func (c *claim) add(r readpos.Row, at place) {
+func (c *claim) add(r readpos.Row, at claimedRef) {
 	readpos.Decode(r.Claimed.Record, r.Headers)
 	c.rows = append(c.rows, r.Claimed)
 	c.at[r.Claimed.Record] = at

@@ -98,7 +98,7 @@ func (e *settingError) Error() string {
 // writer makes sure that the server's settings keep the outbox's promises. It looks
 // once; readers do not need it.
 func (db *DB) writer(ctx context.Context) error {
-	if err := db.ready(ctx); err != nil {
+	if err := db.ensureSchema(ctx); err != nil {
 		return err
 	}
 	db.mu.Lock()

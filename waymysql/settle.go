@@ -44,7 +44,7 @@ func (c *claim) settled(published []outbox.ClaimedRow, failed []outbox.Failure) 
 }
 
 func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, failed []outbox.Failure) error {
-	var gone []place
+	var gone []claimedRef
 	for _, row := range published {
 		gone = append(gone, c.at[row.Record])
 	}
@@ -75,7 +75,7 @@ func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, faile
 // bump locks the buckets whose blocked keys change, in ascending order, then the
 // routes' version. A claim of retries does not wait for a bucket that another relay
 // publishes, unless a key is to be parked.
-func (c *claim) bump(ctx context.Context, published []place, failed []outbox.Failure) error {
+func (c *claim) bump(ctx context.Context, published []claimedRef, failed []outbox.Failure) error {
 	buckets, parks, routes := map[int16]bool{}, map[int16]bool{}, false
 	c.bumped = map[int16]bool{}
 	for _, at := range published {
@@ -126,7 +126,7 @@ func (c *claim) bump(ctx context.Context, published []place, failed []outbox.Fai
 // unblock removes the entry of a row that is deleted, if it has one. While another relay
 // publishes other keys of the bucket, the entry stays: the next claim of retries removes
 // it as an entry without a row.
-func (c *claim) unblock(ctx context.Context, at place) error {
+func (c *claim) unblock(ctx context.Context, at claimedRef) error {
 	switch {
 	case at.entry == nil:
 		return nil
@@ -138,7 +138,7 @@ func (c *claim) unblock(ctx context.Context, at place) error {
 }
 
 // delete removes rows.
-func (c *claim) delete(ctx context.Context, rows ...place) error {
+func (c *claim) delete(ctx context.Context, rows ...claimedRef) error {
 	var keyed, others []string
 	for _, at := range rows {
 		if at.bucket == unkeyed {
@@ -161,7 +161,7 @@ func (c *claim) delete(ctx context.Context, rows ...place) error {
 const maxError = 2000
 
 // fail records a failure, and follows its policy.
-func (c *claim) fail(ctx context.Context, f outbox.Failure, at place) error {
+func (c *claim) fail(ctx context.Context, f outbox.Failure, at claimedRef) error {
 	counted := 1
 	if f.Suspect {
 		counted = 0
@@ -193,7 +193,7 @@ func (c *claim) fail(ctx context.Context, f outbox.Failure, at place) error {
 }
 
 // block makes an entry.
-func (c *claim) block(ctx context.Context, f outbox.Failure, at place, route, key string, failures int, state string) error {
+func (c *claim) block(ctx context.Context, f outbox.Failure, at claimedRef, route, key string, failures int, state string) error {
 	rec := f.Row.Record
 	return c.do(ctx, "block", c.on.Transport, []byte(route), []byte(key), at.id, at.bucket, hexID(rec.ID), []byte(rec.Name), failures,
 		c.db.retryAfter(f.RetryIn), clip(f.Err.Error(), maxError), state, string(f.Policy))
@@ -202,7 +202,7 @@ func (c *claim) block(ctx context.Context, f outbox.Failure, at place, route, ke
 // blockRoute makes the entry of a route, unless it has one: the lock of the routes'
 // version makes that certain. The row's own entry is not needed any more, because the
 // row waits for the route.
-func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at place) error {
+func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at claimedRef) error {
 	if err := c.unblock(ctx, at); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at place) erro
 }
 
 // skip moves a row to the dead letters.
-func (c *claim) skip(ctx context.Context, at place, counted int, problem string) error {
+func (c *claim) skip(ctx context.Context, at claimedRef, counted int, problem string) error {
 	query, where := "skip", any(at.bucket)
 	if at.bucket == unkeyed {
 		query, where = "skip_unkeyed", at.held
@@ -255,7 +255,7 @@ func (c *claim) skip(ctx context.Context, at place, counted int, problem string)
 }
 
 // park sets the rows of a key aside.
-func (c *claim) park(ctx context.Context, at place, key string) error {
+func (c *claim) park(ctx context.Context, at claimedRef, key string) error {
 	ids, _, err := c.db.rowsOfKey(ctx, c.conn, c.on.Transport, at.bucket, at.id-1, key, math.MaxInt32)
 	if err != nil {
 		return err

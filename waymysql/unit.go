@@ -110,11 +110,11 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 		return err
 	}
 	all := append(db.processed(entries), inserts.statements...)
-	session, err := guarded(conn)
+	session, err := unitConnOf(conn)
 	if err != nil {
 		return fmt.Errorf("commit: %w", translate(err))
 	}
-	blocks := db.blocks(append(all, statement{text: "RELEASE SAVEPOINT " + guard}, statement{text: "COMMIT"}))
+	blocks := db.blocks(append(all, statement{text: "RELEASE SAVEPOINT " + sentinel}, statement{text: "COMMIT"}))
 	last := len(blocks) - 1
 	for i, block := range blocks {
 		within := ctx
@@ -144,7 +144,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
 	defer cancel()
-	_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+guard)
+	_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+sentinel)
 	if rolled := tx.Rollback(); err != nil || rolled != nil {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
@@ -163,7 +163,7 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	if u == nil {
 		u = &unit{} // the caller's transaction has no buffer
 	}
-	return sqlcore.Savepoint(ctx, &u.Unit, fmt.Sprintf("%s_%d", guard, savepoints.Add(1)), func(ctx context.Context, statement string) error {
+	return sqlcore.Savepoint(ctx, &u.Unit, fmt.Sprintf("%s_%d", sentinel, savepoints.Add(1)), func(ctx context.Context, statement string) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return translate(err)
 	}, fn)

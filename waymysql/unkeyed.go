@@ -46,9 +46,9 @@ func (p *unkeyedState) restart() {
 	p.released = -1
 }
 
-// look returns whether the search for held rows of released routes is done, and the id
+// readFrom returns whether the search for held rows of released routes is done, and the id
 // behind which it continues. When the routes have changed it begins anew.
-func (p *unkeyedState) look(version int64) (done bool, from int64) {
+func (p *unkeyedState) readFrom(version int64) (done bool, from int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.looking != version+1 {
@@ -57,8 +57,8 @@ func (p *unkeyedState) look(version int64) (done bool, from int64) {
 	return p.released == version+1, p.from
 }
 
-// looked notes rows that were released under a version of routes.
-func (p *unkeyedState) looked(version int64, ids []int64) {
+// readDone notes rows that were released under a version of routes.
+func (p *unkeyedState) readDone(version int64, ids []int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -102,7 +102,7 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 			held[r.Claimed.ID] = r.Claimed.Record.Name
 			continue
 		}
-		c.add(r, place{bucket: unkeyed, id: r.Claimed.ID})
+		c.add(r, claimedRef{bucket: unkeyed, id: r.Claimed.ID})
 	}
 	if len(held) > 0 {
 		return true, c.hold(ctx, held)
@@ -180,7 +180,7 @@ const releaseBatch = 1000
 // the blocked routes have changed, until none is left.
 func (c *claim) release(ctx context.Context, version int64) error {
 	p := &c.on.unkeyed
-	done, from := p.look(version)
+	done, from := p.readFrom(version)
 	if done {
 		return nil
 	}
@@ -198,7 +198,7 @@ func (c *claim) release(ctx context.Context, version int64) error {
 			return err
 		}
 	}
-	p.looked(version, ids)
+	p.readDone(version, ids)
 	c.on.Unkeyed.Again() // another relay may have released rows, too
 	return nil
 }

@@ -22,9 +22,9 @@ func TestLookForHeldRowsBeginsAnewWhenRoutesChange(t *testing.T) {
 		{version: 9},
 		{version: 9, done: true},
 	} {
-		if done, from := p.look(step.version); done != step.done || from != step.from {
+		if done, from := p.readFrom(step.version); done != step.done || from != step.from {
 			t.Errorf("look(%d) = %v, %d, want %v, %d", step.version, done, from, step.done, step.from)
 		}
-		p.looked(step.version, step.found)
+		p.readDone(step.version, step.found)
 	}
 }

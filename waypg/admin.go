@@ -15,8 +15,8 @@ import (
 )
 
 // query runs a statement of an operator's and scans each row.
-func query[T any](ctx context.Context, db *DB, set func(*place) sqlfile.Set, name string, scan func(pgx.Rows, *T) error, args ...any) ([]T, error) {
-	p, err := db.ready(ctx)
+func query[T any](ctx context.Context, db *DB, set func(*catalog) sqlfile.Set, name string, scan func(pgx.Rows, *T) error, args ...any) ([]T, error) {
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +36,8 @@ func query[T any](ctx context.Context, db *DB, set func(*place) sqlfile.Set, nam
 	return found, translate(rows.Err())
 }
 
-func adminSQL(p *place) sqlfile.Set { return p.admin }
-func inboxSQL(p *place) sqlfile.Set { return p.inbox }
+func adminSQL(p *catalog) sqlfile.Set { return p.admin }
+func inboxSQL(p *catalog) sqlfile.Set { return p.inbox }
 
 // limit is NULL, which means none, for zero.
 func limit(n int) *int { return nullIf(n == 0, n) }
@@ -133,14 +133,14 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 		return err
 	}, id.String(), "k:"+cleanText(idOrKey))
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("inbox of %s: message %q: %w", db.found.database, idOrKey, waybill.ErrNotFound)
+		err = fmt.Errorf("inbox of %s: message %q: %w", db.catalog.database, idOrKey, waybill.ErrNotFound)
 	}
 	return found, err
 }
 
 // InboxOlder implements admin.Database.
 func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -153,7 +153,7 @@ const pruneBatch = 1000
 
 // InboxPrune implements admin.Database.
 func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(int)) (total int, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
-// place holds the names of a database that was reached, with the statements for it.
-type place struct {
+// catalog holds the names of a resolved database, with the statements for it.
+type catalog struct {
 	database string
 	schema   string
 	// namespace is the first number of the advisory locks, from the names of
@@ -22,9 +22,9 @@ type place struct {
 	outbox, settle, inbox, queue, admin, failed, rebucket, wake, migrate sqlfile.Set
 }
 
-// where returns the database's names and statements. It looks once.
-func (db *DB) where(ctx context.Context) (*place, error) {
-	if found := db.place(); found != nil {
+// resolve returns the database's names and statements. It queries them once.
+func (db *DB) resolve(ctx context.Context) (*catalog, error) {
+	if found := db.resolved(); found != nil {
 		return found, nil
 	}
 	conn, err := db.pool.Acquire(ctx)
@@ -42,18 +42,18 @@ func (db *DB) where(ctx context.Context) (*place, error) {
 	return db.locate(ctx, conn.QueryRow)
 }
 
-func (db *DB) place() *place {
+func (db *DB) resolved() *catalog {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return db.found
+	return db.catalog
 }
 
 // A queryRow asks a pool, a connection or a transaction.
 type queryRow func(ctx context.Context, query string, args ...any) pgx.Row
 
 // locate reads the database's names and prepares its statements.
-func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
-	p := &place{}
+func (db *DB) locate(ctx context.Context, ask queryRow) (*catalog, error) {
+	p := &catalog{}
 	var schema *string
 	if err := ask(ctx, connecting.Query("where")).Scan(&p.database, &schema); err != nil {
 		return nil, translate(err)
@@ -73,16 +73,16 @@ func (db *DB) locate(ctx context.Context, ask queryRow) (*place, error) {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.found == nil {
-		db.found = p
+	if db.catalog == nil {
+		db.catalog = p
 	}
-	return db.found, nil
+	return db.catalog, nil
 }
 
-// ready is where with a check of the schema. It takes a connection of the pool, so
-// it must not be called inside a caller's transaction: see inside.
-func (db *DB) ready(ctx context.Context) (*place, error) {
-	p, err := db.where(ctx)
+// ensureSchema is resolve with a check of the schema. It takes a connection of the pool, so
+// it must not be called inside a caller's transaction: see resolveInTx.
+func (db *DB) ensureSchema(ctx context.Context) (*catalog, error) {
+	p, err := db.resolve(ctx)
 	if err != nil || db.upToDate() {
 		return p, err
 	}
@@ -92,11 +92,11 @@ func (db *DB) ready(ctx context.Context) (*place, error) {
 	return p, db.refresh(ctx, p, db.pool.QueryRow)
 }
 
-// inside is ready for a caller's transaction, without the check of the schema. It
+// resolveInTx is ensureSchema for a caller's transaction, without the check of the schema. It
 // queries in the transaction, because such transactions may have exhausted the
 // pool.
-func (db *DB) inside(ctx context.Context, ask queryRow) (p *place, err error) {
-	if p = db.place(); p == nil {
+func (db *DB) resolveInTx(ctx context.Context, ask queryRow) (p *catalog, err error) {
+	if p = db.resolved(); p == nil {
 		if p, err = db.locate(ctx, ask); err != nil {
 			return nil, err
 		}
@@ -114,7 +114,7 @@ func (db *DB) upToDate() bool {
 }
 
 // refresh reads the number of buckets and the transports.
-func (db *DB) refresh(ctx context.Context, p *place, ask queryRow) error {
+func (db *DB) refresh(ctx context.Context, p *catalog, ask queryRow) error {
 	var buckets int
 	var text string
 	if err := ask(ctx, p.outbox.Query("known")).Scan(&buckets, &text); err != nil {
@@ -147,8 +147,8 @@ func (db *DB) setBuckets(n int) {
 	db.buckets = n
 }
 
-// lookAgain has the tables read again before their next use.
-func (db *DB) lookAgain() {
+// recheckSchema has the tables read again before their next use.
+func (db *DB) recheckSchema() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.usable = false
@@ -156,7 +156,7 @@ func (db *DB) lookAgain() {
 
 // transportID returns the number of a transport, or 0 when nothing was dispatched to
 // it yet.
-func (db *DB) transportID(ctx context.Context, p *place, transport string) (int16, error) {
+func (db *DB) transportID(ctx context.Context, p *catalog, transport string) (int16, error) {
 	if id := db.knownTransport(transport); id != 0 {
 		return id, nil
 	}

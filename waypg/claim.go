@@ -21,7 +21,7 @@ type claim struct {
 	*readpos.Batch // of Keyed
 
 	db        *DB
-	at        *place
+	at        *catalog
 	conn      *pgxpool.Conn // nil once it has ended
 	part      outbox.Part
 	transport int16
@@ -55,7 +55,7 @@ const unkeyed = -1
 func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
 	halfway := readpos.Halfway(ctx)
 	for promoted := false; ; {
-		p, err := db.ready(ctx)
+		p, err := db.ensureSchema(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +96,7 @@ func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, lim
 
 // claim makes one attempt. again is true if it found no row although some may be
 // due, or if the cached state is out of date.
-func (db *DB) claim(ctx context.Context, p *place, pos *readpos.Positions, transport string, part outbox.Part, limit outbox.ClaimLimit) (_ *claim, again bool, err error) {
+func (db *DB) claim(ctx context.Context, p *catalog, pos *readpos.Positions, transport string, part outbox.Part, limit outbox.ClaimLimit) (_ *claim, again bool, err error) {
 	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return nil, false, err

@@ -18,27 +18,27 @@ import (
 )
 
 func TestOutbox(t *testing.T) {
-	everywhere(t, func(t *testing.T, at opener) { waytest.Outbox(t, pgxPlaces(t, at)) })
+	everywhere(t, func(t *testing.T, at opener) { waytest.Outbox(t, pgxHarness(t, at)) })
 }
 
 func TestInbox(t *testing.T) {
-	everywhere(t, func(t *testing.T, at opener) { waytest.Inbox(t, pgxPlaces(t, at)) })
+	everywhere(t, func(t *testing.T, at opener) { waytest.Inbox(t, pgxHarness(t, at)) })
 }
 
 func TestQueue(t *testing.T) {
-	everywhere(t, func(t *testing.T, at opener) { waytest.Queue(t, pgxPlaces(t, at)) })
+	everywhere(t, func(t *testing.T, at opener) { waytest.Queue(t, pgxHarness(t, at)) })
 }
 
 // The other library has the same tables and relays.
 func TestDispatchOfDatabaseSQL(t *testing.T) {
-	everywhere(t, func(t *testing.T, at opener) { waytest.Dispatch(t, sqlPlaces(t, at)) })
+	everywhere(t, func(t *testing.T, at opener) { waytest.Dispatch(t, sqlHarness(t, at)) })
 }
 
 func TestInboxOfDatabaseSQL(t *testing.T) {
-	everywhere(t, func(t *testing.T, at opener) { waytest.Inbox(t, sqlPlaces(t, at)) })
+	everywhere(t, func(t *testing.T, at opener) { waytest.Inbox(t, sqlHarness(t, at)) })
 }
 
-// A schema of one database is a place of the conformance suites: that is made
+// A schema of one database is a harness of the conformance suites: that is made
 // faster than a database.
 type schema struct {
 	dsn, name string
@@ -56,10 +56,10 @@ func schemas(t *testing.T, at opener) func(t *testing.T) schema {
 	}
 }
 
-// pgxPlaces returns the suites' places, for transactions of pgx.
-func pgxPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[pgx.Tx] {
+// pgxHarness returns the suites' places, for transactions of pgx.
+func pgxHarness(t *testing.T, at opener) func(t *testing.T) waytest.Harness[pgx.Tx] {
 	next := schemas(t, at)
-	return func(t *testing.T) waytest.Place[pgx.Tx] {
+	return func(t *testing.T) waytest.Harness[pgx.Tx] {
 		s := next(t)
 		table := s.name + ".business"
 		exec(t, s.db, "CREATE TABLE "+table+" (text varchar(100) PRIMARY KEY)")
@@ -69,7 +69,7 @@ func pgxPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[pgx.Tx]
 				return err
 			}
 		}
-		return waytest.Place[pgx.Tx]{
+		return waytest.Harness[pgx.Tx]{
 			Store:    s.db,
 			Begin:    s.db.Pool().Begin,
 			Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
@@ -101,12 +101,12 @@ func pgxPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[pgx.Tx]
 	}
 }
 
-// sqlPlaces is pgxPlaces for transactions of database/sql.
-func sqlPlaces(t *testing.T, at opener) func(t *testing.T) waytest.Place[*sql.Tx] {
+// sqlHarness is pgxHarness for transactions of database/sql.
+func sqlHarness(t *testing.T, at opener) func(t *testing.T) waytest.Harness[*sql.Tx] {
 	next := schemas(t, at)
-	return func(t *testing.T) waytest.Place[*sql.Tx] {
+	return func(t *testing.T) waytest.Harness[*sql.Tx] {
 		s := next(t)
-		p := waytest.SQLPlace(t, s.db.SQL(), s.db.SQL().Pool(), s.name+".business")
+		p := waytest.SQLHarness(t, s.db.SQL(), s.db.SQL().Pool(), s.name+".business")
 		p.Another = func(t *testing.T) waytest.Store[*sql.Tx] { return s.another(t).SQL() }
 		p.Queue, p.Bucket = s.queue, s.bucket
 		p.Ends = map[string]func(ctx context.Context, tx *sql.Tx) error{

@@ -91,7 +91,7 @@ type DB struct {
 	owned     bool // Close closes the pool
 	wakes     sqlcore.Wakes
 	due       atomic.Bool // delayed messages are, as a claim has seen
-	pace      readpos.Moving
+	pace      readpos.PromotionPace
 	promoter  promoter
 	longest   atomic.Int64 // the longest delay of a retry so far
 	schema    string
@@ -100,9 +100,9 @@ type DB struct {
 	listener  *listener // nil unless relays listen
 
 	mu         sync.Mutex
-	found      *place // nil until the database was reached
-	usable     bool   // buckets and transports are up to date
-	buckets    int    // of each transport
+	catalog    *catalog // nil until the database was reached
+	usable     bool     // buckets and transports are up to date
+	buckets    int      // of each transport
 	transports map[string]int16
 	relaying   map[int16]*readpos.Positions
 	sqlDB      *SQLDB

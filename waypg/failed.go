@@ -16,7 +16,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-func failedSQL(p *place) sqlfile.Set { return p.failed }
+func failedSQL(p *catalog) sqlfile.Set { return p.failed }
 
 // Failed implements admin.Database.
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
@@ -35,7 +35,7 @@ func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMe
 
 // FailedContent implements admin.Database.
 func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedContent, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return c, err
 	}
@@ -50,7 +50,7 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 
 // RetryFailed implements admin.Database.
 func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -75,7 +75,7 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 
 // RemoveFailed implements admin.Database.
 func (db *DB) RemoveFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -17,7 +17,7 @@ import (
 // InsertTx implements inbox.Store. A transaction that handles the same message
 // at this moment is waited for.
 func (db *DB) InsertTx(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, error) {
-	p, err := db.inside(ctx, tx.QueryRow)
+	p, err := db.resolveInTx(ctx, tx.QueryRow)
 	if err != nil {
 		return false, err
 	}
@@ -42,7 +42,7 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	if u == nil {
 		return false, nil, errNoUnit
 	}
-	p, err := db.inside(ctx, u.conn.QueryRow)
+	p, err := db.resolveInTx(ctx, u.conn.QueryRow)
 	if err != nil {
 		return false, nil, err
 	}
@@ -94,7 +94,7 @@ var errNoUnit = errors.New("waypg: the transaction is not one of InTx")
 
 // Contains implements inbox.Log.
 func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -104,7 +104,7 @@ func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error
 
 // Insert implements inbox.Log.
 func (db *DB) Insert(ctx context.Context, e inbox.Entry) error {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return err
 	}

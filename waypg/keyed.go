@@ -22,7 +22,7 @@ func (c *claim) keyed(ctx context.Context, transport string, limit outbox.ClaimL
 	case err != nil:
 		return false, err
 	case server.transport != transport:
-		c.db.lookAgain()
+		c.db.recheckSchema()
 		return true, nil
 	case state.buckets != c.Positions.Buckets():
 		c.db.setBuckets(state.buckets)

@@ -37,7 +37,7 @@ type listener struct {
 }
 
 // hold keeps the listener running until the returned function is called.
-func (l *listener) hold(ctx context.Context, p *place) (release func()) {
+func (l *listener) hold(ctx context.Context, p *catalog) (release func()) {
 	if l == nil {
 		return func() {}
 	}
@@ -94,7 +94,7 @@ func (l *listener) setError(why string) {
 }
 
 // run listens until ctx ends, on one connection after another.
-func (l *listener) run(ctx context.Context, p *place) {
+func (l *listener) run(ctx context.Context, p *catalog) {
 	defer l.setError("")
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -115,7 +115,7 @@ func (l *listener) run(ctx context.Context, p *place) {
 }
 
 // hear listens until the connection is of no use any more, or ctx ends.
-func (l *listener) hear(ctx context.Context, p *place) error {
+func (l *listener) hear(ctx context.Context, p *catalog) error {
 	conn, err := l.connect(ctx, p)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (l *listener) waits(transports int, interrupt context.CancelFunc) bool {
 var errPooled = errors.New("the connection to listen on goes through a pooler: name the server itself (option listen, Config.Listen)")
 
 // connect returns a connection that hears the outbox's announcements, or an error.
-func (l *listener) connect(ctx context.Context, p *place) (_ *pgx.Conn, err error) {
+func (l *listener) connect(ctx context.Context, p *catalog) (_ *pgx.Conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.heartbeat)
 	defer cancel()
 	conn, err := l.db.dial(ctx, l.to)
@@ -191,7 +191,7 @@ func (l *listener) connect(ctx context.Context, p *place) (_ *pgx.Conn, err erro
 }
 
 // sameServer refuses a connection to where nothing of the outbox is announced.
-func (l *listener) sameServer(ctx context.Context, conn *pgx.Conn, p *place) error {
+func (l *listener) sameServer(ctx context.Context, conn *pgx.Conn, p *catalog) error {
 	outboxes, err := l.db.dial(ctx, nil) // the pool's may all be busy
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (l *listener) beat(ctx context.Context, conn *pgx.Conn) error {
 
 // subscribe listens for new transports, and has relays read their rows: earlier
 // commits are not heard.
-func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *place, transports map[string]string) error {
+func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *catalog, transports map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, l.heartbeat)
 	defer cancel()
 	l.mu.Lock()

@@ -32,7 +32,7 @@ var reconnect = waybill.Backoff{Delay: 100 * time.Millisecond, Multiplier: 2, Ma
 
 // channelOf names the channel on which the commits of a transport's messages are
 // announced. Other languages compute the same: see docs/schema.md.
-func channelOf(p *place, prefix, transport string) string {
+func channelOf(p *catalog, prefix, transport string) string {
 	sum := md5.Sum([]byte(p.database + "/" + qualified(p.schema, prefix) + "/" + transport))
 	return "waybill_" + hex.EncodeToString(sum[:])
 }
@@ -160,7 +160,7 @@ func (n *notifier) announce(ctx context.Context) {
 func (n *notifier) send(ctx context.Context, transports []string) error {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	p, err := n.db.where(ctx)
+	p, err := n.db.resolve(ctx)
 	if err != nil {
 		return err
 	}

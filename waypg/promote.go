@@ -35,7 +35,7 @@ type promoter struct {
 }
 
 // promoteDue promotes delayed messages if any is due.
-func (db *DB) promoteDue(ctx context.Context, p *place) error {
+func (db *DB) promoteDue(ctx context.Context, p *catalog) error {
 	var due bool
 	if err := db.pool.QueryRow(ctx, p.outbox.Query("any_due")).Scan(&due); err != nil || !due {
 		return translate(err)
@@ -46,7 +46,7 @@ func (db *DB) promoteDue(ctx context.Context, p *place) error {
 // promote moves a batch of due messages to their targets. It skips buckets whose
 // dispatch lock an open transaction holds, until a later round: waiting for the
 // lock would hold up a relay and, with the locks already taken, every dispatcher.
-func (db *DB) promote(ctx context.Context, p *place) error {
+func (db *DB) promote(ctx context.Context, p *catalog) error {
 	if !db.pace.Due(time.Now()) || !db.promoter.mu.TryLock() {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (db *DB) promote(ctx context.Context, p *place) error {
 
 // batch promotes up to limit messages, or only one id. more is true if later
 // messages may be due.
-func (at *promoter) batch(ctx context.Context, db *DB, p *place, limit int, only *int64) (seen int, more bool, err error) {
+func (at *promoter) batch(ctx context.Context, db *DB, p *catalog, limit int, only *int64) (seen int, more bool, err error) {
 	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
 		seen, _, more, err = at.move(ctx, tx, p, limit, only)
 		return err
@@ -83,7 +83,7 @@ func (at *promoter) batch(ctx context.Context, db *DB, p *place, limit int, only
 	return seen, more, err
 }
 
-func (at *promoter) move(ctx context.Context, tx pgx.Tx, p *place, limit int, only *int64) (seen, moved int, more bool, err error) {
+func (at *promoter) move(ctx context.Context, tx pgx.Tx, p *catalog, limit int, only *int64) (seen, moved int, more bool, err error) {
 	if at.held == nil {
 		at.held = []int32{} // not NULL
 	}
@@ -99,7 +99,7 @@ func (at *promoter) move(ctx context.Context, tx pgx.Tx, p *place, limit int, on
 
 // oneByOne promotes the messages of a refused batch, and postpones for ever the
 // ones that the target refuses.
-func (at *promoter) oneByOne(ctx context.Context, db *DB, p *place) error {
+func (at *promoter) oneByOne(ctx context.Context, db *DB, p *catalog) error {
 	at.due, at.id, at.held = time.Time{}, 0, nil
 	rows, err := db.pool.Query(ctx, p.outbox.Query("due_ids"), refusedBatch)
 	if err != nil {
@@ -125,7 +125,7 @@ func (at *promoter) oneByOne(ctx context.Context, db *DB, p *place) error {
 
 // promoteHeld queues for one held lock, with no other held, and promotes: where
 // transactions follow each other closely a try never succeeds.
-func (db *DB) promoteHeld(ctx context.Context, p *place, lock int32) error {
+func (db *DB) promoteHeld(ctx context.Context, p *catalog, lock int32) error {
 	err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, p.outbox.Query("wait_for_lock"), p.namespace, lock, fmt.Sprint(heldWait.Milliseconds())); err != nil {
 			return err

@@ -51,7 +51,7 @@ func (db *DB) Queue(name string, cfg QueueConfig) (*Queue, error) {
 type queueStore struct{ db *DB }
 
 func (s queueStore) Ready(ctx context.Context) error {
-	_, err := s.db.ready(ctx)
+	_, err := s.db.ensureSchema(ctx)
 	return err
 }
 
@@ -61,7 +61,7 @@ func (queueStore) Refuses(err error) bool { return refusesRecord(err) }
 // with it.
 func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 	batch := &pgx.Batch{}
-	if err := s.db.queueInserts(s.db.place(), batch, rows); err != nil {
+	if err := s.db.queueInserts(s.db.resolved(), batch, rows); err != nil {
 		return err
 	}
 	return translate(s.db.pool.SendBatch(ctx, batch).Close())
@@ -69,7 +69,7 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 
 // Claim implements sqlcore.QueueStore.
 func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, limit int) (delivered []*waybill.Delivery, err error) {
-	p := s.db.place()
+	p := s.db.resolved()
 	if err := s.db.promoteDue(ctx, p); err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.Q
 	case "retry":
 		args = append(args, c.After.Seconds(), c.Headers)
 	}
-	rows, err := s.db.pool.Query(ctx, s.db.place().queue.Query(c.Verb), args...)
+	rows, err := s.db.pool.Query(ctx, s.db.resolved().queue.Query(c.Verb), args...)
 	if err != nil {
 		return nil, translate(err)
 	}

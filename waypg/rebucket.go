@@ -22,7 +22,7 @@ func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admi
 	if err := db.checkVersion(ctx); err != nil {
 		return done, fmt.Errorf("rebucket: %w", err)
 	}
-	p := db.place()
+	p := db.resolved()
 	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil {
 		return done, fmt.Errorf("rebucket: %w", err)
 	}
@@ -37,13 +37,13 @@ func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admi
 	if err != nil {
 		return done, fmt.Errorf("rebucket: %w", translate(err))
 	}
-	db.lookAgain()
+	db.recheckSchema()
 	return done, nil
 }
 
 // rebucket also moves rows out of wrong buckets, and corrects missing or surplus
 // bucket rows.
-func (db *DB) rebucket(ctx context.Context, tx pgx.Tx, p *place, done *admin.Rebucketed) error {
+func (db *DB) rebucket(ctx context.Context, tx pgx.Tx, p *catalog, done *admin.Rebucketed) error {
 	if err := db.oneMigrator(ctx, tx, p); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func (db *DB) Traits() outbox.StoreTraits {
 // role that would end a claim while it publishes is refused. Until the release it
 // listens, if it is to.
 func (db *DB) StartRelay(ctx context.Context) (func(), error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 
 // Backlog implements outbox.Store.
 func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Backlog, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return backlog, err
 	}
@@ -69,7 +69,7 @@ func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Bac
 
 // Report implements outbox.Store.
 func (db *DB) Report(ctx context.Context, r outbox.Report) error {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ const degradedMark = "degraded: "
 // bucket from its start, ends stuck sessions, and corrects wrong retry times and
 // held messages. Claims of Keyed run it when they find no row, and at least every
 // 2*stuckEvery.
-func (db *DB) upkeep(ctx context.Context, p *place, pos *readpos.Positions) error {
+func (db *DB) upkeep(ctx context.Context, p *catalog, pos *readpos.Positions) error {
 	pos.Maintained(time.Now())
 	if db.due.Swap(false) {
 		if err := db.promote(ctx, p); err != nil {
@@ -137,7 +137,7 @@ const (
 )
 
 // unhold frees held messages without a key whose route is no longer blocked.
-func (db *DB) unhold(ctx context.Context, p *place, pos *readpos.Positions) error {
+func (db *DB) unhold(ctx context.Context, p *catalog, pos *readpos.Positions) error {
 	rows, err := db.pool.Query(ctx, p.outbox.Query("held_for_nothing"), pos.Transport)
 	if err != nil {
 		return err

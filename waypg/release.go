@@ -25,7 +25,7 @@ const (
 
 // Release implements admin.Database.
 func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err error) {
-	p, err := db.ready(ctx)
+	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -48,7 +48,7 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 // A release is the state of one Release call.
 type release struct {
 	db    *DB
-	at    *place
+	at    *catalog
 	query []any // selects entries
 	key   string
 	began time.Time // by the database's clock

@@ -34,7 +34,7 @@ const (
 // where it is configured and missing. It may be run at any time, also by several
 // at once, and does nothing when they are up to date.
 func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
-	p, err := db.where(ctx)
+	p, err := db.resolve(ctx)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", err)
 	}
@@ -53,7 +53,7 @@ func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
 
 // patiently runs a transaction that changes tables, with relays paused, until it
 // gets its locks.
-func (db *DB) patiently(ctx context.Context, p *place, change func() error) error {
+func (db *DB) patiently(ctx context.Context, p *catalog, change func() error) error {
 	version, err := db.schemaVersion(ctx, db.pool, p)
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (db *DB) patiently(ctx context.Context, p *place, change func() error) erro
 // pauseTime is longer than a try.
 const pauseTime = 10 * time.Second
 
-func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err error) {
+func (db *DB) migrate(ctx context.Context, p *catalog) (applied []string, err error) {
 	all, err := migrations(p.schema, db.prefix)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (db *DB) migrate(ctx context.Context, p *place) (applied []string, err erro
 
 // mend inserts missing bucket rows and deletes surplus ones, under the table lock
 // of add_transports, which keeps a rebucket out.
-func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *place) error {
+func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *catalog) error {
 	var wrong bool
 	if err := tx.QueryRow(ctx, p.outbox.Query("buckets_wrong")).Scan(&wrong); err != nil || !wrong {
 		return err
@@ -160,7 +160,7 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 
 // versions is SchemaStatus by the recorded version only.
 func (db *DB) versions(ctx context.Context) (admin.SchemaStatus, error) {
-	p, err := db.where(ctx)
+	p, err := db.resolve(ctx)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
 	}
@@ -205,7 +205,7 @@ type querier interface {
 }
 
 // schemaVersion returns 0 when there are no tables.
-func (db *DB) schemaVersion(ctx context.Context, q querier, p *place) (int, error) {
+func (db *DB) schemaVersion(ctx context.Context, q querier, p *catalog) (int, error) {
 	var exists bool
 	if err := q.QueryRow(ctx, p.migrate.Query("any_table")).Scan(&exists); err != nil || !exists {
 		return 0, err
@@ -249,7 +249,7 @@ func (db *DB) checkTables(ctx context.Context, status admin.SchemaStatus) error 
 		transport      *string
 		rows           *int
 	}
-	err := db.pool.QueryRow(ctx, db.place().outbox.Query("check_tables")).Scan(&t.recorded, &t.hash, &t.buckets, &t.cache, &t.transport, &t.rows)
+	err := db.pool.QueryRow(ctx, db.resolved().outbox.Query("check_tables")).Scan(&t.recorded, &t.hash, &t.buckets, &t.cache, &t.transport, &t.rows)
 	switch {
 	case err != nil:
 		return fmt.Errorf("schema status: %w", translate(err))
@@ -278,7 +278,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // oneMigrator lets one process at a time change the tables, and bounds how long
 // it waits for their users.
-func (db *DB) oneMigrator(ctx context.Context, tx pgx.Tx, p *place) error {
+func (db *DB) oneMigrator(ctx context.Context, tx pgx.Tx, p *catalog) error {
 	_, err := tx.Exec(ctx, p.migrate.Query("lock"), fmt.Sprintf("%dms", lockTimeout.Milliseconds()), p.namespace)
 	return err
 }

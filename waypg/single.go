@@ -45,7 +45,7 @@ func (c *claim) single(ctx context.Context, transport string, limit outbox.Claim
 	switch {
 	case server.transport != transport:
 		c.rows = nil
-		c.db.lookAgain()
+		c.db.recheckSchema()
 		return true, nil
 	case len(c.rows) > 0:
 		return false, nil

@@ -37,7 +37,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	if ctx.Value(insideKey{s.DB}) != nil {
 		return waybill.ErrNestedTransaction
 	}
-	p, err := s.ready(ctx)
+	p, err := s.ensureSchema(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *SQLDB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error
 	ask := func(ctx context.Context, query string, args ...any) pgx.Row {
 		return tx.QueryRowContext(ctx, query, args...)
 	}
-	p, err := s.inside(ctx, ask)
+	p, err := s.resolveInTx(ctx, ask)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *SQLDB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error
 
 // insert writes rows with plain parameters, because the transaction may be one
 // of another driver than pgx.
-func (s *SQLDB) insert(ctx context.Context, p *place, tx *sql.Tx, rows []outbox.Row) error {
+func (s *SQLDB) insert(ctx context.Context, p *catalog, tx *sql.Tx, rows []outbox.Row) error {
 	all, locks, err := s.prepare(rows)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (s *SQLDB) insert(ctx context.Context, p *place, tx *sql.Tx, rows []outbox.
 
 // InsertTx implements inbox.Store.
 func (s *SQLDB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
-	p, err := s.inside(ctx, func(ctx context.Context, query string, args ...any) pgx.Row {
+	p, err := s.resolveInTx(ctx, func(ctx context.Context, query string, args ...any) pgx.Row {
 		return tx.QueryRowContext(ctx, query, args...)
 	})
 	if err != nil {

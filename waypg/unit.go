@@ -112,7 +112,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction
 	}
-	place, err := db.ready(ctx)
+	place, err := db.ensureSchema(ctx)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func stillOpen(conn *pgx.Conn) error {
 }
 
 // commit writes rows and commits, in one round trip.
-func (db *DB) commit(ctx context.Context, p *place, conn *pgx.Conn, rows []outbox.Row) error {
+func (db *DB) commit(ctx context.Context, p *catalog, conn *pgx.Conn, rows []outbox.Row) error {
 	batch := &pgx.Batch{}
 	if len(rows) > 0 {
 		batch.Queue(connecting.Query("check_deferred"))

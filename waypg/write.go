@@ -26,7 +26,7 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 }
 
 func (db *DB) addTransports(ctx context.Context, names []string) error {
-	p, err := db.where(ctx)
+	p, err := db.resolve(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,14 +53,14 @@ func (db *DB) addTransports(ctx context.Context, names []string) error {
 			return err
 		}
 	}
-	db.lookAgain()
-	_, err = db.ready(ctx)
+	db.recheckSchema()
+	_, err = db.ensureSchema(ctx)
 	return err
 }
 
 // mendBuckets inserts missing bucket rows and deletes surplus ones. No rebucket may
 // run meanwhile.
-func mendBuckets(ctx context.Context, tx pgx.Tx, p *place) error {
+func mendBuckets(ctx context.Context, tx pgx.Tx, p *catalog) error {
 	if _, err := tx.Exec(ctx, p.outbox.Query("add_buckets")); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (db *DB) Write(ctx context.Context, tx pgx.Tx, rows ...outbox.Row) error {
 	if u != nil {
 		return u.Add(rows)
 	}
-	p, err := db.inside(ctx, tx.QueryRow)
+	p, err := db.resolveInTx(ctx, tx.QueryRow)
 	if err != nil {
 		return err
 	}
@@ -107,10 +107,10 @@ func (db *DB) translateInsert(err error) error {
 	}
 	switch {
 	case server.ColumnName == "bucket":
-		db.lookAgain()
+		db.recheckSchema()
 		return outbox.ErrBucketsChanged
 	case server.ColumnName == "transport", server.ConstraintName == db.prefix+"delayed_target":
-		db.lookAgain()
+		db.recheckSchema()
 		return fmt.Errorf("%w, or its transports were numbered anew: run the transaction again", errForeign)
 	}
 	return translate(err)
@@ -125,7 +125,7 @@ func sameServer(conn *pgx.Conn, ours *pgx.ConnConfig) bool {
 
 // isOurs refuses a transaction of another database, whose dispatch locks would not
 // be the outbox's.
-func isOurs(ctx context.Context, p *place, ask queryRow) error {
+func isOurs(ctx context.Context, p *catalog, ask queryRow) error {
 	var database string
 	if err := ask(ctx, connecting.Query("database")).Scan(&database); err != nil {
 		return translate(err)
@@ -180,7 +180,7 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []int32, err error
 }
 
 // statement returns the insert of the row alone, under locks taken before.
-func (s stored) statement(p *place) (query string, args []any) {
+func (s stored) statement(p *catalog) (query string, args []any) {
 	id, rec := s.Record.ID.String(), s.Record
 	switch {
 	case rec.Delay > 0:
@@ -197,7 +197,7 @@ func (s stored) statement(p *place) (query string, args []any) {
 const maxInsertRows, maxInsertBytes = 1000, 4 << 20
 
 // queueInserts adds the statements that write rows to batch: locks first.
-func (db *DB) queueInserts(p *place, batch *pgx.Batch, rows []outbox.Row) error {
+func (db *DB) queueInserts(p *catalog, batch *pgx.Batch, rows []outbox.Row) error {
 	all, locks, err := db.prepare(rows)
 	if err != nil {
 		return err
@@ -254,7 +254,7 @@ func (c *columns) add(s stored) {
 }
 
 // queue adds the statement to batch and begins anew.
-func (c *columns) queue(p *place, batch *pgx.Batch) {
+func (c *columns) queue(p *catalog, batch *pgx.Batch) {
 	if len(c.ids) > 0 {
 		batch.Queue(p.outbox.Query("insert_many"), c.of.transport, c.of.Transport, c.of.buckets, c.buckets, c.ids, c.names, c.keys, c.headers, c.bodies, c.created)
 		*c = columns{}

@@ -14,15 +14,15 @@ import (
 	"github.com/waybill-go/waybill/waytest"
 )
 
-func TestOutbox(t *testing.T) { waytest.Outbox(t, place) }
-func TestInbox(t *testing.T)  { waytest.Inbox(t, place) }
-func TestQueue(t *testing.T)  { waytest.Queue(t, place) }
+func TestOutbox(t *testing.T) { waytest.Outbox(t, harness) }
+func TestInbox(t *testing.T)  { waytest.Inbox(t, harness) }
+func TestQueue(t *testing.T)  { waytest.Queue(t, harness) }
 
-// place is the conformance suites' database.
-func place(t *testing.T) waytest.Place[*sql.Tx] {
+// harness is the conformance suites' database.
+func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 	// Losing power is another test's matter.
 	db := open(t, waysqlite.Config{Normal: true})
-	p := waytest.SQLPlace(t, db, db.SQL(), "business")
+	p := waytest.SQLHarness(t, db, db.SQL(), "business")
 	p.OneWriter, p.OneClaim = true, true
 	p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
 		return db.Queue(name, waysqlite.QueueConfig{Lease: lease})

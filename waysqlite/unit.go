@@ -29,10 +29,10 @@ type unit struct {
 // units holds the open units of this process: *sql.Tx -> *unit.
 var units sync.Map
 
-// guard keeps statements from committing on their own. SQLite may end a
+// forbidTransactionEnd keeps statements from committing on their own. SQLite may end a
 // transaction under its user: an interrupted write, a full disk, OR ROLLBACK.
 // Each later statement would then commit on its own.
-func (u *unit) guard(conn *sql.Conn) (lift func(), err error) {
+func (u *unit) forbidTransactionEnd(conn *sql.Conn) (lift func(), err error) {
 	set := func(commit sqlite.CommitHookFn, rollback sqlite.RollbackHookFn) error {
 		return conn.Raw(func(c any) error {
 			hooks, ok := c.(sqlite.HookRegisterer)
@@ -75,7 +75,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	}
 	defer func() { _ = conn.Close() }() // gives it back to the pool
 	u := &unit{db: db}
-	lift, err := u.guard(conn)
+	lift, err := u.forbidTransactionEnd(conn)
 	if err != nil {
 		return fmt.Errorf("begin on %s: %w", db.path, err)
 	}

@@ -28,7 +28,7 @@ func (a *able) Isolated() outbox.Publisher     { return a.isolated }
 // Each ability crosses a decorator that embeds the interface, as a layer of metrics does:
 // the fence is checked, routes and keys are blocked, parked, released and skipped,
 // relays report, retries are isolated, and a relay connects after an outage.
-func decoratedStoreAndPublisherKeepTheirAbilities[TX any](t *testing.T, s *site[TX]) {
+func decoratedStoreAndPublisherKeepTheirAbilities[TX any](t *testing.T, s *fixture[TX]) {
 	store := struct{ outbox.Store }{s.Store}
 	can := store.Traits()
 	var setting *outbox.SettingError

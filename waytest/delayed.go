@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-func delayedMessageIsOrderedFromItsDueTime[TX any](t *testing.T, s *site[TX]) {
+func delayedMessageIsOrderedFromItsDueTime[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	start := time.Now()
 	for i, delay := range []time.Duration{600 * time.Millisecond, 300 * time.Millisecond, 0} {
@@ -38,9 +38,9 @@ func delayedMessageIsOrderedFromItsDueTime[TX any](t *testing.T, s *site[TX]) {
 	})
 }
 
-// All are due at one look, in an order that is not that of their dispatch, and
+// All are due in one claim, in an order that is not that of their dispatch, and
 // several relays move them.
-func delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX any](t *testing.T, s *site[TX]) {
+func delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX any](t *testing.T, s *fixture[TX]) {
 	s.outbox(outbox.Config{})
 	want := map[string]int{"k": 1100, sameBucket(1)[0]: 50} // more than one transaction moves
 	longAgo, due := s.putOverdue(want)
@@ -63,7 +63,7 @@ func delayedMessagesOfAKeyMoveInTheOrderTheyAreDue[TX any](t *testing.T, s *site
 // putOverdue writes delayed messages that are due, so many of each key, from 0 on in
 // the order of the time due, and not in the order they are written. It returns when
 // they were dispatched, and the delay of each.
-func (s *site[TX]) putOverdue(keys map[string]int) (dispatched time.Time, delay func(seq int) time.Duration) {
+func (s *fixture[TX]) putOverdue(keys map[string]int) (dispatched time.Time, delay func(seq int) time.Duration) {
 	s.t.Helper()
 	dispatched = time.Now().Add(-time.Hour)
 	delay = func(seq int) time.Duration { return time.Minute + time.Duration(seq)*10*time.Millisecond }
@@ -85,9 +85,9 @@ func (s *site[TX]) putOverdue(keys map[string]int) (dispatched time.Time, delay 
 }
 
 // A transaction that stays open after it has dispatched holds back its bucket, the
-// delayed messages included. A mover that waited for it would be missed by the relay,
+// delayed messages included. A promoter that waited for it would be missed by the relay,
 // and would keep the locks of other buckets from dispatching transactions.
-func openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX any](t *testing.T, s *site[TX]) {
+func openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX any](t *testing.T, s *fixture[TX]) {
 	if s.OneWriter {
 		t.Skip("one transaction is open at a time")
 	}
@@ -109,10 +109,10 @@ func openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX any](t *testing.
 	for i := range 20 {
 		begun := time.Now()
 		if err := send(ctx, out, order{free[i%2], 1200 + i/2}); err != nil {
-			t.Fatalf("dispatch to another bucket, beside the mover: %v", err)
+			t.Fatalf("dispatch to another bucket, beside the promoter: %v", err)
 		}
 		if took := time.Since(begun); took > time.Second {
-			t.Errorf("a dispatch to another bucket took %v beside the mover", took)
+			t.Errorf("a dispatch to another bucket took %v beside the promoter", took)
 		}
 		time.Sleep(moment / 3)
 	}
@@ -134,9 +134,9 @@ func openTransactionHoldsBackDelayedMessagesOfItsBucketAlone[TX any](t *testing.
 	}
 }
 
-// Where one transaction follows the other the lock is never free: a mover stands in
-// line for it.
-func delayedMessageOfABusyKeyIsMoved[TX any](t *testing.T, s *site[TX]) {
+// Where one transaction follows the other the lock is never free: a promoter waits
+// for it.
+func delayedMessageOfABusyKeyIsMoved[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	sink := &recorder{}
 	s.relaying(s.relays(1)[0], sink, outbox.RelayConfig{})

@@ -23,7 +23,7 @@ type effect struct{ handler, dedup string }
 // A deliveryModel is a model of an inbox: the effects so far, and the planned
 // failures of the next attempts.
 type deliveryModel[TX any] struct {
-	*site[TX]
+	*fixture[TX]
 	processes []*handling[TX]
 	next      *int
 	losing    *sync.Mutex // one transaction is lost at a time
@@ -46,11 +46,11 @@ var both = []string{"single", "grouped"}
 // message commit together, once for each message or idempotency key; an attempt
 // without a planned failure succeeds; the effects of a successful delivery stay;
 // and no handler runs again after its effect.
-func groupsHaveOneEffectEach[TX any](t *testing.T, s *site[TX]) {
+func groupsHaveOneEffectEach[TX any](t *testing.T, s *fixture[TX]) {
 	if err := s.inOwnTx(func(ctx context.Context, tx TX) error { return s.Insert(ctx, tx, "there 0 0") }); err != nil {
 		t.Fatal(err)
 	}
-	m := &deliveryModel[TX]{site: s, next: new(int), losing: new(sync.Mutex)}
+	m := &deliveryModel[TX]{fixture: s, next: new(int), losing: new(sync.Mutex)}
 	for i, store := range s.relays(2) {
 		there := *s
 		there.Store = store

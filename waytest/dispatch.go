@@ -16,13 +16,13 @@ import (
 )
 
 // Outbox is the suite of an outbox: its dispatchers, its relays and its failures.
-func Outbox[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
+func Outbox[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), relayCases[TX](), parkedCases[TX](), failureCases[TX]()))
 }
 
 // Dispatch is the half of Outbox that depends on the type of the transactions:
 // for a second library on the tables that Outbox has tested.
-func Dispatch[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
+func Dispatch[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX]()))
 }
 
@@ -47,7 +47,7 @@ func dispatchCases[TX any]() []testCase[TX] {
 	}
 }
 
-func rollbackLeavesNothing[TX any](t *testing.T, s *site[TX]) {
+func rollbackLeavesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	cfg := outbox.Config{To: outbox.DefaultTransport}
 	if s.Queue != nil {
 		cfg = outbox.Config{Queues: map[string]string{"local": "local"}, Routes: waybill.Routes{"*": {outbox.DefaultTransport, "local"}}}
@@ -96,7 +96,7 @@ func rollbackLeavesNothing[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func savepointRollbackRemovesExactlyItsMessages[TX any](t *testing.T, s *site[TX]) {
+func savepointRollbackRemovesExactlyItsMessages[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	if err := s.inOwnTx(func(ctx context.Context, tx TX) error { return s.Insert(ctx, tx, "n0") }); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func savepointRollbackRemovesExactlyItsMessages[TX any](t *testing.T, s *site[TX
 	s.wantTexts("n0", "n1", "n4", "n5")
 }
 
-func panicInASavepointUndoesItAndGoesOn[TX any](t *testing.T, s *site[TX]) {
+func panicInASavepointUndoesItAndGoesOn[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	err := out.InTx(t.Context(), func(ctx context.Context, tx outbox.Tx[TX]) error {
 		func() {
@@ -178,7 +178,7 @@ func panicInASavepointUndoesItAndGoesOn[TX any](t *testing.T, s *site[TX]) {
 // The law of atomicity: the outbox holds exactly the messages of the transactions
 // and savepoints that committed, in their order, and the application's table
 // exactly their rows.
-func outboxHoldsExactlyWhatCommitted[TX any](t *testing.T, s *site[TX]) {
+func outboxHoldsExactlyWhatCommitted[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	var texts []string // of all checks
 	next := 0
@@ -249,7 +249,7 @@ func outboxHoldsExactlyWhatCommitted[TX any](t *testing.T, s *site[TX]) {
 }
 
 // inOwnTx runs fn in a transaction of the caller's own.
-func (s *site[TX]) inOwnTx(fn func(ctx context.Context, tx TX) error) error {
+func (s *fixture[TX]) inOwnTx(fn func(ctx context.Context, tx TX) error) error {
 	ctx := context.Background()
 	tx, err := s.Begin(ctx)
 	if err != nil {
@@ -261,7 +261,7 @@ func (s *site[TX]) inOwnTx(fn func(ctx context.Context, tx TX) error) error {
 	return s.Commit(ctx, tx)
 }
 
-func interleavedKeysOfOneTransactionKeepTheirOrder[TX any](t *testing.T, s *site[TX]) {
+func interleavedKeysOfOneTransactionKeepTheirOrder[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	keys := append(sameBucket(2), otherBuckets(3)...)
 	dispatch := func(from int) func(ctx context.Context, tx TX) error {
@@ -302,7 +302,7 @@ func interleavedKeysOfOneTransactionKeepTheirOrder[TX any](t *testing.T, s *site
 	s.wantWaiting("dispatched at once", want...)
 }
 
-func dispatchInTheCallersOwnTransactionSharesItsFate[TX any](t *testing.T, s *site[TX]) {
+func dispatchInTheCallersOwnTransactionSharesItsFate[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	for _, commit := range []bool{false, true} {
 		tx := s.begin()
@@ -335,7 +335,7 @@ func dispatchInTheCallersOwnTransactionSharesItsFate[TX any](t *testing.T, s *si
 	}
 }
 
-func nestedUnitOfWorkIsRefused[TX any](t *testing.T, s *site[TX]) {
+func nestedUnitOfWorkIsRefused[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	err := out.InTx(t.Context(), func(ctx context.Context, _ outbox.Tx[TX]) error { return send(ctx, out, order{"k", 1}) })
 	if !errors.Is(err, waybill.ErrNestedTransaction) {
@@ -344,7 +344,7 @@ func nestedUnitOfWorkIsRefused[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("afterwards")
 }
 
-func dispatchAfterTheUnitIsRefused[TX any](t *testing.T, s *site[TX]) {
+func dispatchAfterTheUnitIsRefused[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	var late outbox.Tx[TX]
 	if err := out.InTx(t.Context(), func(_ context.Context, tx outbox.Tx[TX]) error { late = tx; return nil }); err != nil {
@@ -356,7 +356,7 @@ func dispatchAfterTheUnitIsRefused[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("afterwards")
 }
 
-func unitThatWasEndedInsideDispatchesNothing[TX any](t *testing.T, s *site[TX]) {
+func unitThatWasEndedInsideDispatchesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	if len(s.Ends) == 0 {
 		t.Skip("a function cannot end its transaction")
 	}
@@ -384,7 +384,7 @@ func unitThatWasEndedInsideDispatchesNothing[TX any](t *testing.T, s *site[TX]) 
 
 // Statements after the loss must not commit on their own, and the messages must
 // not either.
-func unitThatLosesItsTransactionDoesNothing[TX any](t *testing.T, s *site[TX]) {
+func unitThatLosesItsTransactionDoesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	if len(s.Losses) == 0 {
 		t.Skip("the database ends no transaction by itself")
 	}
@@ -416,7 +416,7 @@ func unitThatLosesItsTransactionDoesNothing[TX any](t *testing.T, s *site[TX]) {
 
 // After a failed statement some databases can still commit the transaction and
 // some cannot; none may keep a part of it.
-func ignoredErrorOfAStatementTearsNothingApart[TX any](t *testing.T, s *site[TX]) {
+func ignoredErrorOfAStatementTearsNothingApart[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	if err := out.InTx(t.Context(), func(ctx context.Context, tx outbox.Tx[TX]) error { return s.Insert(ctx, tx.SQL(), "there") }); err != nil {
 		t.Fatal(err)
@@ -456,7 +456,7 @@ func ignoredErrorOfAStatementTearsNothingApart[TX any](t *testing.T, s *site[TX]
 	}
 }
 
-func cancelledContextRollsBack[TX any](t *testing.T, s *site[TX]) {
+func cancelledContextRollsBack[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	for n := range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -480,7 +480,7 @@ func cancelledContextRollsBack[TX any](t *testing.T, s *site[TX]) {
 
 // A dispatcher that waits for another one gives up when its context ends; its
 // error then says that nothing happened, or that the outcome is unknown.
-func contextThatEndsInTheMiddleLeavesAllOrNothing[TX any](t *testing.T, s *site[TX]) {
+func contextThatEndsInTheMiddleLeavesAllOrNothing[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	first := s.begin()
 	if _, err := out.Dispatch(t.Context(), first, order{"k", 1}); err != nil {
@@ -514,7 +514,7 @@ func contextThatEndsInTheMiddleLeavesAllOrNothing[TX any](t *testing.T, s *site[
 			t.Errorf("ids of the unknown commit (-want +got):\n%s", diff)
 		}
 		s.put(out, order{"k", 3}) // waits for whatever is still under way
-		if rows := s.look(outbox.DefaultTransport); len(rows) == 2 {
+		if rows := s.peek(outbox.DefaultTransport); len(rows) == 2 {
 			want, texts = []order{{"k", 1}, {"k", 3}}, nil
 		} else {
 			want = append(want, order{"k", 3})
@@ -529,7 +529,7 @@ func contextThatEndsInTheMiddleLeavesAllOrNothing[TX any](t *testing.T, s *site[
 	s.wantTexts(texts...)
 }
 
-func commitWhoseResultIsUnknownNamesItsMessages[TX any](t *testing.T, s *site[TX]) {
+func commitWhoseResultIsUnknownNamesItsMessages[TX any](t *testing.T, s *fixture[TX]) {
 	if s.LostAnswer == nil {
 		t.Skip("no answer can be lost")
 	}
@@ -559,10 +559,10 @@ func commitWhoseResultIsUnknownNamesItsMessages[TX any](t *testing.T, s *site[TX
 	if diff := cmp.Diff(ids, unknown.IDs); diff != "" {
 		t.Errorf("ids (-want +got):\n%s", diff)
 	}
-	await(t, "the commit that did happen", func() bool { return names(s.look("a")) == "k3 k4" })
+	await(t, "the commit that did happen", func() bool { return names(s.peek("a")) == "k3 k4" })
 }
 
-func commitWakesTheRelayOfItsProcess[TX any](t *testing.T, s *site[TX]) {
+func commitWakesTheRelayOfItsProcess[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	sink := &recorder{}
 	s.relaying(s.Store, sink, outbox.RelayConfig{PollMin: time.Hour, PollMax: time.Hour, Workers: 1})

@@ -2,28 +2,28 @@
 // database, as tests that every database runs on a real server.
 //
 // A package that keeps an outbox, an inbox or queues in a database has a function
-// that makes an empty one as a [Place], and its tests pass the function to the suites:
+// that makes an empty one as a [Harness], and its tests pass the function to the suites:
 //
-//	func TestOutbox(t *testing.T) { waytest.Outbox(t, place) }
-//	func TestInbox(t *testing.T)  { waytest.Inbox(t, place) }
-//	func TestQueue(t *testing.T)  { waytest.Queue(t, place) }
+//	func TestOutbox(t *testing.T) { waytest.Outbox(t, harness) }
+//	func TestInbox(t *testing.T)  { waytest.Inbox(t, harness) }
+//	func TestQueue(t *testing.T)  { waytest.Queue(t, harness) }
 //
-//	func place(t *testing.T) waytest.Place[*sql.Tx] {
+//	func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 //		db := open(t) // tables of t's own, and empty
-//		p := waytest.SQLPlace(t, db, db.Pool(), "business")
+//		p := waytest.SQLHarness(t, db, db.Pool(), "business")
 //		p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
 //			return db.Queue(name, waymysql.QueueConfig{Lease: lease})
 //		}
 //		return p
 //	}
 //
-// [SQLPlace] fills in what any *sql.DB can do; for another library of
+// [SQLHarness] fills in what any *sql.DB can do; for another library of
 // transactions the fields are filled by hand. The fields that may be nil are
 // abilities: a case that needs one which is missing is skipped and says so.
 // Further interfaces of the [Store] are detected: admin.Database, inbox.Store
 // and inbox.Log.
 //
-// Each case is named for its promise and has its own place, so all run in
+// Each case is named for its promise and has its own harness, so all run in
 // parallel. A defect found in one database becomes a case for all of them. One
 // case is run by
 //

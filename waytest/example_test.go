@@ -12,7 +12,7 @@ import (
 
 // The suites of a package that keeps outbox, inbox and queues in a database.
 func Example() {
-	open := func(t *testing.T) waytest.Place[*sql.Tx] {
+	open := func(t *testing.T) waytest.Harness[*sql.Tx] {
 		db, err := waysqlite.Open(t.Context(), filepath.Join(t.TempDir(), "test.db"), waysqlite.Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -21,7 +21,7 @@ func Example() {
 		if _, err := db.SchemaUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		p := waytest.SQLPlace(t, db, db.SQL(), "business")
+		p := waytest.SQLHarness(t, db, db.SQL(), "business")
 		p.OneWriter, p.OneClaim = true, true
 		p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
 			return db.Queue(name, waysqlite.QueueConfig{Lease: lease})

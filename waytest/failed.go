@@ -63,7 +63,7 @@ func refusing(bad ...order) *refuser {
 }
 
 // failed lists the dead letters that q selects: "k1 skipped, k2 removed".
-func (s *site[TX]) failed(q admin.FailedQuery) string {
+func (s *fixture[TX]) failed(q admin.FailedQuery) string {
 	s.t.Helper()
 	found, err := s.operator().Failed(context.Background(), q)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *site[TX]) failed(q admin.FailedQuery) string {
 }
 
 // blockedState returns the only blocked key or route.
-func (s *site[TX]) blockedState() admin.BlockedKey {
+func (s *fixture[TX]) blockedState() admin.BlockedKey {
 	s.t.Helper()
 	found, err := s.operator().Blocked(context.Background(), "", 0)
 	if err != nil || len(found) != 1 {
@@ -94,14 +94,14 @@ func (s *site[TX]) blockedState() admin.BlockedKey {
 	return found[0]
 }
 
-func (s *site[TX]) release(q admin.BlockedQuery, want int) {
+func (s *fixture[TX]) release(q admin.BlockedQuery, want int) {
 	s.t.Helper()
 	if n, err := s.operator().Release(context.Background(), q); err != nil || n != want {
 		s.t.Fatalf("Release(%+v) = %d, %v, want %d", q, n, err, want)
 	}
 }
 
-func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *site[TX]) {
+func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	for _, policy := range []outbox.Policy{outbox.Skip, outbox.Park} {
@@ -132,7 +132,7 @@ func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *site[TX]) {
 }
 
 // onlyFailed returns the only message of the failure store that is not removed.
-func (s *site[TX]) onlyFailed() admin.FailedMessage {
+func (s *fixture[TX]) onlyFailed() admin.FailedMessage {
 	s.t.Helper()
 	found, err := s.operator().Failed(context.Background(), admin.FailedQuery{})
 	if err != nil || len(found) != 1 {
@@ -141,7 +141,7 @@ func (s *site[TX]) onlyFailed() admin.FailedMessage {
 	return found[0]
 }
 
-func retriedMessageComesUnderItsID[TX any](t *testing.T, s *site[TX]) {
+func retriedMessageComesUnderItsID[TX any](t *testing.T, s *fixture[TX]) {
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
 	s.put(out, waybill.NewEnvelope(order{"k", 0}, waybill.Header("tenant", "acme")), order{"k", 1})
@@ -167,7 +167,7 @@ func retriedMessageComesUnderItsID[TX any](t *testing.T, s *site[TX]) {
 
 // A pipelined relay may publish rows behind a refused head: they leave the outbox,
 // and the head is retried.
-func passedHeadKeepsItsCount[TX any](t *testing.T, s *site[TX]) {
+func passedHeadKeepsItsCount[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1}, order{"k", 2})
 	c := s.claim(manyRows)
@@ -184,7 +184,7 @@ func passedHeadKeepsItsCount[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("the head got through", order{"k", 2})
 }
 
-func removedMessageIsNeverSent[TX any](t *testing.T, s *site[TX]) {
+func removedMessageIsNeverSent[TX any](t *testing.T, s *fixture[TX]) {
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1})
@@ -206,7 +206,7 @@ func removedMessageIsNeverSent[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("the rest of the key", order{"k", 1})
 }
 
-func failureStoreShowsWhatItHas[TX any](t *testing.T, s *site[TX]) {
+func failureStoreShowsWhatItHas[TX any](t *testing.T, s *fixture[TX]) {
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
 	s.put(out, named("x", order{"a", 0}), named("y", order{"b", 0}), named("y", order{"c", 0}), named("y", order{"c", 1}))

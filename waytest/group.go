@@ -80,7 +80,7 @@ func noErrors(t testing.TB, what string, errs []error) {
 	}
 }
 
-func groupIsOneTransaction[TX any](t *testing.T, s *site[TX]) {
+func groupIsOneTransaction[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	h := s.handling()
 	store := h.group(5, func(ctx context.Context, tx TX, m order) error {
@@ -95,7 +95,7 @@ func groupIsOneTransaction[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func groupMemberThatFailsFailsAlone[TX any](t *testing.T, s *site[TX]) {
+func groupMemberThatFailsFailsAlone[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	h := s.handling()
 	var ill atomic.Bool
@@ -134,7 +134,7 @@ func groupMemberThatFailsFailsAlone[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func groupKnowsDuplicates[TX any](t *testing.T, s *site[TX]) {
+func groupKnowsDuplicates[TX any](t *testing.T, s *fixture[TX]) {
 	h := s.handling()
 	h.group(3, fine[TX])
 	recs := arrivals(t, 0, 3)
@@ -150,7 +150,7 @@ func groupKnowsDuplicates[TX any](t *testing.T, s *site[TX]) {
 }
 
 // Groups of two processes get the same messages at once, each in its own order.
-func groupsOfTheSameMessages[TX any](t *testing.T, s *site[TX]) {
+func groupsOfTheSameMessages[TX any](t *testing.T, s *fixture[TX]) {
 	const rounds, size = 5, 8
 	var hs []*handling[TX]
 	for i, store := range s.relays(2) {
@@ -178,7 +178,7 @@ func groupsOfTheSameMessages[TX any](t *testing.T, s *site[TX]) {
 	hs[0].wantEffects("in the end", effects(want...)...)
 }
 
-func groupWhoseTransactionIsLost[TX any](t *testing.T, s *site[TX]) {
+func groupWhoseTransactionIsLost[TX any](t *testing.T, s *fixture[TX]) {
 	if len(s.Losses) == 0 {
 		t.Skip("the database ends no transaction by itself")
 	}
@@ -219,7 +219,7 @@ func groupWhoseTransactionIsLost[TX any](t *testing.T, s *site[TX]) {
 }
 
 // Messages that other members dispatched are sent, or the members fail.
-func groupMemberThatEndsTheTransaction[TX any](t *testing.T, s *site[TX]) {
+func groupMemberThatEndsTheTransaction[TX any](t *testing.T, s *fixture[TX]) {
 	if len(s.Ends) == 0 {
 		t.Skip("a function cannot end its transaction")
 	}
@@ -249,7 +249,7 @@ func groupMemberThatEndsTheTransaction[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func groupWhoseCommitIsUnknown[TX any](t *testing.T, s *site[TX]) {
+func groupWhoseCommitIsUnknown[TX any](t *testing.T, s *fixture[TX]) {
 	if s.LostAnswer == nil {
 		t.Skip("no answer can be lost")
 	}
@@ -284,7 +284,7 @@ func groupWhoseCommitIsUnknown[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func groupMemberWhoseContextEnds[TX any](t *testing.T, s *site[TX]) {
+func groupMemberWhoseContextEnds[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	for i, when := range []string{"before", "inside", "during a statement"} {
 		from := 4 * i
@@ -321,7 +321,7 @@ func groupMemberWhoseContextEnds[TX any](t *testing.T, s *site[TX]) {
 }
 
 // It would wait for itself.
-func groupInsideATransaction[TX any](t *testing.T, s *site[TX]) {
+func groupInsideATransaction[TX any](t *testing.T, s *fixture[TX]) {
 	h := s.handling()
 	h.group(2, fine[TX])
 	rec := arrival(t, order{"k", 1})

@@ -15,7 +15,7 @@ import (
 
 // A worker whose handlers fail at random: no message begins before the one ahead
 // of it in its key has committed.
-func groupsKeepTheOrderOfKeys[TX any](t *testing.T, s *site[TX]) {
+func groupsKeepTheOrderOfKeys[TX any](t *testing.T, s *fixture[TX]) {
 	if s.Queue == nil {
 		t.Skip("there are no queues")
 	}

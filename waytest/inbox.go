@@ -20,8 +20,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// Inbox is the suite of an inbox: the place's store is an inbox.Store as well.
-func Inbox[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
+// Inbox is the suite of an inbox: the harness's store is an inbox.Store as well.
+func Inbox[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 	runCases(t, open, []testCase[TX]{
 		{"HandlerThatFailsLeavesNothingAndOneThatSucceedsHasOneEffect", handlerThatFailsLeavesNothing[TX]},
 		{"HandlersRememberApart", handlersRememberApart[TX]},
@@ -52,7 +52,7 @@ func Inbox[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
 	})
 }
 
-func (s *site[TX]) inbox() inbox.Store[TX] {
+func (s *fixture[TX]) inbox() inbox.Store[TX] {
 	s.t.Helper()
 	store, ok := s.Store.(inbox.Store[TX])
 	if !ok {
@@ -71,13 +71,13 @@ func arrival(t testing.TB, o order) *waybill.Record {
 // A handling is a bus with handlers that insert their name, the message's number
 // and the number of the attempt, so that no effect hides another.
 type handling[TX any] struct {
-	s          *site[TX]
+	s          *fixture[TX]
 	bus        *waybill.Bus
 	attempts   atomic.Int64
 	duplicates atomic.Int64
 }
 
-func (s *site[TX]) handling() *handling[TX] {
+func (s *fixture[TX]) handling() *handling[TX] {
 	return &handling[TX]{s: s, bus: waybill.NewBus("main")}
 }
 
@@ -126,7 +126,7 @@ func (h *handling[TX]) wantEffects(what string, want ...string) {
 
 func fine[TX any](context.Context, TX, order) error { return nil }
 
-func handlerThatFailsLeavesNothing[TX any](t *testing.T, s *site[TX]) {
+func handlerThatFailsLeavesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	h := s.handling()
 	end := func() error { return nil }
@@ -162,7 +162,7 @@ func handlerThatFailsLeavesNothing[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func handlersRememberApart[TX any](t *testing.T, s *site[TX]) {
+func handlersRememberApart[TX any](t *testing.T, s *fixture[TX]) {
 	h := s.handling()
 	ill := true
 	h.handle("a", fine[TX])
@@ -191,7 +191,7 @@ func handlersRememberApart[TX any](t *testing.T, s *site[TX]) {
 
 // The same message is with several workers at once, after a lease that ended,
 // say, and in several processes.
-func messageHandledTwiceAtOnceHasOneEffect[TX any](t *testing.T, s *site[TX]) {
+func messageHandledTwiceAtOnceHasOneEffect[TX any](t *testing.T, s *fixture[TX]) {
 	const messages, workers = 10, 4
 	var hs []*handling[TX]
 	for _, store := range s.relays(2) {
@@ -225,7 +225,7 @@ func messageHandledTwiceAtOnceHasOneEffect[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func whoeverComesSecondWaitsForTheFirst[TX any](t *testing.T, s *site[TX]) {
+func whoeverComesSecondWaitsForTheFirst[TX any](t *testing.T, s *fixture[TX]) {
 	store := s.inbox()
 	for _, commit := range []bool{false, true} {
 		e := inbox.Entry{Handler: "h", DedupKey: newID(t).String(), MessageID: newID(t)}
@@ -269,7 +269,7 @@ func whoeverComesSecondWaitsForTheFirst[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func idempotencyKeyMakesMessagesDuplicates[TX any](t *testing.T, s *site[TX]) {
+func idempotencyKeyMakesMessagesDuplicates[TX any](t *testing.T, s *fixture[TX]) {
 	h := s.handling()
 	h.handle("h", fine[TX])
 	first := arrival(t, order{"k", 5})
@@ -290,7 +290,7 @@ func idempotencyKeyMakesMessagesDuplicates[TX any](t *testing.T, s *site[TX]) {
 	h.wantEffects("in the end", "h 0", "h 2", "h 3", "h 4", "h 5")
 }
 
-func entriesDifferBytewise[TX any](t *testing.T, s *site[TX]) {
+func entriesDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
 	store := s.inbox()
 	handlers := []string{"h", "H", "h ", "ħ", "orders/billing", strings.Repeat("h", 190)}
 	for round, want := range []bool{true, false} {
@@ -333,7 +333,7 @@ func entriesDifferBytewise[TX any](t *testing.T, s *site[TX]) {
 
 // Writes of the handler after the loss must not stay, and the message must be
 // handled again.
-func handlerThatLosesItsTransactionHasOneEffect[TX any](t *testing.T, s *site[TX]) {
+func handlerThatLosesItsTransactionHasOneEffect[TX any](t *testing.T, s *fixture[TX]) {
 	if len(s.Losses) == 0 {
 		t.Skip("the database ends no transaction by itself")
 	}
@@ -372,7 +372,7 @@ func handlerThatLosesItsTransactionHasOneEffect[TX any](t *testing.T, s *site[TX
 	}
 }
 
-func handlerThatEndsItsTransactionDispatchesNothing[TX any](t *testing.T, s *site[TX]) {
+func handlerThatEndsItsTransactionDispatchesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	if len(s.Ends) == 0 {
 		t.Skip("a function cannot end its transaction")
 	}
@@ -393,7 +393,7 @@ func handlerThatEndsItsTransactionDispatchesNothing[TX any](t *testing.T, s *sit
 	}
 }
 
-func handlerThatIgnoresAnErrorTearsNothingApart[TX any](t *testing.T, s *site[TX]) {
+func handlerThatIgnoresAnErrorTearsNothingApart[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	h := s.handling()
 	if err := s.inOwnTx(func(ctx context.Context, tx TX) error { return s.Insert(ctx, tx, "there 0 0") }); err != nil {
@@ -424,7 +424,7 @@ func handlerThatIgnoresAnErrorTearsNothingApart[TX any](t *testing.T, s *site[TX
 	}
 }
 
-func handlerWhoseContextEndsLeavesNothing[TX any](t *testing.T, s *site[TX]) {
+func handlerWhoseContextEndsLeavesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	h := s.handling()
 	var cancel context.CancelFunc
@@ -451,7 +451,7 @@ func handlerWhoseContextEndsLeavesNothing[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("in the end", order{"k", 1})
 }
 
-func handlerInATransactionCannotOpenAnother[TX any](t *testing.T, s *site[TX]) {
+func handlerInATransactionCannotOpenAnother[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	h := s.handling()
 	h.handle("h", func(ctx context.Context, _ TX, m order) error { return send(ctx, out, m) })
@@ -464,7 +464,7 @@ func handlerInATransactionCannotOpenAnother[TX any](t *testing.T, s *site[TX]) {
 
 // Concurrent handlers dispatch to the same keys, each in a random order: none is
 // chosen as the victim of a deadlock.
-func handlersThatDispatchDoNotDeadlock[TX any](t *testing.T, s *site[TX]) {
+func handlersThatDispatchDoNotDeadlock[TX any](t *testing.T, s *fixture[TX]) {
 	const workers = 8
 	messages := 60
 	if raced || testing.Short() {
@@ -508,7 +508,7 @@ func handlersThatDispatchDoNotDeadlock[TX any](t *testing.T, s *site[TX]) {
 	h.wantEffects("in the end", effects...)
 }
 
-func lookupFindsWhatWasHandled[TX any](t *testing.T, s *site[TX]) {
+func lookupFindsWhatWasHandled[TX any](t *testing.T, s *fixture[TX]) {
 	operator := s.operator()
 	h := s.handling()
 	h.handle("a", fine[TX])
@@ -553,7 +553,7 @@ func lookupFindsWhatWasHandled[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func pruningForgetsWhatIsOld[TX any](t *testing.T, s *site[TX]) {
+func pruningForgetsWhatIsOld[TX any](t *testing.T, s *fixture[TX]) {
 	var operator admin.Database = s.operator()
 	store := s.inbox()
 	const entries = 30
@@ -595,7 +595,7 @@ func pruningForgetsWhatIsOld[TX any](t *testing.T, s *site[TX]) {
 	remember(entries, false) // not yet
 }
 
-func logRemembersEffectsOutsideTheDatabase[TX any](t *testing.T, s *site[TX]) {
+func logRemembersEffectsOutsideTheDatabase[TX any](t *testing.T, s *fixture[TX]) {
 	log, ok := s.Store.(inbox.Log)
 	if !ok {
 		t.Skip("the store is no inbox.Log")

@@ -28,7 +28,7 @@ func orderCases[TX any]() []testCase[TX] {
 // Ids are given before commit. A transaction that dispatches to a key must not
 // be published before one that has dispatched to it and is still open, unless
 // that one's messages come later by their commit too. Other keys go on.
-func lateCommitIsNotOvertaken[TX any](t *testing.T, s *site[TX]) {
+func lateCommitIsNotOvertaken[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	keys := []string{sameBucket(1)[0], keyOfBucket(0), keyOfBucket(buckets - 1)}
 	other := otherBuckets(1)[0]
@@ -85,7 +85,7 @@ func lateCommitIsNotOvertaken[TX any](t *testing.T, s *site[TX]) {
 
 // The same where transactions dispatch to keys of several buckets, the earlier, the
 // later or both: they hold, and wait for, the locks of all.
-func lateCommitOfSeveralKeysIsNotOvertaken[TX any](t *testing.T, s *site[TX]) {
+func lateCommitOfSeveralKeysIsNotOvertaken[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	sink := &recorder{}
 	s.relaying(s.relays(1)[0], sink, outbox.RelayConfig{})
@@ -132,7 +132,7 @@ func keyOfBucket(bucket int) string {
 	}
 }
 
-func unkeyedMessagesWaitForNobody[TX any](t *testing.T, s *site[TX]) {
+func unkeyedMessagesWaitForNobody[TX any](t *testing.T, s *fixture[TX]) {
 	if s.OneWriter {
 		t.Skip("one transaction is open at a time")
 	}
@@ -204,7 +204,7 @@ func (w *watcher) count() int {
 // Many dispatchers write to the same keys, each in a random order: none is chosen
 // as the victim of a deadlock, and relays that run meanwhile find each key in
 // order.
-func unitsOfWorkDoNotDeadlock[TX any](t *testing.T, s *site[TX]) {
+func unitsOfWorkDoNotDeadlock[TX any](t *testing.T, s *fixture[TX]) {
 	const dispatchers = 8
 	transactions := 100
 	if raced || testing.Short() {

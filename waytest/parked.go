@@ -23,7 +23,7 @@ func parkedCases[TX any]() []testCase[TX] {
 }
 
 // park claims and parks the key of a message.
-func (s *site[TX]) park(head order) {
+func (s *fixture[TX]) park(head order) {
 	s.t.Helper()
 	c := s.claim(manyRows)
 	s.settle(c, nil, outbox.Failure{Row: s.row(c, head), Err: errRefused, Policy: outbox.Park, Exhausted: true})
@@ -31,7 +31,7 @@ func (s *site[TX]) park(head order) {
 
 // Messages dispatched while a key is parked or being released come after its parked
 // ones, also with two relays that keep read positions.
-func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *site[TX]) {
+func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	keys := sameBucket(2)
@@ -85,7 +85,7 @@ func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *site[TX]) {
 }
 
 // blocked returns the entry of a key, or the zero value.
-func (s *site[TX]) blocked(key string) admin.BlockedKey {
+func (s *fixture[TX]) blocked(key string) admin.BlockedKey {
 	s.t.Helper()
 	found, err := s.operator().Blocked(context.Background(), "", 0)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *site[TX]) blocked(key string) admin.BlockedKey {
 }
 
 // A release that comes too early loses no message, and no order.
-func releasedKeyThatIsRefusedIsParkedAgain[TX any](t *testing.T, s *site[TX]) {
+func releasedKeyThatIsRefusedIsParkedAgain[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	sink := refusing(order{"k", 0})
@@ -117,7 +117,7 @@ func releasedKeyThatIsRefusedIsParkedAgain[TX any](t *testing.T, s *site[TX]) {
 	stop()
 }
 
-func parkedRowsAreClaimedByNoRelay[TX any](t *testing.T, s *site[TX]) {
+func parkedRowsAreClaimedByNoRelay[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1})
@@ -136,7 +136,7 @@ func parkedRowsAreClaimedByNoRelay[TX any](t *testing.T, s *site[TX]) {
 }
 
 // A blocked route blocks the rows of a released key as well.
-func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *site[TX]) {
+func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	if !s.Store.Traits().BlocksRoutes {
 		t.Skip("the store blocks no routes")
@@ -167,7 +167,7 @@ func parkedRowsWaitForTheirRoute[TX any](t *testing.T, s *site[TX]) {
 }
 
 // Parked keys come back in batches, beside a running relay.
-func releaseOfManyKeysKeepsTheirOrder[TX any](t *testing.T, s *site[TX]) {
+func releaseOfManyKeysKeepsTheirOrder[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	const keys, each = 300, 9
@@ -204,7 +204,7 @@ func releaseOfManyKeysKeepsTheirOrder[TX any](t *testing.T, s *site[TX]) {
 	s.wantBacklog("in the end", outbox.Backlog{})
 }
 
-func skippedHeadLetsAParkedKeyGoOn[TX any](t *testing.T, s *site[TX]) {
+func skippedHeadLetsAParkedKeyGoOn[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1}, order{"l", 0}, order{"l", 1})
@@ -224,7 +224,7 @@ func skippedHeadLetsAParkedKeyGoOn[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func routeThatWorksAgainFreesNoParkedKey[TX any](t *testing.T, s *site[TX]) {
+func routeThatWorksAgainFreesNoParkedKey[TX any](t *testing.T, s *fixture[TX]) {
 	s.operator() // or skip
 	if !s.Store.Traits().BlocksRoutes {
 		t.Skip("the store blocks no routes")

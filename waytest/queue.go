@@ -17,7 +17,7 @@ import (
 )
 
 // Queue is the suite of the queues in a database.
-func Queue[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
+func Queue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 	runCases(t, open, []testCase[TX]{
 		{"KeyIsDeliveredToOneReceiverInOrder", keyIsLentToOneReceiverInOrder[TX]},
 		{"AnyScheduleOfReceiversKeepsTheOrder", anyScheduleOfReceiversKeepsTheOrder[TX]},
@@ -38,7 +38,7 @@ func Queue[TX any](t *testing.T, open func(t *testing.T) Place[TX]) {
 }
 
 // queue returns a new receiver, or skips the case.
-func (s *site[TX]) queue(name string, lease time.Duration) Transport {
+func (s *fixture[TX]) queue(name string, lease time.Duration) Transport {
 	s.t.Helper()
 	if s.Queue == nil {
 		s.t.Skip("the place has no queues")
@@ -54,7 +54,7 @@ func (s *site[TX]) queue(name string, lease time.Duration) Transport {
 }
 
 // local sends orders to the queue "q" in one transaction, without a relay.
-func (s *site[TX]) local(orders ...order) {
+func (s *fixture[TX]) local(orders ...order) {
 	s.t.Helper()
 	var msgs []any
 	for _, o := range orders {
@@ -112,7 +112,7 @@ func try(t testing.TB, what string, err error) {
 	}
 }
 
-func keyIsLentToOneReceiverInOrder[TX any](t *testing.T, s *site[TX]) {
+func keyIsLentToOneReceiverInOrder[TX any](t *testing.T, s *fixture[TX]) {
 	a, b := s.queue("q", 0), s.queue("q", 0)
 	s.local(order{"x", 0}, order{"y", 0}, order{"x", 1}, order{"", 0}, order{"", 1})
 	first := receive(t, a, 1)
@@ -124,7 +124,7 @@ func keyIsLentToOneReceiverInOrder[TX any](t *testing.T, s *site[TX]) {
 	wantOrders(t, "b, when x is free", receive(t, b, 10), order{"x", 1}, order{"x", 2})
 }
 
-func retryHoldsTheKeyBack[TX any](t *testing.T, s *site[TX]) {
+func retryHoldsTheKeyBack[TX any](t *testing.T, s *fixture[TX]) {
 	a, b := s.queue("q", 0), s.queue("q", 0)
 	s.local(order{"x", 0}, order{"x", 1}, order{"", 0}, order{"", 1})
 	ds := receive(t, a, 10)
@@ -160,7 +160,7 @@ func retryHoldsTheKeyBack[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func releasedMessagesComeAgainAtOnceInOrder[TX any](t *testing.T, s *site[TX]) {
+func releasedMessagesComeAgainAtOnceInOrder[TX any](t *testing.T, s *fixture[TX]) {
 	a, b := s.queue("q", 0), s.queue("q", 0)
 	s.local(order{"x", 0}, order{"x", 1}, order{"x", 2}, order{"y", 0})
 	ds := receive(t, a, 10)
@@ -176,7 +176,7 @@ func releasedMessagesComeAgainAtOnceInOrder[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func ackIsExact[TX any](t *testing.T, s *site[TX]) {
+func ackIsExact[TX any](t *testing.T, s *fixture[TX]) {
 	a, b := s.queue("q", 0), s.queue("q", 0)
 	s.local(order{"x", 0}, order{"x", 1}, order{"y", 0}, order{"", 0}, order{"", 1}, order{"z", 0})
 	ds := receive(t, a, 10)
@@ -208,7 +208,7 @@ func ackIsExact[TX any](t *testing.T, s *site[TX]) {
 	wantOrders(t, "beside that", glance(t, a, 10))
 }
 
-func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *site[TX]) {
+func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *fixture[TX]) {
 	a, b := s.queue("q", 400*time.Millisecond), s.queue("q", 0)
 	s.local(order{"x", 0}, order{"x", 1})
 	delivered := receive(t, a, 1)
@@ -240,7 +240,7 @@ func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *site[TX]) {
 
 // The same receiver may have let a lease end and claimed the row again: its first
 // delivery must not settle the second, even if one call settles both.
-func oldDeliveryOfTheSameHolderIsFenced[TX any](t *testing.T, s *site[TX]) {
+func oldDeliveryOfTheSameHolderIsFenced[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", time.Second)
 	s.local(order{"x", 0})
 	old := receive(t, q, 1)[0]
@@ -261,7 +261,7 @@ func oldDeliveryOfTheSameHolderIsFenced[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func renewedLeaseIsKept[TX any](t *testing.T, s *site[TX]) {
+func renewedLeaseIsKept[TX any](t *testing.T, s *fixture[TX]) {
 	const lease = time.Second
 	a, b := s.queue("q", lease), s.queue("q", 0)
 	s.local(order{"x", 0})
@@ -278,7 +278,7 @@ func renewedLeaseIsKept[TX any](t *testing.T, s *site[TX]) {
 }
 
 // Concurrent claims: a key is with one receiver, and no message is delivered twice.
-func receiversThatClaimAtOnceShareNoKey[TX any](t *testing.T, s *site[TX]) {
+func receiversThatClaimAtOnceShareNoKey[TX any](t *testing.T, s *fixture[TX]) {
 	const keys, each, receivers = 8, 30, 6
 	var msgs []order
 	for i := range keys * each {
@@ -335,7 +335,7 @@ func receiversThatClaimAtOnceShareNoKey[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func receiveEndsWithItsContext[TX any](t *testing.T, s *site[TX]) {
+func receiveEndsWithItsContext[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", 0)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -357,7 +357,7 @@ func receiveEndsWithItsContext[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func queueOfTheSameDatabaseNeedsNoRelay[TX any](t *testing.T, s *site[TX]) {
+func queueOfTheSameDatabaseNeedsNoRelay[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", 0)
 	out := s.outbox(toQueue)
 	const delay = 500 * time.Millisecond
@@ -391,7 +391,7 @@ func queueOfTheSameDatabaseNeedsNoRelay[TX any](t *testing.T, s *site[TX]) {
 }
 
 // A key's messages in a queue are in commit order too.
-func dispatchersToAQueueTakeTurns[TX any](t *testing.T, s *site[TX]) {
+func dispatchersToAQueueTakeTurns[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", 0)
 	out := s.outbox(toQueue)
 	for _, key := range []string{keyOfBucket(0), keyOfBucket(1), keyOfBucket(buckets - 1)} {
@@ -421,7 +421,7 @@ func dispatchersToAQueueTakeTurns[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func delayedMessageIsKeptBack[TX any](t *testing.T, s *site[TX]) {
+func delayedMessageIsKeptBack[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", 0)
 	rec := arrival(t, order{"x", 0})
 	rec.Delay = 300 * time.Millisecond
@@ -431,9 +431,9 @@ func delayedMessageIsKeptBack[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-// All are due at one look. A delayed message is ordered, and aged, from its due
+// All are due in one claim. A delayed message is ordered, and aged, from its due
 // time.
-func delayedMessagesAreOrderedFromTheirDueTime[TX any](t *testing.T, s *site[TX]) {
+func delayedMessagesAreOrderedFromTheirDueTime[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", 0)
 	for _, seq := range []int{3, 1, 4, 0, 2} {
 		rec := arrival(t, order{"x", seq})
@@ -452,7 +452,7 @@ func delayedMessagesAreOrderedFromTheirDueTime[TX any](t *testing.T, s *site[TX]
 	}
 }
 
-func batchIsStoredInOrder[TX any](t *testing.T, s *site[TX]) {
+func batchIsStoredInOrder[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", 0)
 	const n = 500
 	var items []outbox.Item
@@ -489,7 +489,7 @@ func batchIsStoredInOrder[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func recordsPassTheQueueUnchanged[TX any](t *testing.T, s *site[TX]) {
+func recordsPassTheQueueUnchanged[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.queue("q", 0)
 	every := make([]byte, 256)
 	for i := range every {
@@ -521,7 +521,7 @@ func recordsPassTheQueueUnchanged[TX any](t *testing.T, s *site[TX]) {
 	check("after a retry", receive(t, q, 10))
 }
 
-func keysOfAQueueDifferBytewise[TX any](t *testing.T, s *site[TX]) {
+func keysOfAQueueDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
 	for i, name := range []string{"q", "Q", "q ", "ъ"} {
 		try(t, "Send", s.queue(name, 0).Send(t.Context(), arrival(t, order{"x", i})))
 	}

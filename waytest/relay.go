@@ -46,7 +46,7 @@ func relayCases[TX any]() []testCase[TX] {
 
 // While one relay has the head of a key, others get nothing of that key, and
 // everything of others.
-func keyInFlightIsNobodyElses[TX any](t *testing.T, s *site[TX]) {
+func keyInFlightIsNobodyElses[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	stores := s.relays(2)
 	p, others := sameBucket(1)[0], otherBuckets(40)
@@ -89,7 +89,7 @@ func keyInFlightIsNobodyElses[TX any](t *testing.T, s *site[TX]) {
 
 // The stale snapshot: a relay that read before another one settled must not
 // publish the rows that the other has published.
-func claimSeesWhatTheLastOwnerHasPublished[TX any](t *testing.T, s *site[TX]) {
+func claimSeesWhatTheLastOwnerHasPublished[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	const rows, keys = 90, 3
 	var msgs []any
@@ -131,7 +131,7 @@ func claimSeesWhatTheLastOwnerHasPublished[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func settleIsExact[TX any](t *testing.T, s *site[TX]) {
+func settleIsExact[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"a", 1}, order{"a", 2}, order{"a", 3}, order{"b", 1}, order{"b", 2}, order{"c", 1}, order{"", 1}, order{"", 2}, order{"", 3})
 	s.wantBacklog("dispatched", outbox.Backlog{Pending: 9})
@@ -196,7 +196,7 @@ func settleIsExact[TX any](t *testing.T, s *site[TX]) {
 }
 
 // Whether it worked is not known then, but it is all or nothing.
-func settleWhoseContextEndedTearsNothingApart[TX any](t *testing.T, s *site[TX]) {
+func settleWhoseContextEndedTearsNothingApart[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"k", 1}, order{"k", 2})
 	c := s.claim(manyRows)
@@ -204,13 +204,13 @@ func settleWhoseContextEndedTearsNothingApart[TX any](t *testing.T, s *site[TX])
 	cancel()
 	err := c.Settle(ctx, c.Rows()[:2], []outbox.Failure{{Row: c.Rows()[2], Err: errRefused}})
 	settled, untouched := "k2", "k0 k1 k2"
-	await(t, "the rows are free again", func() bool { got := names(s.look(outbox.DefaultTransport)); return got == settled || got == untouched })
-	if got := names(s.look(outbox.DefaultTransport)); err == nil && got != settled {
+	await(t, "the rows are free again", func() bool { got := names(s.peek(outbox.DefaultTransport)); return got == settled || got == untouched })
+	if got := names(s.peek(outbox.DefaultTransport)); err == nil && got != settled {
 		t.Errorf("Settle = nil, and %q is left, want %q", got, settled)
 	}
 }
 
-func poisonedKeyWaitsAlone[TX any](t *testing.T, s *site[TX]) {
+func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	var msgs []any
 	for i := range 30 {
@@ -264,7 +264,7 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *site[TX]) {
 
 // Others of its bucket, of another and without a key go out while it waits. How
 // long it waits is longer each time, until a slow machine has kept up with it.
-func messageRefusedOnceHoldsUpItsKeyAlone[TX any](t *testing.T, s *site[TX]) {
+func messageRefusedOnceHoldsUpItsKeyAlone[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	keys := sameBucket(20)
 	for delay := 250 * time.Millisecond; delay < patience/2; delay *= 2 {
@@ -307,7 +307,7 @@ func messageRefusedOnceHoldsUpItsKeyAlone[TX any](t *testing.T, s *site[TX]) {
 
 // A blocked key, route or message without key is tried again when the database's
 // clock says so, with nothing new in its bucket and no operator at hand.
-func whatIsBlockedIsTriedAgainByItself[TX any](t *testing.T, s *site[TX]) {
+func whatIsBlockedIsTriedAgainByItself[TX any](t *testing.T, s *fixture[TX]) {
 	routes := s.Store.Traits().BlocksRoutes
 	for key, route := range map[string]bool{"k": false, "r": true, "": false} {
 		out := s.outbox(outbox.Config{})
@@ -335,7 +335,7 @@ func whatIsBlockedIsTriedAgainByItself[TX any](t *testing.T, s *site[TX]) {
 
 // Whatever a relay remembers of rows that wait, it is not stale: a row that is
 // due comes, and no row behind one that is due comes before it.
-func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
+func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	k := sameBucket(4)
 	a, b, c, d := k[0], k[1], k[2], k[3]
@@ -391,7 +391,7 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *site[TX]) {
 	s.settle(want("after its head got through", order{b, 2}, order{d, 1}), nil)
 }
 
-func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
+func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *fixture[TX]) {
 	if !s.Store.Traits().BlocksRoutes {
 		t.Skip("the store blocks no routes")
 	}
@@ -442,7 +442,7 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *site[TX]) {
 
 // Behind a route with more rows than a claim has time to read past, others come
 // nevertheless: what one claim has read the next need not.
-func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *site[TX]) {
+func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *fixture[TX]) {
 	if !s.Store.Traits().BlocksRoutes {
 		t.Skip("the store blocks no routes")
 	}
@@ -477,7 +477,7 @@ func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
+func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *fixture[TX]) {
 	operator := s.operator()
 	out := s.outbox(outbox.Config{Routes: waybill.Routes{"*": {outbox.DefaultTransport, "other"}}})
 	s.put(out, order{"a", 1}, order{"a", 2}, order{"A", 1}, order{"b", 1}, order{"", 1}, order{"", 2})
@@ -520,18 +520,18 @@ func releaseChoosesWhatItLetsGo[TX any](t *testing.T, s *site[TX]) {
 		if err != nil || n != step.n {
 			t.Errorf("Release(%+v) = %d, %v, want %d", step.q, n, err, step.n)
 		}
-		if got := names(s.look(outbox.DefaultTransport)); got != step.names {
+		if got := names(s.peek(outbox.DefaultTransport)); got != step.names {
 			t.Errorf("after Release(%+v): %q, want %q", step.q, got, step.names)
 		}
 	}
-	if got := names(s.look("other")); got != "1 2 A1 a1 b1" {
+	if got := names(s.peek("other")); got != "1 2 A1 a1 b1" {
 		t.Errorf("the other transport has %q", got)
 	}
 }
 
 // A retry under way locks its own message only, however long it takes: the rest is
 // released at once.
-func retryUnderWayHoldsUpNoRelease[TX any](t *testing.T, s *site[TX]) {
+func retryUnderWayHoldsUpNoRelease[TX any](t *testing.T, s *fixture[TX]) {
 	operator := s.operator()
 	out := s.outbox(outbox.Config{})
 	for i := range 6 {
@@ -558,12 +558,12 @@ func retryUnderWayHoldsUpNoRelease[TX any](t *testing.T, s *site[TX]) {
 		t.Errorf("Release = %d, %v, want 6", n, err)
 	}
 	s.settle(trying, trying.Rows())
-	if got := names(s.look(outbox.DefaultTransport)); got != "0 1 2 4 5" {
+	if got := names(s.peek(outbox.DefaultTransport)); got != "0 1 2 4 5" {
 		t.Errorf("after Release: %q, want 0 1 2 4 5", got)
 	}
 }
 
-func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *site[TX]) {
+func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	const size = 10_000
 	keys := otherBuckets(10)
@@ -594,7 +594,7 @@ func claimIsBoundedByRowsAndBytes[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func partsAreClaimedApart[TX any](t *testing.T, s *site[TX]) {
+func partsAreClaimedApart[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	var msgs []any
 	for i := range 100 {
@@ -625,7 +625,7 @@ func partsAreClaimedApart[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func transportsAreIndependent[TX any](t *testing.T, s *site[TX]) {
+func transportsAreIndependent[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{Routes: waybill.Routes{"*": {"dead", "alive"}}})
 	s.put(out, order{"k", 0}, order{"k", 1}, waybill.NewEnvelope(order{"k", 2}, waybill.Delay(time.Hour)))
 	dead := &recorder{refuse: func(*waybill.Record) error { return fmt.Errorf("%w: connection refused", waybill.ErrUnavailable) }}
@@ -642,7 +642,7 @@ func transportsAreIndependent[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func dispatcherDoesNotWaitForAPublish[TX any](t *testing.T, s *site[TX]) {
+func dispatcherDoesNotWaitForAPublish[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	s.put(out, order{"k", 0}, order{"", 0})
 	stuck := s.claim(manyRows)
@@ -655,7 +655,7 @@ func dispatcherDoesNotWaitForAPublish[TX any](t *testing.T, s *site[TX]) {
 	s.wantWaiting("after it", order{"", 0}, order{"", 1}, order{"k", 0}, order{"k", 1})
 }
 
-func relaysShareTheWorkInOrder[TX any](t *testing.T, s *site[TX]) {
+func relaysShareTheWorkInOrder[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	keys := append(append(otherBuckets(5), sameBucket(2)...), "")
 	const dispatchers, each = 4, 60

@@ -19,8 +19,8 @@ import (
 // A schedule is a model of the outbox and its users: waiting messages, open claims
 // and the possible next actions.
 type schedule[TX any] struct {
-	*site[TX]
-	*line
+	*fixture[TX]
+	*waitingModel
 	relays   []relayProcess
 	operator admin.Database // nil when the store is no admin.Database
 	out      *outbox.Outbox[TX]
@@ -64,8 +64,8 @@ type openTx struct {
 // order; no message is in two claims; a blocked head holds back the later messages
 // of its key and nothing else; a message that was rolled back never comes; and in
 // the end every message has come.
-func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
-	all := schedule[TX]{site: s, out: s.outbox(outbox.Config{}), next: new(int)}
+func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *fixture[TX]) {
+	all := schedule[TX]{fixture: s, out: s.outbox(outbox.Config{}), next: new(int)}
 	all.operator, _ = s.Store.(admin.Database)
 	blocksRoutes := s.Store.Traits().BlocksRoutes
 	all.relays = []relayProcess{{Store: s.Store}}
@@ -77,7 +77,7 @@ func anyScheduleKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
 	all.keys, all.slow = append(sameBucket(3), others[:2]...), others[2]
 	rapid.Check(t, often(12, func(rt *rapid.T) {
 		m := all
-		m.line, m.failures, m.asleep = newLine(), map[order]int{}, map[order]bool{}
+		m.waitingModel, m.failures, m.asleep = newWaitingModel(), map[order]int{}, map[order]bool{}
 		defer m.abandon() // after a failure, for the smaller cases that rapid tries
 		// A blocked route holds keys back that have not failed themselves.
 		m.routes = blocksRoutes && m.operator != nil && rapid.Bool().Draw(rt, "routes")

@@ -13,7 +13,7 @@ import (
 
 func TestSlowReceiverDoesNotHangTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Drain = time.Second
 		l := &link{Queue: p.queue}
 		l.receive = func(ctx context.Context, max int) ([]*waybill.Delivery, error) {
@@ -37,7 +37,7 @@ func TestSlowReceiverDoesNotHangTheEnd(t *testing.T) {
 
 func TestBusyWorkerIsNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Idle, p.cfg.Concurrency = 10*time.Second, 1
 		var causes []error
 		p.handle(func(ctx context.Context, j job) error {
@@ -61,7 +61,7 @@ func TestBusyWorkerIsNotIdle(t *testing.T) {
 func TestHandlersOwnErrorIsNotTakenForTheWorkers(t *testing.T) {
 	for _, own := range []error{waybill.ErrLeaseLost, worker.ErrDrained} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPlace(t)
+			p := newFixture(t)
 			n := 0
 			p.handle(func(context.Context, job) error {
 				if n++; n == 1 {
@@ -83,7 +83,7 @@ func TestHandlersOwnErrorIsNotTakenForTheWorkers(t *testing.T) {
 // A key whose handler hangs takes a share of the prefetch, not all of it.
 func TestSlowKeyLeavesRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Drain = time.Second
 		p.handle(func(ctx context.Context, j job) error {
 			if j.K == "slow" {

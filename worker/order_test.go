@@ -38,7 +38,7 @@ func (g *give) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 // A message that is being received while its key fails is held back, too.
 func TestMessageInFlightDoesNotOvertakeItsFailedHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		slow := &link{Queue: p.queue}
 		slow.receive = func(ctx context.Context, max int) ([]*waybill.Delivery, error) {
 			ds, err := p.queue.Receive(ctx, 1)
@@ -67,7 +67,7 @@ func TestMessageInFlightDoesNotOvertakeItsFailedHead(t *testing.T) {
 
 func TestFollowersWaitWhenARetryCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		g := &give{link: link{Queue: p.queue}}
 		fails := 1
 		g.retry = func() error {
@@ -94,7 +94,7 @@ func TestFollowersWaitWhenARetryCannotBeStored(t *testing.T) {
 
 func TestFollowersKeepTheirOrderWhenTheirReleaseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Concurrency, p.cfg.Prefetch = 1, 2
 		g := &give{link: link{Queue: p.queue}}
 		fails := 1
@@ -123,7 +123,7 @@ func TestFollowersKeepTheirOrderWhenTheirReleaseFails(t *testing.T) {
 // The database is unavailable for a lease time; another worker gets the head.
 func TestFollowersKeepTheirOrderWhenTheHeadsLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Concurrency, p.cfg.Prefetch = 1, 2
 		var out atomic.Bool
 		out.Store(true)

@@ -38,9 +38,9 @@ type unkeyed struct{ N int }
 
 func (unkeyed) MessageName() string { return "unkeyed" }
 
-// A place is a queue, a bus, and the results and events there. Make it inside the
+// A fixture is a queue, a bus, and the results and events there. Make it inside the
 // bubble.
-type place struct {
+type fixture struct {
 	t     testing.TB
 	db    *memory.DB
 	queue *memory.Queue
@@ -52,9 +52,9 @@ type place struct {
 	events []waybill.Event
 }
 
-func newPlace(t testing.TB) *place {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	p := &place{t: t, db: memory.NewDB(), bus: waybill.NewBus("main")}
+	p := &fixture{t: t, db: memory.NewDB(), bus: waybill.NewBus("main")}
 	p.queue = p.db.Queue("jobs")
 	p.bus.AddSender("jobs", p.queue)
 	p.bus.Route("*", "jobs")
@@ -62,21 +62,21 @@ func newPlace(t testing.TB) *place {
 	return p
 }
 
-func (p *place) Observe(_ context.Context, e waybill.Event) {
+func (p *fixture) Observe(_ context.Context, e waybill.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events = append(p.events, e)
 }
 
 // of returns the events of a kind so far.
-func (p *place) of(kind waybill.EventKind) []waybill.Event {
+func (p *fixture) of(kind waybill.EventKind) []waybill.Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(p.events), func(e waybill.Event) bool { return e.Kind != kind })
 }
 
 // handle registers a handler of jobs; successes are added to done.
-func (p *place) handle(fn func(ctx context.Context, j job) error) {
+func (p *fixture) handle(fn func(ctx context.Context, j job) error) {
 	waybill.Handle(p.bus, "do", func(ctx context.Context, j job) error {
 		err := fn(ctx, j)
 		if err == nil {
@@ -88,7 +88,7 @@ func (p *place) handle(fn func(ctx context.Context, j job) error) {
 	})
 }
 
-func (p *place) send(jobs ...job) {
+func (p *fixture) send(jobs ...job) {
 	p.t.Helper()
 	for _, j := range jobs {
 		if _, err := p.bus.Dispatch(p.t.Context(), j); err != nil {
@@ -99,7 +99,7 @@ func (p *place) send(jobs ...job) {
 
 // start runs a worker until the returned function is called, which waits for it
 // and returns Run's error.
-func (p *place) start(from waybill.Receiver) (stop func() error) {
+func (p *fixture) start(from waybill.Receiver) (stop func() error) {
 	p.t.Helper()
 	w, err := worker.New(p.bus, from, p.cfg)
 	if err != nil {
@@ -112,7 +112,7 @@ func (p *place) start(from waybill.Receiver) (stop func() error) {
 }
 
 // run runs a worker until Run returns without a stop.
-func (p *place) run(from waybill.Receiver) error {
+func (p *fixture) run(from waybill.Receiver) error {
 	p.t.Helper()
 	w, err := worker.New(p.bus, from, p.cfg)
 	if err != nil {
@@ -121,7 +121,7 @@ func (p *place) run(from waybill.Receiver) error {
 	return w.Run(p.t.Context())
 }
 
-func (p *place) wantDone(want string) {
+func (p *fixture) wantDone(want string) {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *place) wantDone(want string) {
 	}
 }
 
-func (p *place) wantBacklog(want int) {
+func (p *fixture) wantBacklog(want int) {
 	p.t.Helper()
 	if got := p.queue.Len(); got != want {
 		p.t.Errorf("%d messages left in the queue, want %d", got, want)
@@ -138,7 +138,7 @@ func (p *place) wantBacklog(want int) {
 }
 
 // failuresLeft returns the failure counts of the messages in the queue.
-func (p *place) failuresLeft() []int {
+func (p *fixture) failuresLeft() []int {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Nanosecond)
 	defer cancel()
@@ -159,7 +159,7 @@ func noError(t testing.TB, err error) {
 
 func TestFailedKeyIsRetriedInPlaceWhileOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Retry = waybill.Backoff{Jitter: -1}
 		failures := 0
 		var took []time.Duration
@@ -210,7 +210,7 @@ func TestErrorDecidesHowLongAMessageWaits(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlace(t)
+				p := newFixture(t)
 				p.cfg.Retry, p.cfg.Retry.Jitter = tt.cfg.Retry, -1
 				var at []time.Time
 				p.handle(func(context.Context, job) error {
@@ -237,7 +237,7 @@ func TestErrorDecidesHowLongAMessageWaits(t *testing.T) {
 
 func TestMessageThatKeepsFailingWaitsTheLongest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.MaxRetries, p.cfg.Retry = 2, waybill.Backoff{Jitter: -1}
 		p.handle(func(context.Context, job) error { return errDeclined })
 		p.send(job{"a", 1})
@@ -257,7 +257,7 @@ func TestMessageThatKeepsFailingWaitsTheLongest(t *testing.T) {
 
 func TestUndecodableMessageWaitsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.handle(func(context.Context, job) error { return nil })
 		id, err := waybill.NewMessageID()
 		noError(t, err)
@@ -276,7 +276,7 @@ func TestUndecodableMessageWaitsAlone(t *testing.T) {
 
 func TestRetryRunsOnlyTheHandlersThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		runs := map[string]int{}
 		for _, name := range []string{"one", "two", "three"} {
 			waybill.Handle(p.bus, name, func(context.Context, job) error {
@@ -302,7 +302,7 @@ func TestRetryRunsOnlyTheHandlersThatFailed(t *testing.T) {
 
 func TestStopLetsRunningHandlersFinishAndReleasesTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Concurrency = 2
 		p.handle(func(ctx context.Context, j job) error {
 			select {
@@ -330,7 +330,7 @@ func TestStopLetsRunningHandlersFinishAndReleasesTheRest(t *testing.T) {
 
 func TestHandlerThatOutlivesTheDrainIsNotAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Drain = 5 * time.Second
 		var cause error
 		p.handle(func(ctx context.Context, _ job) error {
@@ -360,7 +360,7 @@ func TestHandlerThatOutlivesTheDrainIsNotAFailure(t *testing.T) {
 
 func TestHandlerThatSucceedsAfterItsContextEndedIsAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Drain = time.Second
 		p.handle(func(ctx context.Context, _ job) error { <-ctx.Done(); return nil })
 		p.send(job{"a", 1})
@@ -374,7 +374,7 @@ func TestHandlerThatSucceedsAfterItsContextEndedIsAcknowledged(t *testing.T) {
 
 func TestHandlerThatIgnoresItsContextIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Drain = time.Second
 		free := make(chan struct{})
 		p.handle(func(_ context.Context, j job) error {
@@ -402,7 +402,7 @@ func TestLimitIsExact(t *testing.T) {
 	for _, concurrency := range []int{1, 3, 10} {
 		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlace(t)
+				p := newFixture(t)
 				p.cfg.Concurrency, p.cfg.Limit = concurrency, 7
 				runs := 0
 				waybill.Handle(p.bus, "do", func(context.Context, unkeyed) error {
@@ -432,7 +432,7 @@ func TestLimitIsExact(t *testing.T) {
 
 func TestIdleWorkerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Idle = time.Minute
 		p.handle(func(context.Context, job) error { return nil })
 		p.send(job{"a", 1})
@@ -479,7 +479,7 @@ func (l *link) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.D
 
 func TestLeaseIsKeptWhileAHandlerRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Concurrency = 1
 		runs := 0
 		p.handle(func(context.Context, job) error {
@@ -500,7 +500,7 @@ func TestLeaseIsKeptWhileAHandlerRuns(t *testing.T) {
 
 func TestHandlerIsStoppedWhenItsLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		lossy := &link{Queue: p.queue}
 		lossy.renew = func(ds []*waybill.Delivery) []*waybill.Delivery { return ds }
 		var cause error
@@ -529,7 +529,7 @@ func TestHandlerIsStoppedWhenItsLeaseIsLost(t *testing.T) {
 
 func TestUnreachableTransportIsRiddenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		var tries []time.Time
 		flaky := &link{Queue: p.queue}
 		flaky.receive = func(ctx context.Context, max int) ([]*waybill.Delivery, error) {
@@ -552,7 +552,7 @@ func TestUnreachableTransportIsRiddenOut(t *testing.T) {
 
 func TestReceiverThatFailsForGoodEndsTheWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		broken := &link{Queue: p.queue}
 		first := true
 		broken.receive = func(ctx context.Context, max int) ([]*waybill.Delivery, error) {
@@ -579,7 +579,7 @@ func TestReceiverThatFailsForGoodEndsTheWorker(t *testing.T) {
 
 func TestAcknowledgementsAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Concurrency, p.cfg.Prefetch = 1, 60
 		var sizes []int
 		slow := &link{Queue: p.queue}
@@ -604,7 +604,7 @@ func TestAcknowledgementsAreBatched(t *testing.T) {
 
 func TestFailedAcknowledgementBringsTheMessageAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		broken := true
 		lossy := &link{Queue: p.queue}
 		lossy.ack = func([]*waybill.Delivery) error {
@@ -638,7 +638,7 @@ func TestWrongConfigIsRefused(t *testing.T) {
 // Several workers that fail now and then, and start and stop, handle each key in order.
 func TestWorkersShareAQueueInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t)
+		p := newFixture(t)
 		p.cfg.Concurrency, p.cfg.Prefetch = 4, 6
 		tries := map[string]int{}
 		p.handle(func(ctx context.Context, j job) error {

@@ -25,7 +25,7 @@ const kills = 3
 
 func TestEveryEventIsBilledOnceInOrderWhileTheRelayIsKilled(t *testing.T) {
 	bin := build(t)
-	for name, on := range map[string]func(*testing.T) *place{"sqlite": onSQLite, "postgres": onPostgres, "mariadb": onMariaDB} {
+	for name, on := range map[string]func(*testing.T) *fixture{"sqlite": onSQLite, "postgres": onPostgres, "mariadb": onMariaDB} {
 		t.Run(name, func(t *testing.T) {
 			t.Run("testdata", func(t *testing.T) { run(t, bin, on(t), filepath.Join("testdata", "orders.jsonl")) })
 			if file := os.Getenv("WAYBILL_ORDERS"); file != "" {
@@ -36,7 +36,7 @@ func TestEveryEventIsBilledOnceInOrderWhileTheRelayIsKilled(t *testing.T) {
 }
 
 // run takes the events of a file through the three services.
-func run(t *testing.T, bin string, p *place, file string) {
+func run(t *testing.T, bin string, p *fixture, file string) {
 	want := readEvents(t, file)
 	startRelay := func() *process { return start(t, bin, "relay", "--database", p.orders, "--broker", p.broker) }
 
@@ -106,7 +106,7 @@ func run(t *testing.T, bin string, p *place, file string) {
 // killBeforeDelete kills the relay at the worst moment: it has published a
 // message, which is even handled, and has not deleted it from the outbox. To
 // keep the row there, the test holds the lock that every delete of it needs.
-func killBeforeDelete(t *testing.T, relay *process, p *place) {
+func killBeforeDelete(t *testing.T, relay *process, p *fixture) {
 	t.Helper()
 	var id any
 	waitUntil(t, "a message is in the outbox", func() (bool, error) {

@@ -96,7 +96,7 @@ func Decode(rec *waybill.Record, stored string) {
 }
 
 // Reads returns the read of each locked bucket: behind its cursor if that is valid,
-// else behind its mark, and every other time without its hot key.
+// else behind its low watermark, and every other time without its hot key.
 func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 	b.Routes = routes
 	reads := make([]Read, len(locked))
@@ -111,14 +111,14 @@ func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 		if !holds(at.past) {
 			at.past = nil
 		}
-		from := cursor{after: at.mark, version: bucket.Version, routes: routes.Version}
+		from := cursor{after: at.lowWatermark, version: bucket.Version, routes: routes.Version}
 		switch {
 		case at.past != nil && at.turn:
 			from = *at.past
-			from.after = max(from.after, at.mark)
+			from.after = max(from.after, at.lowWatermark)
 		case at.waiting != nil:
 			from = *at.waiting
-			from.after = max(from.after, at.mark)
+			from.after = max(from.after, at.lowWatermark)
 		}
 		at.turn = !at.turn
 		b.Positions.update(b.View, bucket.Number, func(p *position) { p.waiting, p.past, p.turn = at.waiting, at.past, at.turn })
@@ -210,7 +210,7 @@ func (b *Batch) noteHotKey(in *bucketRead, next cursor, keys map[string]bool, fu
 }
 
 // keep stores c as the position that the read began at: the cursor of the hot key, the
-// cursor behind blocked rows, or the mark if no row of the bucket can be blocked.
+// cursor behind blocked rows, or the low watermark if no row of the bucket can be blocked.
 func (b *Batch) keep(in *bucketRead, c *cursor) {
 	waits := in.Blocked || b.Routes.Any
 	b.Positions.update(b.View, in.Number, func(p *position) {
@@ -220,7 +220,7 @@ func (b *Batch) keep(in *bucketRead, c *cursor) {
 		case waits:
 			p.waiting = c
 		default:
-			p.mark, p.waiting = c.after, nil
+			p.lowWatermark, p.waiting = c.after, nil
 		}
 	})
 }
@@ -256,7 +256,7 @@ func (b *Batch) Settled(published []outbox.ClaimedRow) {
 		case !unfinished:
 			b.keep(in, in.taken)
 		case !in.Blocked && !b.Routes.Any && in.read.Skip == "":
-			b.Positions.update(b.View, bucket, func(p *position) { p.mark = first - 1 })
+			b.Positions.update(b.View, bucket, func(p *position) { p.lowWatermark = first - 1 })
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 func TestMarksOfEmptyBucketsAreRaised(t *testing.T) {
 	p, now := New(1, 4), time.Unix(100, 0)
 	p.ValidFor(p.Snapshot(), "s", 1)
-	p.update(p.Snapshot(), 2, func(at *position) { at.mark = 15_000 })
+	p.update(p.Snapshot(), 2, func(at *position) { at.lowWatermark = 15_000 })
 	if got := p.Behind(p.Snapshot(), now); got != nil {
 		t.Errorf("behind the first ids: %v, want none", got)
 	}
@@ -28,7 +28,7 @@ func TestMarksOfEmptyBucketsAreRaised(t *testing.T) {
 	p.Raise(v, []int16{0, 3})
 	p.Reset()
 	p.Raise(v, []int16{1})
-	if got := p.Snapshot().buckets[1].mark; got != 0 {
+	if got := p.Snapshot().buckets[1].lowWatermark; got != 0 {
 		t.Errorf("a mark was raised to %d after all positions were dropped", got)
 	}
 
@@ -37,9 +37,9 @@ func TestMarksOfEmptyBucketsAreRaised(t *testing.T) {
 	v = p.Snapshot()
 	p.ValidFor(p.Snapshot(), "s", 30_000)
 	p.Raise(v, []int16{0})
-	p.update(v, 1, func(at *position) { at.mark = 25_000 })
+	p.update(v, 1, func(at *position) { at.lowWatermark = 25_000 })
 	p.Raise(v, []int16{1})
-	if at := p.Snapshot().buckets; at[0].mark != 20_000 || at[1].mark != 25_000 {
-		t.Errorf("marks %d and %d, want 20000 and 25000", at[0].mark, at[1].mark)
+	if at := p.Snapshot().buckets; at[0].lowWatermark != 20_000 || at[1].lowWatermark != 25_000 {
+		t.Errorf("marks %d and %d, want 20000 and 25000", at[0].lowWatermark, at[1].lowWatermark)
 	}
 }

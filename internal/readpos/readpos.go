@@ -25,7 +25,7 @@ type Positions struct {
 	turn    int        // counts snapshots, and selects the first bucket of a claim
 	buckets []position // by bucket
 	server  string     // the server that assigned the ids
-	next    int64      // its next id, as of the last look; 0 if unknown
+	next    int64      // its next id, as of the last claim; 0 if unknown
 	raised  time.Time  // time of the last Behind with a result
 	probed  time.Time  // time of the last probe
 	probe   int        // the bucket probed last
@@ -35,10 +35,10 @@ type Positions struct {
 
 // A position is the read position of one bucket.
 type position struct {
-	mark    int64   // low watermark: no rows at or below it
-	waiting *cursor // behind blocked rows above mark; nil if there are none
-	past    *cursor // of reads without the hot key; nil if there is none
-	turn    bool    // the next read is one without the hot key
+	lowWatermark int64   // low watermark: no rows at or below it
+	waiting      *cursor // behind blocked rows above mark; nil if there are none
+	past         *cursor // of reads without the hot key; nil if there is none
+	turn         bool    // the next read is one without the hot key
 }
 
 // A cursor lets a claim begin behind blocked rows. It is valid while version is that
@@ -76,14 +76,14 @@ type View struct {
 }
 
 // After returns, by bucket, the id behind which to look for rows: the cursor if the
-// bucket has that version, the mark otherwise. Version -1 stands for no cursor.
+// bucket has that version, the low watermark otherwise. Version -1 stands for no cursor.
 func (v *View) After() (cursors, marks, versions []int64) {
 	n := len(v.buckets)
 	cursors, marks, versions = make([]int64, n), make([]int64, n), make([]int64, n)
 	for b, at := range v.buckets {
-		cursors[b], marks[b], versions[b] = at.mark, at.mark, -1
+		cursors[b], marks[b], versions[b] = at.lowWatermark, at.lowWatermark, -1
 		if c := at.waiting; c != nil {
-			cursors[b], versions[b] = max(at.mark, c.after), c.version
+			cursors[b], versions[b] = max(at.lowWatermark, c.after), c.version
 		}
 	}
 	return cursors, marks, versions
@@ -156,7 +156,7 @@ func (p *Positions) ValidFor(v *View, server string, next int64) bool {
 // highest returns the highest id that was read.
 func (v *View) highest() (id int64) {
 	for _, at := range v.buckets {
-		id = max(id, at.mark)
+		id = max(id, at.lowWatermark)
 		for _, c := range []*cursor{at.waiting, at.past} {
 			if c != nil {
 				id = max(id, c.after)
@@ -176,8 +176,8 @@ func (p *Positions) update(v *View, bucket int16, change func(*position)) {
 }
 
 // NextProbe returns, once per second, the next bucket to read from its start, in case
-// a program that takes no dispatch locks has written rows below its mark. It drops the
-// bucket's cursors. marked is false if no probe is due or the bucket has no mark.
+// a program that takes no dispatch locks has written rows below its low watermark. It drops the
+// bucket's cursors. marked is false if no probe is due or the bucket has none.
 func (p *Positions) NextProbe(now time.Time) (bucket int16, marked bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,17 +188,17 @@ func (p *Positions) NextProbe(now time.Time) (bucket int16, marked bool) {
 	p.probe = (p.probe + 1) % len(p.buckets)
 	at := &p.buckets[p.probe]
 	at.waiting, at.past = nil, nil
-	return int16(p.probe), at.mark > 0
+	return int16(p.probe), at.lowWatermark > 0
 }
 
-// LowerWatermark moves a bucket's mark below first, the id of a row that was found at
+// LowerWatermark moves a bucket's low watermark below first, the id of a row that was found at
 // or below it, and drops the updates of running claims: they have not seen that row,
-// and must not move the mark over it again.
+// and must not move the watermark over it again.
 func (p *Positions) LowerWatermark(bucket int16, first int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if first <= p.buckets[bucket].mark {
-		p.buckets[bucket].mark = first - 1
+	if first <= p.buckets[bucket].lowWatermark {
+		p.buckets[bucket].lowWatermark = first - 1
 		p.epoch++
 	}
 }

@@ -24,15 +24,15 @@ func TestNothingOfAnEarlierTimeIsKept(t *testing.T) {
 		if !p.ValidFor(first, "1", 1) {
 			t.Fatal("the first server is refused")
 		}
-		p.update(first, 7, func(at *position) { at.mark = 10 })
+		p.update(first, 7, func(at *position) { at.lowWatermark = 10 })
 		p.update(first, 8, func(at *position) { at.waiting = &cursor{after: 20, version: 1} })
 		v := p.Snapshot()
-		if !p.ValidFor(v, "1", 21) || v.buckets[7].mark != 10 || v.buckets[8].waiting == nil {
+		if !p.ValidFor(v, "1", 21) || v.buckets[7].lowWatermark != 10 || v.buckets[8].waiting == nil {
 			t.Fatalf("%s: %+v before", name, v.buckets[7:9])
 		}
 		drop(p, v)
-		p.update(v, 7, func(at *position) { at.mark, at.waiting = 30, &cursor{after: 30, version: 9} })
-		if at := p.Snapshot().buckets[7]; at.mark > 4 || at.waiting != nil {
+		p.update(v, 7, func(at *position) { at.lowWatermark, at.waiting = 30, &cursor{after: 30, version: 9} })
+		if at := p.Snapshot().buckets[7]; at.lowWatermark > 4 || at.waiting != nil {
 			t.Errorf("%s: %+v of a claim that began before", name, at)
 		}
 		if p.ValidFor(v, p.server, 0) {
@@ -46,7 +46,7 @@ func TestCursorsOfAnOlderRouteVersionAreDropped(t *testing.T) {
 	p := New(1, 64)
 	v := p.Snapshot()
 	p.update(v, 1, func(at *position) { at.waiting = &cursor{after: 10, version: 1, routes: 4} })
-	p.update(v, 2, func(at *position) { at.waiting, at.mark = &cursor{after: 1020, version: 2, routes: 5}, 3 })
+	p.update(v, 2, func(at *position) { at.waiting, at.lowWatermark = &cursor{after: 1020, version: 2, routes: 5}, 3 })
 	got := p.Snapshot()
 	after, marks, versions := got.After()
 	if got.RouteVersion() != 5 || after[1] != 0 || after[2] != 1020 || marks[2] != 3 || versions[1] != -1 || versions[2] != 2 {
@@ -56,7 +56,7 @@ func TestCursorsOfAnOlderRouteVersionAreDropped(t *testing.T) {
 
 func TestProbesVisitEachBucketOncePerSecond(t *testing.T) {
 	p := New(1, 4)
-	p.update(p.Snapshot(), 2, func(at *position) { at.mark = 9 })
+	p.update(p.Snapshot(), 2, func(at *position) { at.lowWatermark = 9 })
 	now, visited := time.Unix(1, 0), []int16{}
 	for range 40 {
 		now = now.Add(100 * time.Millisecond)
@@ -117,7 +117,7 @@ func TestCursorForgetsKeysThatWaitFurtherOn(t *testing.T) {
 	}
 }
 
-// The mark stays below the lowest row that was not published.
+// The low watermark stays below the lowest row that was not published.
 func TestMarkStopsBelowTheLowestRowLeft(t *testing.T) {
 	p := New(1, 1)
 	b, _ := claimOf(p, Bucket{}, Routes{}, 9, row(1001, "a", false), row(1002, "b", false), row(1003, "c", false), row(1004, "d", false))
@@ -155,7 +155,7 @@ func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
 }
 
 func TestPromoterWaitsForHeldLocksAFifthOfTheTimeAtTheMost(t *testing.T) {
-	var m Moving
+	var m PromotionPace
 	now := time.Now()
 	const wait = time.Second
 	waited, looks := time.Duration(0), 0

@@ -202,6 +202,6 @@ UNION  ALL
 	// A unit of work on MySQL commits although the server has ended its transaction: an
 	// effect commits without its inbox row, or messages without the writes they belong to.
 	{"no-savepoint-guard", []edit{
-		{"waymysql/unit.go", `statement{text: "RELEASE SAVEPOINT " + guard}, `, ""},
+		{"waymysql/unit.go", `statement{text: "RELEASE SAVEPOINT " + sentinel}, `, ""},
 	}},
 }

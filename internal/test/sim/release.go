@@ -8,7 +8,7 @@ import (
 
 const (
 	blocking     = 4 // keys below it are retried without limit
-	aside        = outbox.ParkedBuckets
+	parkedOffset = outbox.ParkedBuckets
 	releaseBatch = 2 // rows that one transaction moves back
 )
 
@@ -48,10 +48,10 @@ func home(key int) int16 { return int16(key % buckets) }
 func (db *database) setAside(key int) {
 	n := 0
 	for _, r := range db.visible() {
-		if r.message.key != key || r.bucket >= aside {
+		if r.message.key != key || r.bucket >= parkedOffset {
 			continue
 		}
-		if r.bucket += aside; db.mutant == ParkWithNewIDs {
+		if r.bucket += parkedOffset; db.mutant == ParkWithNewIDs {
 			db.renumber(r)
 		}
 		n++
@@ -115,7 +115,7 @@ func (th *thread) release(key int) {
 		ended := true
 		for _, r := range th.db.visible() {
 			switch {
-			case r.message.key != key || r.bucket < aside:
+			case r.message.key != key || r.bucket < parkedOffset:
 			case len(back) == releaseBatch:
 				ended = th.mutant == ReleaseEndsEarly
 			default:
@@ -124,7 +124,7 @@ func (th *thread) release(key int) {
 		}
 		t.onCommit = append(t.onCommit, func() {
 			for _, r := range back {
-				if r.bucket -= aside; th.mutant == ReleaseByReinsertion {
+				if r.bucket -= parkedOffset; th.mutant == ReleaseByReinsertion {
 					th.db.renumber(r)
 				}
 			}

@@ -40,10 +40,10 @@ func (w *world) worker(name string) {
 // consuming is a worker's state.
 type consuming struct {
 	*process
-	link  *link
-	queue *keyorder.HandleQueue
-	idle  []*thread
-	aside map[string][]*waybill.Delivery // by key: a head that waits for its retry, and the deliveries behind it
+	link     *link
+	queue    *keyorder.HandleQueue
+	idle     []*thread
+	retrying map[string][]*waybill.Delivery // by key: a head that waits for its retry, and the deliveries behind it
 }
 
 // A tag identifies one delivery of a parcel.
@@ -54,7 +54,7 @@ type tag struct {
 
 // forget drops the deliveries of a lost connection. Running handlers continue.
 func (c *consuming) forget() {
-	c.queue, c.aside = keyorder.NewHandleQueue(0), map[string][]*waybill.Delivery{}
+	c.queue, c.retrying = keyorder.NewHandleQueue(0), map[string][]*waybill.Delivery{}
 }
 
 // arrived adds the delivery of a parcel.
@@ -64,8 +64,8 @@ func (c *consuming) arrived(p *parcel) {
 }
 
 func (c *consuming) add(d *waybill.Delivery) {
-	if waiting, ok := c.aside[d.Record.Key]; ok {
-		c.aside[d.Record.Key] = append(waiting, d)
+	if waiting, ok := c.retrying[d.Record.Key]; ok {
+		c.retrying[d.Record.Key] = append(waiting, d)
 		return
 	}
 	c.queue.Add(d)
@@ -155,13 +155,13 @@ func (c *consuming) retry(th *thread, d *waybill.Delivery) {
 	if th.mutant == RetryBehind {
 		back = append(back[1:], d)
 	}
-	c.aside[key] = back
+	c.retrying[key] = back
 	th.after(th.between(100*time.Millisecond, 2*time.Second), func() {
 		if c.link.life != life || !c.up {
 			return
 		}
-		again := c.aside[key]
-		delete(c.aside, key)
+		again := c.retrying[key]
+		delete(c.retrying, key)
 		if th.mutant != RetryBehind {
 			slices.SortFunc(again, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(tag).parcel.no, b.Tag.(tag).parcel.no) })
 		}

@@ -16,7 +16,7 @@ import (
 
 // latency is one case on both sides.
 type latency struct {
-	place
+	backend
 	broker *broker
 	opt    Options
 	one    transaction
@@ -74,7 +74,7 @@ func (l latency) bare(ctx context.Context) (_ quantiles, err error) {
 	defer func() { err = errors.Join(err, closeAll()) }()
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- bare.relays(running, l.place, chs, l.broker.name, pause) }()
+	go func() { ended <- bare.relays(running, l.backend, chs, l.broker.name, pause) }()
 	defer func() { stop(); err = errors.Join(err, <-ended) }()
 	return l.measure(ctx, func(ms []sold) error { return l.insert(ctx, bare, ms) }, nil)
 }

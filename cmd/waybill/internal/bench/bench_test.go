@@ -28,20 +28,20 @@ import (
 )
 
 // places are one of each kind, in databases of the test's own.
-func places(t *testing.T) map[string]place {
+func places(t *testing.T) map[string]backend {
 	t.Helper()
 	dsn, err := driver.ParseDSN(mysqlDSN(testserver.MariaDB(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]place{}
+	all := map[string]backend{}
 	for name, opt := range map[string]Options{
 		"postgres": {Postgres: testserver.Postgres(t)},
 		"mysql": {MySQL: func(_ context.Context, cfg waymysql.Config) (*waymysql.DB, error) {
 			return waymysql.OpenConfig(dsn, cfg)
 		}},
 	} {
-		p, err := newPlace(t.Context(), opt)
+		p, err := newBackend(t.Context(), opt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +213,7 @@ type loaded struct {
 }
 
 // read returns the rows of a table in the order of their ids.
-func read(t *testing.T, p place, from table, columns string) (all []loaded) {
+func read(t *testing.T, p backend, from table, columns string) (all []loaded) {
 	t.Helper()
 	query := "SELECT " + columns + ", body FROM %s WHERE id > 0 ORDER BY id"
 	var pool *sql.DB

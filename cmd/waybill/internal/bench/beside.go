@@ -19,7 +19,7 @@ const pause = 5 * time.Millisecond
 // besideRelay measures transactions with one message while a relay drains a
 // backlog, against inserts into a yardstick's table while the yardstick's relay
 // drains it.
-func besideRelay(ctx context.Context, p place, opt Options) (_ Result, err error) {
+func besideRelay(ctx context.Context, p backend, opt Options) (_ Result, err error) {
 	broker, err := newBroker(opt)
 	if err != nil {
 		return Result{}, err
@@ -77,7 +77,7 @@ func (b beside) turn(ctx context.Context, from table, relayed *[]float64, one fu
 	if _, err := b.broker.ch.QueuePurge(b.broker.name, false); err != nil {
 		return 0, 0, err
 	}
-	if err := loadAll(ctx, b.place, rows{first: 1, n: b.opt.Rows, keys: b.keys}, from); err != nil {
+	if err := loadAll(ctx, b.backend, rows{first: 1, n: b.opt.Rows, keys: b.keys}, from); err != nil {
 		return 0, 0, err
 	}
 	running, stop := context.WithCancel(ctx)

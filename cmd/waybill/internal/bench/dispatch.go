@@ -27,7 +27,7 @@ var messages = []struct {
 // against inserts of the same columns without a lock and against inserts into
 // bare's table; and while a relay drains, against both yardsticks.
 func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
-	p, err := newPlace(ctx, opt)
+	p, err := newBackend(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ const note = "                                                                  
 
 // A dispatcher runs transactions of so many messages on so many connections.
 type dispatcher struct {
-	place
+	backend
 	keys, messages, connections int
 	slice                       time.Duration
 }

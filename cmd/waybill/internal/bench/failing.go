@@ -29,14 +29,14 @@ const (
 
 // failing measures the latency of keys while the broker refuses every message of so
 // many others, against the same while it takes them.
-func failing(ctx context.Context, name string, refused int, p place, b *broker, opt Options) (_ Result, err error) {
+func failing(ctx context.Context, name string, refused int, p backend, b *broker, opt Options) (_ Result, err error) {
 	db, ok := p.store().(admin.Database)
 	if !ok {
 		return Result{}, fmt.Errorf("%T is no admin.Database", p.store())
 	}
 	kinds := p.transactions()
 	opt.Keys = failingKeys
-	l := latency{place: p, broker: b, opt: opt, one: kinds[0], every: failingPace, burst: failingBurst, apart: refused}
+	l := latency{backend: p, broker: b, opt: opt, one: kinds[0], every: failingPace, burst: failingBurst, apart: refused}
 	parked := &backlog{p, opt, outboxTable, 1}
 	l.load.prepare = func(ctx context.Context) error {
 		if opt.Rows < parkedKeys {

@@ -43,9 +43,9 @@ func Claim(ctx context.Context, opt Options) ([]Result, error) {
 	return results, nil
 }
 
-// A backlog is the rows that wait on one side, in one place.
+// A backlog is the rows that wait on one side, in one backend.
 type backlog struct {
-	place
+	backend
 	opt  Options
 	from table
 	next int // the number of the next row to load
@@ -122,7 +122,7 @@ func p50(took []time.Duration) float64 {
 func growth(ctx context.Context, opt Options) (_ []Result, err error) {
 	var sides [2][2]*backlog // waybill and yardstick, few and many
 	for size, n := range []int{max(opt.Rows/100, 1), opt.Rows} {
-		p, err := newPlace(ctx, opt)
+		p, err := newBackend(ctx, opt)
 		if err != nil {
 			return nil, err
 		}

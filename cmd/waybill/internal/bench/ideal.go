@@ -111,7 +111,7 @@ func confirming(url string, n int) (chs []*amqp.Channel, closeAll func() error, 
 
 // relays runs a yardstick's relay once per channel, until no row is left or, with a
 // pause, until ctx ends. to names both the exchange and the queue.
-func (y yardstick) relays(ctx context.Context, p place, chs []*amqp.Channel, to string, pause time.Duration) error {
+func (y yardstick) relays(ctx context.Context, p backend, chs []*amqp.Channel, to string, pause time.Duration) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(chs))
 	for i, ch := range chs {

@@ -17,10 +17,10 @@ import (
 	"github.com/waybill-go/waybill/worker"
 )
 
-// An inboxPlace is a place with a handler, by waybill and by hand. Each message
+// An inboxBackend is a backend with a handler, by waybill and by hand. Each message
 // inserts a row of {}orders, whose cents are the message's number.
-type inboxPlace interface {
-	place
+type inboxBackend interface {
+	backend
 	handle(bus *waybill.Bus, opts ...inbox.Option)
 	// handleByHand handles messages in one transaction. The dedup rows of ideal go
 	// to {}seen, with a savepoint for each of several messages; the dedup rows of
@@ -50,7 +50,7 @@ func Inbox(ctx context.Context, opt Options) (_ []Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeBoth()) }()
-	c := consumers{inboxPlace: at.(inboxPlace), broker: broker, opt: opt, yardstick: ideal}
+	c := consumers{inboxBackend: at.(inboxBackend), broker: broker, opt: opt, yardstick: ideal}
 	plain := c
 	plain.yardstick = bare
 	workers := atOnce
@@ -83,7 +83,7 @@ func Inbox(ctx context.Context, opt Options) (_ []Result, err error) {
 
 // consumers are both sides of a case.
 type consumers struct {
-	inboxPlace
+	inboxBackend
 	broker    *broker
 	opt       Options
 	yardstick yardstick // for each and grouped

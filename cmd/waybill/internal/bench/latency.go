@@ -43,7 +43,7 @@ func Latency(ctx context.Context, opt Options) (_ []Result, err error) {
 	}
 	var results []Result
 	for _, c := range cases {
-		l := latency{place: p, broker: broker, opt: opt, one: c.one, every: pace, burst: 1}
+		l := latency{backend: p, broker: broker, opt: opt, one: c.one, every: pace, burst: 1}
 		res := Result{Case: "latency, " + c.name, Database: p.database(), Keys: opt.Keys, Workers: opt.Workers, Ordering: "strict", Rounds: opt.Rounds}
 		relayed := func(ctx context.Context) (quantiles, error) { return l.relayed(ctx, c.store) }
 		if res, err = compare(ctx, opt, res, relayed, l.published, l.bare); err != nil {

@@ -45,7 +45,7 @@ func (r rows) numbers(deck string) string {
 
 // loadAll loads rows in parts that a transaction can hold, and has the server
 // look at its table.
-func loadAll(ctx context.Context, p place, r rows, into table) error {
+func loadAll(ctx context.Context, p backend, r rows, into table) error {
 	const part = 100_000
 	for end := r.first + r.n; r.first < end; r.first += part {
 		r.n = min(part, end-r.first)

@@ -21,7 +21,7 @@ func memory(ctx context.Context, opt Options) (_ []Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, broker.close()) }()
-	p, err := newPlace(ctx, opt)
+	p, err := newBackend(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func memory(ctx context.Context, opt Options) (_ []Result, err error) {
 
 // drainPeak runs the process, takes n messages out of the queue meanwhile and
 // returns the most memory that was resident, in MiB.
-func drainPeak(ctx context.Context, p place, b *broker, opt Options, n int) (_ float64, err error) {
+func drainPeak(ctx context.Context, p backend, b *broker, opt Options, n int) (_ float64, err error) {
 	dir, err := os.MkdirTemp("", "waybill-bench-")
 	if err != nil {
 		return 0, err

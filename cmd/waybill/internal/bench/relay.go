@@ -75,7 +75,7 @@ func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
 // relaying is one case on both sides.
 type relaying struct {
 	relayCase
-	place
+	backend
 	broker *broker
 	opt    Options
 }
@@ -113,7 +113,7 @@ func (r relaying) measure(ctx context.Context) (_ Result, err error) {
 
 // prepare loads the rows of one side's round.
 func (r relaying) prepare(ctx context.Context, into table) error {
-	err := loadAll(ctx, r.place, rows{first: 1, n: r.opt.Rows, keys: r.keys, zipf: r.zipf}, into)
+	err := loadAll(ctx, r.backend, rows{first: 1, n: r.opt.Rows, keys: r.keys, zipf: r.zipf}, into)
 	runtime.GC() // so that the relay does not collect the garbage of loading
 	return err
 }
@@ -142,7 +142,7 @@ func (r relaying) yardstick(y yardstick) side {
 			return 0, 0, err
 		}
 		defer func() { err = errors.Join(err, closeAll()) }()
-		return r.timed(ctx, false, func() error { return y.relays(ctx, r.place, chs, r.broker.name, 0) })
+		return r.timed(ctx, false, func() error { return y.relays(ctx, r.backend, chs, r.broker.name, 0) })
 	}
 }
 

@@ -38,7 +38,7 @@ func snapshot(ctx context.Context, opt Options) ([]Result, error) {
 
 // behindSnapshot is one round. Both sides take turns in one place, which is new.
 func behindSnapshot(ctx context.Context, opt Options, passing int) (on string, claims, polls [2][2]float64, err error) {
-	p, err := newPlace(ctx, opt)
+	p, err := newBackend(ctx, opt)
 	if err != nil {
 		return "", claims, polls, err
 	}

@@ -104,7 +104,7 @@ func hotKey(ctx context.Context, opt Options, name string, size int) ([]Result, 
 			}
 		}
 		prepare := func(ctx context.Context) error {
-			return loadAll(ctx, b.place, rows{first: 1, n: size, keys: 1, firstKey: loadKeys}, outboxTable)
+			return loadAll(ctx, b.backend, rows{first: 1, n: size, keys: 1, firstKey: loadKeys}, outboxTable)
 		}
 		return load{n: size, prepare: prepare}, keys
 	})
@@ -122,7 +122,7 @@ func live(ctx context.Context, opt Options, res Result, size int, with func(b *b
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeQueue()) }()
-	l := latency{place: p, broker: broker, opt: opt, one: p.transactions()[0], every: livePace, burst: 1}
+	l := latency{backend: p, broker: broker, opt: opt, one: p.transactions()[0], every: livePace, burst: 1}
 	beside := l
 	beside.load, beside.keys = with(&backlog{p, opt, outboxTable, 1})
 	l.keys, l.load.commits = beside.keys, beside.load.commits
@@ -154,7 +154,7 @@ func (b *broker) loadQueue() (end func() error, err error) {
 // blocked route.
 func waitingUnkeyed(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return looks(ctx, opt, name, size, func(ctx context.Context, b *backlog) error {
-		if err := loadAll(ctx, b.place, rows{first: 1, n: size, keys: 1}, unkeyedTable); err != nil {
+		if err := loadAll(ctx, b.backend, rows{first: 1, n: size, keys: 1}, unkeyedTable); err != nil {
 			return err
 		}
 		first := true
@@ -191,7 +191,7 @@ func blockedKeys(ctx context.Context, opt Options, name string, size int) ([]Res
 
 // refuse loads one row for each of the keys, and settles all of them as failed.
 func (b *backlog) refuse(ctx context.Context, keys int, fail func(row outbox.ClaimedRow) outbox.Failure) error {
-	if err := loadAll(ctx, b.place, rows{first: 1, n: keys, keys: keys, firstKey: loadKeys}, outboxTable); err != nil {
+	if err := loadAll(ctx, b.backend, rows{first: 1, n: keys, keys: keys, firstKey: loadKeys}, outboxTable); err != nil {
 		return err
 	}
 	for refused := 0; refused < keys; {
@@ -211,7 +211,7 @@ func (b *backlog) refuse(ctx context.Context, keys int, fail func(row outbox.Cla
 func looks(ctx context.Context, opt Options, name string, size int, load func(ctx context.Context, b *backlog) error) (_ []Result, err error) {
 	var sides [2]*backlog // without and with the backlog
 	for i := range sides {
-		p, err := newPlace(ctx, opt)
+		p, err := newBackend(ctx, opt)
 		if err != nil {
 			return nil, err
 		}

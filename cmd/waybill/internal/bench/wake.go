@@ -16,7 +16,7 @@ import (
 // committers is how many commit at once in commits.
 const committers = 64
 
-// waking is the outbox of a place as separate processes open it.
+// waking is the outbox of a backend as separate processes open it.
 type waking struct {
 	hears       *waypg.DB   // hears of commits in other processes; nil where none does
 	loud, quiet transaction // of processes that announce their commits, and that do not
@@ -72,7 +72,7 @@ func (p *postgres) waking(ctx context.Context) (w waking, err error) {
 
 // commits measures transactions with a message under many writers, from begin to
 // commit: with commits announced to a listener, against commits not announced.
-func commits(ctx context.Context, opt Options, p place, w waking) (Result, error) {
+func commits(ctx context.Context, opt Options, p backend, w waking) (Result, error) {
 	release, err := w.hears.StartRelay(ctx)
 	if err != nil {
 		return Result{}, err

@@ -27,7 +27,7 @@ type billing struct {
 	dice *rand.Rand
 }
 
-func newBilling(opt Options, site *site, figures *Figures) (*billing, error) {
+func newBilling(opt Options, site *deployment, figures *Figures) (*billing, error) {
 	b := &billing{figures: figures, dice: dice(opt, 2)}
 	b.seen = &consumer{broker: site.broker, figures: figures, dice: dice(opt, 3), first: map[waybill.MessageID]bool{}, open: map[waybill.MessageID]bool{}}
 	bus := waybill.NewBus("billing", middleware.Recover())

@@ -69,7 +69,7 @@ func Run(ctx context.Context, opt Options) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, opt.Limit)
 	defer cancel()
 
-	site, err := newSite(ctx, opt)
+	site, err := newDeployment(ctx, opt)
 	if err != nil {
 		return Verdict{}, err
 	}

@@ -25,7 +25,7 @@ const relays = 2
 // fleet keeps the relay processes. Only one goroutine at a time uses it.
 type fleet struct {
 	opt     Options
-	site    *site
+	site    *deployment
 	figures *Figures
 	dice    *rand.Rand
 	ships   []*ship // oldest first: the oldest is the one at work
@@ -38,7 +38,7 @@ type ship struct {
 	done chan struct{} // closed when it has ended
 }
 
-func newFleet(opt Options, site *site, figures *Figures) *fleet {
+func newFleet(opt Options, site *deployment, figures *Figures) *fleet {
 	return &fleet{opt: opt, site: site, figures: figures, dice: dice(opt, 1)}
 }
 

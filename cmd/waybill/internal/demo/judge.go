@@ -36,7 +36,7 @@ type Verdict struct {
 	OK      bool `json:"ok"`
 }
 
-func judge(ctx context.Context, site *site, billing *billing, figures *Figures) (Verdict, error) {
+func judge(ctx context.Context, site *deployment, billing *billing, figures *Figures) (Verdict, error) {
 	committed, err := site.orders.steps(ctx)
 	if err != nil {
 		return Verdict{}, fmt.Errorf("verdict: %w", err)
@@ -58,7 +58,7 @@ func judge(ctx context.Context, site *site, billing *billing, figures *Figures) 
 }
 
 // underWay returns the messages that wait in the outbox or in the broker.
-func underWay(ctx context.Context, site *site) (map[waybill.MessageID]bool, error) {
+func underWay(ctx context.Context, site *deployment) (map[waybill.MessageID]bool, error) {
 	waiting, err := site.orders.pending(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("verdict: %w", err)

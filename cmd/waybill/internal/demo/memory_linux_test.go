@@ -14,7 +14,7 @@ import (
 // ours, if that is greater: a process begins as a copy of its parent.
 func TestRelayMemoryDoesNotGrowWithTheBacklog(t *testing.T) {
 	peak := func(backlog int) (mib int64) {
-		s := newSite(t)
+		s := newDeployment(t)
 		const each = 5000
 		for from := 0; from < backlog; from += each {
 			s.out(from, min(each, backlog-from))

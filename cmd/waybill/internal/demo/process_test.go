@@ -110,9 +110,9 @@ func passes(t *testing.T, args ...string) {
 	}
 }
 
-// site is an outbox and a broker in two files, and a configuration of a relay
+// deployment is an outbox and a broker in two files, and a configuration of a relay
 // between them.
-type site struct {
+type deployment struct {
 	orders, broker *waysqlite.DB
 	out            dispatcher
 	config         string
@@ -120,7 +120,7 @@ type site struct {
 
 type dispatcher func(from, n int)
 
-func newSite(t *testing.T) *site {
+func newDeployment(t *testing.T) *deployment {
 	t.Helper()
 	dir := t.TempDir()
 	open := func(name string) *waysqlite.DB {
@@ -134,7 +134,7 @@ func newSite(t *testing.T) *site {
 		}
 		return db
 	}
-	s := &site{orders: open("orders.db"), broker: open("broker.db"), config: filepath.Join(dir, "waybill.yaml")}
+	s := &deployment{orders: open("orders.db"), broker: open("broker.db"), config: filepath.Join(dir, "waybill.yaml")}
 	yaml := fmt.Sprintf("database: sqlite://%s\ntransports: { events: { dsn: \"queue://events?database=%s\" } }\n", s.orders.Path(), url.QueryEscape("sqlite://"+s.broker.Path()))
 	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func rawTypes() *waybill.Types {
 	return types
 }
 
-func (s *site) arrived(t *testing.T) int {
+func (s *deployment) arrived(t *testing.T) int {
 	t.Helper()
 	queues, err := s.broker.QueueStats(t.Context())
 	if err != nil {
@@ -193,7 +193,7 @@ func await(t *testing.T, what string, cond func() bool) time.Duration {
 }
 
 func TestStandbyTakesOverFromAKilledRelay(t *testing.T) {
-	s := newSite(t)
+	s := newDeployment(t)
 	launch := func(log string) *exec.Cmd {
 		file, err := os.Create(log)
 		if err != nil {

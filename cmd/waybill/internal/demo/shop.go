@@ -40,11 +40,11 @@ const (
 // shop is the order service.
 type shop struct {
 	opt     Options
-	site    *site
+	site    *deployment
 	figures *Figures
 }
 
-func newShop(opt Options, site *site, figures *Figures) *shop { return &shop{opt, site, figures} }
+func newShop(opt Options, site *deployment, figures *Figures) *shop { return &shop{opt, site, figures} }
 
 // run takes all orders through their steps. It ends early with ctx.
 func (s *shop) run(ctx context.Context) error {

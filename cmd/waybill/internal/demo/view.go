@@ -13,7 +13,7 @@ import (
 type view struct {
 	opt     Options
 	figures *Figures
-	site    *site
+	site    *deployment
 	start   time.Time
 	drawn   int // lines to go up before the next drawing
 	last    sample
@@ -24,7 +24,7 @@ type sample struct {
 	committed, handled int64
 }
 
-func newView(opt Options, figures *Figures, site *site) *view {
+func newView(opt Options, figures *Figures, site *deployment) *view {
 	if opt.Progress == nil {
 		opt.Progress = io.Discard
 	}

@@ -36,7 +36,7 @@ var unlike = []string{
 	strings.Repeat("x", 255), strings.Repeat("x", 254) + "y", strings.Repeat("ä", 127) + "z", strings.Repeat("ä", 127) + "Z", strings.Repeat("😀", 63) + "abc",
 }
 
-func keysDifferBytewise[TX any](t *testing.T, s *site[TX]) {
+func keysDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	const each = 3
 	ids := map[waybill.MessageID]string{}
@@ -107,7 +107,7 @@ func keysDifferBytewise[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func namesDifferBytewise[TX any](t *testing.T, s *site[TX]) {
+func namesDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
 	transports := []string{"events", "Events", "events ", "évents"}
 	out := s.outbox(outbox.Config{To: "events", Transports: transports})
 	s.outbox(outbox.Config{To: "events", Transports: transports}) // known already
@@ -121,7 +121,7 @@ func namesDifferBytewise[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func whatNoTableTakesIsRefused[TX any](t *testing.T, s *site[TX]) {
+func whatNoTableTakesIsRefused[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	for what, msg := range map[string]any{
 		"NUL in a key":              order{"a\x00b", 1},
@@ -153,7 +153,7 @@ func whatNoTableTakesIsRefused[TX any](t *testing.T, s *site[TX]) {
 
 // The outbox refuses names that it does not know; a direct Write to the store must
 // not lose a message either.
-func unknownTransportIsRefused[TX any](t *testing.T, s *site[TX]) {
+func unknownTransportIsRefused[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	if err := send(t.Context(), out, waybill.NewEnvelope(order{"k", 0}, waybill.TransportNames{"nowhere"})); err == nil {
 		t.Error("Dispatch to an unknown transport = nil")
@@ -171,7 +171,7 @@ func unknownTransportIsRefused[TX any](t *testing.T, s *site[TX]) {
 		}
 		s.wantWaiting("after " + what)
 	}
-	if rows := s.look("nowhere"); len(rows) != 0 {
+	if rows := s.peek("nowhere"); len(rows) != 0 {
 		t.Errorf("an unknown transport has %d rows", len(rows))
 	}
 	if left, err := s.Store.Backlog(t.Context(), "nowhere"); err != nil || left != (outbox.Backlog{}) {
@@ -188,7 +188,7 @@ func newID(t testing.TB) waybill.MessageID {
 	return id
 }
 
-func idsOfTheCallersOwnAreKept[TX any](t *testing.T, s *site[TX]) {
+func idsOfTheCallersOwnAreKept[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	var want []waybill.MessageID
 	var msgs []any
@@ -207,7 +207,7 @@ func idsOfTheCallersOwnAreKept[TX any](t *testing.T, s *site[TX]) {
 	s.put(out, waybill.NewEnvelope(order{"k", len(want)}, want[0])) // an id may come again: it is the caller's word
 	want = append(want, want[0])
 	var got []waybill.MessageID
-	for _, row := range s.look(outbox.DefaultTransport) {
+	for _, row := range s.peek(outbox.DefaultTransport) {
 		got = append(got, row.Record.ID)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -215,7 +215,7 @@ func idsOfTheCallersOwnAreKept[TX any](t *testing.T, s *site[TX]) {
 	}
 }
 
-func bodiesPassUnchanged[TX any](t *testing.T, s *site[TX]) {
+func bodiesPassUnchanged[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	every := make([]byte, 256)
 	for i := range every {
@@ -259,7 +259,7 @@ var values = map[string]string{
 	"json": `{"a": [1, null]}`, "percent": "%s %d ? $1 :a", "number": "007", "true": "true", "UPPER": "UPPER", "x-" + strings.Repeat("n", 200): strings.Repeat("ä", 5000),
 }
 
-func recordsPassUnchanged[TX any](t *testing.T, s *site[TX]) {
+func recordsPassUnchanged[TX any](t *testing.T, s *fixture[TX]) {
 	s.outbox(outbox.Config{})
 	var want []*waybill.Record
 	var rows []outbox.Row
@@ -312,7 +312,7 @@ func wantSame(t testing.TB, what string, want, got *waybill.Record) {
 	}
 }
 
-func tenThousandMessagesOfOneTransactionKeepTheirOrder[TX any](t *testing.T, s *site[TX]) {
+func tenThousandMessagesOfOneTransactionKeepTheirOrder[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	messages := 10_000
 	if testing.Short() {

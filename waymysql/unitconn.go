@@ -7,17 +7,17 @@ import (
 	"errors"
 )
 
-// guard is the savepoint of a unit of work: when it is gone at the end, so is
+// sentinel is the savepoint of a unit of work: when it is gone at the end, so is
 // the transaction that the unit began.
-const guard = "waybill"
+const sentinel = "waybill"
 
-// A guardedConnector connects for units of work: its sessions have autocommit
-// off, and a transaction begins with the guard instead of START TRANSACTION,
+// A unitConnector connects for units of work: its sessions have autocommit
+// off, and a transaction begins with the sentinel instead of START TRANSACTION,
 // which saves a round trip.
-type guardedConnector struct{ driver.Connector }
+type unitConnector struct{ driver.Connector }
 
 // Connect implements driver.Connector.
-func (c guardedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (c unitConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func (c guardedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(errors.New("waymysql: the driver's connection lacks a method that it had"), conn.Close())
 	}
-	return &guardedConn{fullConn: full}, nil
+	return &unitConn{fullConn: full}, nil
 }
 
 // A fullConn has the methods of the driver's connection that database/sql uses.
@@ -41,34 +41,34 @@ type fullConn interface {
 	driver.Validator
 }
 
-// A guardedConn is a connection for units of work.
-type guardedConn struct {
+// A unitConn is a connection for units of work.
+type unitConn struct {
 	fullConn
 	committed bool // the transaction was, by a statement of ours
 }
 
 // BeginTx implements driver.ConnBeginTx.
-func (c *guardedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c *unitConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	if opts != (driver.TxOptions{}) {
 		return nil, errors.New("waymysql: a unit of work has the isolation level of its session")
 	}
-	if _, err := c.ExecContext(ctx, "SAVEPOINT "+guard, nil); err != nil {
+	if _, err := c.ExecContext(ctx, "SAVEPOINT "+sentinel, nil); err != nil {
 		return nil, err
 	}
 	c.committed = false
-	return guardedTx{c}, nil
+	return unitConnTx{c}, nil
 }
 
 // Begin implements driver.Conn.
-func (c *guardedConn) Begin() (driver.Tx, error) {
+func (c *unitConn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
 
-type guardedTx struct{ conn *guardedConn }
+type unitConnTx struct{ conn *unitConn }
 
 // Commit implements driver.Tx. It does nothing more when a statement of ours has
 // committed.
-func (tx guardedTx) Commit() error {
+func (tx unitConnTx) Commit() error {
 	if tx.conn.committed {
 		return nil
 	}
@@ -76,19 +76,19 @@ func (tx guardedTx) Commit() error {
 }
 
 // Rollback implements driver.Tx.
-func (tx guardedTx) Rollback() error { return tx.end("ROLLBACK") }
+func (tx unitConnTx) Rollback() error { return tx.end("ROLLBACK") }
 
-func (tx guardedTx) end(statement string) error {
+func (tx unitConnTx) end(statement string) error {
 	_, err := tx.conn.ExecContext(context.Background(), statement, nil)
 	return err
 }
 
-// guarded returns the driver's connection of a unit of work. While the unit's
+// unitConnOf returns the driver's connection of a unit of work. While the unit's
 // transaction is open, the unit alone uses it.
-func guarded(conn *sql.Conn) (c *guardedConn, err error) {
-	err = conn.Raw(func(raw any) error { c = raw.(*guardedConn); return nil })
+func unitConnOf(conn *sql.Conn) (c *unitConn, err error) {
+	err = conn.Raw(func(raw any) error { c = raw.(*unitConn); return nil })
 	return c, err
 }
 
-// alive looks at the connection without sending anything.
-func (c *guardedConn) alive(ctx context.Context) error { return c.ResetSession(ctx) }
+// alive checks the connection without sending anything.
+func (c *unitConn) alive(ctx context.Context) error { return c.ResetSession(ctx) }

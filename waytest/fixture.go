@@ -23,22 +23,22 @@ import (
 // A testCase is one promise.
 type testCase[TX any] struct {
 	name string
-	test func(t *testing.T, s *site[TX])
+	test func(t *testing.T, s *fixture[TX])
 }
 
-func runCases[TX any](t *testing.T, open func(t *testing.T) Place[TX], cases []testCase[TX]) {
+func runCases[TX any](t *testing.T, open func(t *testing.T) Harness[TX], cases []testCase[TX]) {
 	t.Helper()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.test(t, &site[TX]{open(t), t})
+			c.test(t, &fixture[TX]{open(t), t})
 		})
 	}
 }
 
-// site is the place of one case, with the helpers of the cases.
-type site[TX any] struct {
-	Place[TX]
+// fixture is the harness of one case, with the helpers of the cases.
+type fixture[TX any] struct {
+	Harness[TX]
 	t *testing.T
 }
 
@@ -78,7 +78,7 @@ const patience = 20 * time.Second
 // moment is the time for which a case watches that an event does not happen.
 const moment = 150 * time.Millisecond
 
-func (s *site[TX]) outbox(cfg outbox.Config) *outbox.Outbox[TX] {
+func (s *fixture[TX]) outbox(cfg outbox.Config) *outbox.Outbox[TX] {
 	s.t.Helper()
 	return newOutbox(s.t, s.Store, cfg)
 }
@@ -96,7 +96,7 @@ func newOutbox[TX any](t testing.TB, store Store[TX], cfg outbox.Config) *outbox
 }
 
 // put dispatches msgs in one unit of work.
-func (s *site[TX]) put(out *outbox.Outbox[TX], msgs ...any) {
+func (s *fixture[TX]) put(out *outbox.Outbox[TX], msgs ...any) {
 	s.t.Helper()
 	if err := send(context.Background(), out, msgs...); err != nil {
 		s.t.Fatal(err)
@@ -115,7 +115,7 @@ func send[TX any](ctx context.Context, out *outbox.Outbox[TX], msgs ...any) erro
 }
 
 // begin opens a transaction of the caller's own.
-func (s *site[TX]) begin() TX {
+func (s *fixture[TX]) begin() TX {
 	s.t.Helper()
 	tx, err := s.Begin(context.Background())
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *site[TX]) begin() TX {
 }
 
 // end ends what begin began.
-func (s *site[TX]) end(tx TX, commit bool) {
+func (s *fixture[TX]) end(tx TX, commit bool) {
 	s.t.Helper()
 	end := s.Rollback
 	if commit {
@@ -136,7 +136,7 @@ func (s *site[TX]) end(tx TX, commit bool) {
 	}
 }
 
-func (s *site[TX]) wantTexts(want ...string) {
+func (s *fixture[TX]) wantTexts(want ...string) {
 	s.t.Helper()
 	got, err := s.Texts(context.Background())
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *site[TX]) wantTexts(want ...string) {
 var parts = []outbox.Part{outbox.Keyed, outbox.Unkeyed, outbox.Retries}
 
 // claim claims rows of all parts of the default transport, at most limit of each.
-func (s *site[TX]) claim(limit outbox.ClaimLimit) outbox.Claim {
+func (s *fixture[TX]) claim(limit outbox.ClaimLimit) outbox.Claim {
 	s.t.Helper()
 	c, err := claimParts(s.Store, outbox.DefaultTransport, limit)
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *site[TX]) claim(limit outbox.ClaimLimit) outbox.Claim {
 }
 
 // claimPart claims rows of one part of the default transport.
-func (s *site[TX]) claimPart(part outbox.Part, limit outbox.ClaimLimit) outbox.Claim {
+func (s *fixture[TX]) claimPart(part outbox.Part, limit outbox.ClaimLimit) outbox.Claim {
 	s.t.Helper()
 	c, err := s.Store.Claim(context.Background(), outbox.DefaultTransport, part, limit)
 	if err != nil {
@@ -219,16 +219,16 @@ func (p partsClaim) Settle(ctx context.Context, published []outbox.ClaimedRow, f
 	return err
 }
 
-func (s *site[TX]) settle(c outbox.Claim, published []outbox.ClaimedRow, failed ...outbox.Failure) {
+func (s *fixture[TX]) settle(c outbox.Claim, published []outbox.ClaimedRow, failed ...outbox.Failure) {
 	s.t.Helper()
 	if err := c.Settle(context.Background(), published, failed); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// look returns all rows of a transport that are due, ordered by id, and lets
+// peek returns all rows of a transport that are due, ordered by id, and lets
 // them go again.
-func (s *site[TX]) look(transport string) []outbox.ClaimedRow {
+func (s *fixture[TX]) peek(transport string) []outbox.ClaimedRow {
 	s.t.Helper()
 	rows, err := visit(s.Store, transport, false)
 	if err != nil {
@@ -237,8 +237,8 @@ func (s *site[TX]) look(transport string) []outbox.ClaimedRow {
 	return rows
 }
 
-// take is look for rows that are gone afterwards, as if they were published.
-func (s *site[TX]) take(transport string) []outbox.ClaimedRow {
+// take is peek for rows that are gone afterwards, as if they were published.
+func (s *fixture[TX]) take(transport string) []outbox.ClaimedRow {
 	s.t.Helper()
 	rows, err := visit(s.Store, transport, true)
 	if err != nil {
@@ -303,9 +303,9 @@ func byKey(rows []outbox.ClaimedRow) map[string][]int {
 }
 
 // wantWaiting compares the due messages with want, by key.
-func (s *site[TX]) wantWaiting(what string, want ...order) {
+func (s *fixture[TX]) wantWaiting(what string, want ...order) {
 	s.t.Helper()
-	if diff := cmp.Diff(group(want), byKey(s.look(outbox.DefaultTransport))); diff != "" {
+	if diff := cmp.Diff(group(want), byKey(s.peek(outbox.DefaultTransport))); diff != "" {
 		s.t.Errorf("%s: messages by key (-want +got):\n%s", what, diff)
 	}
 }
@@ -336,7 +336,7 @@ func names(rows []outbox.ClaimedRow) string {
 }
 
 // row returns the row of that message.
-func (s *site[TX]) row(c outbox.Claim, want order) outbox.ClaimedRow {
+func (s *fixture[TX]) row(c outbox.Claim, want order) outbox.ClaimedRow {
 	s.t.Helper()
 	for _, row := range c.Rows() {
 		if bodyOf(row.Record) == want {
@@ -347,7 +347,7 @@ func (s *site[TX]) row(c outbox.Claim, want order) outbox.ClaimedRow {
 	return outbox.ClaimedRow{}
 }
 
-func (s *site[TX]) wantBacklog(what string, want outbox.Backlog) {
+func (s *fixture[TX]) wantBacklog(what string, want outbox.Backlog) {
 	s.t.Helper()
 	left, err := s.Store.Backlog(context.Background(), outbox.DefaultTransport)
 	if err != nil || left != want {
@@ -356,7 +356,7 @@ func (s *site[TX]) wantBacklog(what string, want outbox.Backlog) {
 }
 
 // operator returns the operator's side of the database, or skips the case.
-func (s *site[TX]) operator() admin.Database {
+func (s *fixture[TX]) operator() admin.Database {
 	s.t.Helper()
 	db, ok := s.Store.(admin.Database)
 	if !ok {
@@ -365,9 +365,9 @@ func (s *site[TX]) operator() admin.Database {
 	return db
 }
 
-// relays returns n stores on the place, as those of as many processes where it
+// relays returns n stores on the harness, as those of as many processes where it
 // can be.
-func (s *site[TX]) relays(n int) []Store[TX] {
+func (s *fixture[TX]) relays(n int) []Store[TX] {
 	s.t.Helper()
 	stores := []Store[TX]{s.Store}
 	for len(stores) < n {
@@ -381,7 +381,7 @@ func (s *site[TX]) relays(n int) []Store[TX] {
 }
 
 // drain relays all that is due.
-func (s *site[TX]) drain(to outbox.Publisher, cfg outbox.RelayConfig) {
+func (s *fixture[TX]) drain(to outbox.Publisher, cfg outbox.RelayConfig) {
 	s.t.Helper()
 	cfg.Drain = true
 	relay, err := outbox.NewRelay(s.Store, to, cfg)
@@ -394,7 +394,7 @@ func (s *site[TX]) drain(to outbox.Publisher, cfg outbox.RelayConfig) {
 }
 
 // relaying runs a relay until the returned function is called, or the case ends.
-func (s *site[TX]) relaying(store outbox.Store, to outbox.Publisher, cfg outbox.RelayConfig) (stop func()) {
+func (s *fixture[TX]) relaying(store outbox.Store, to outbox.Publisher, cfg outbox.RelayConfig) (stop func()) {
 	s.t.Helper()
 	relay, err := outbox.NewRelay(store, to, cfg)
 	if err != nil {

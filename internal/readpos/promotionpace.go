@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Moving paces the promotion of delayed messages while other sessions hold dispatch
+// PromotionPace paces the promotion of delayed messages while other sessions hold dispatch
 // locks of some. The zero value has met no such lock. It is safe for concurrent use.
-type Moving struct {
+type PromotionPace struct {
 	mu     sync.Mutex
 	after  time.Time // earliest next promotion
 	waiter time.Time // earliest next wait for a lock
@@ -17,7 +17,7 @@ type Moving struct {
 const heldPause = 20 * time.Millisecond
 
 // Due reports whether a promotion is due.
-func (m *Moving) Due(now time.Time) bool {
+func (m *PromotionPace) Due(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !now.Before(m.after)
@@ -26,7 +26,7 @@ func (m *Moving) Due(now time.Time) bool {
 // Held records that messages were left because their locks were held, and reports
 // whether to wait up to wait for one of the locks. At most a fifth of the time is
 // spent waiting.
-func (m *Moving) Held(now time.Time, wait time.Duration) bool {
+func (m *PromotionPace) Held(now time.Time, wait time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.after = now.Add(heldPause)

@@ -12,9 +12,9 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// A place is the tables of one database that a benchmark uses: waybill's and the
+// A backend is the tables of one database that a benchmark uses: waybill's and the
 // yardsticks'.
-type place interface {
+type backend interface {
 	// database is its name in results, option the DSN option that selects its tables.
 	database() string
 	option() string
@@ -60,9 +60,9 @@ type transaction struct {
 // ErrOpen says that a database or broker could not be used.
 var ErrOpen = errors.New("cannot be used")
 
-func newPlace(ctx context.Context, opt Options) (place, error) {
+func newBackend(ctx context.Context, opt Options) (backend, error) {
 	name := fmt.Sprintf("waybill_bench_%d", time.Now().UnixMilli())
-	var p place
+	var p backend
 	var err error
 	if opt.MySQL != nil {
 		p, err = newMySQL(ctx, opt, name+"_")
@@ -76,8 +76,8 @@ func newPlace(ctx context.Context, opt Options) (place, error) {
 }
 
 // openBoth opens the database and the broker of opt.
-func openBoth(ctx context.Context, opt Options) (p place, b *broker, closeBoth func() error, err error) {
-	if p, err = newPlace(ctx, opt); err != nil {
+func openBoth(ctx context.Context, opt Options) (p backend, b *broker, closeBoth func() error, err error) {
+	if p, err = newBackend(ctx, opt); err != nil {
 		return nil, nil, nil, err
 	}
 	if b, err = newBroker(opt); err != nil {

@@ -20,8 +20,8 @@ const shortLease = 100 * time.Millisecond
 // A queueModel is a model of a queue and its receivers: the waiting messages, and the
 // deliveries in flight to each receiver.
 type queueModel[TX any] struct {
-	*site[TX]
-	*line
+	*fixture[TX]
+	*waitingModel
 	out        *outbox.Outbox[TX]
 	receivers  []Transport // the last has the short lease, if it can be chosen
 	next       int
@@ -47,14 +47,14 @@ type loan struct {
 // delayed message comes when it is due; a lease ends unless it is renewed; a
 // delivery with a lost lease settles nothing; a transaction that was rolled back
 // sends nothing; in the end each message was acknowledged once.
-func anyScheduleOfReceiversKeepsTheOrder[TX any](t *testing.T, s *site[TX]) {
+func anyScheduleOfReceiversKeepsTheOrder[TX any](t *testing.T, s *fixture[TX]) {
 	s.queue("q", 0) // or there are none
 	queues := 0
 	rapid.Check(t, often(40, func(rt *rapid.T) {
 		queues++
 		name := fmt.Sprint("q", queues) // a failed check leaves its messages in another queue
 		m := &queueModel[TX]{
-			site: s, line: newLine(), failures: map[order]int{}, handled: map[order]string{}, resting: map[order]time.Time{},
+			fixture: s, waitingModel: newWaitingModel(), failures: map[order]int{}, handled: map[order]string{}, resting: map[order]time.Time{},
 			out: s.outbox(outbox.Config{To: name, Queues: map[string]string{name: name}}),
 		}
 		m.receivers = []Transport{s.queue(name, 0), s.queue(name, 0)}

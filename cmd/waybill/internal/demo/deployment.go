@@ -32,8 +32,8 @@ type broker interface {
 	close() error
 }
 
-// site is where the demo takes place.
-type site struct {
+// deployment holds the services and the broker of a demo.
+type deployment struct {
 	dir             string // temporary
 	orders, billing service
 	broker          broker
@@ -43,8 +43,8 @@ type site struct {
 // ErrOpen says that a database or broker given to the demo could not be used.
 var ErrOpen = errors.New("cannot be used")
 
-func newSite(ctx context.Context, opt Options) (_ *site, err error) {
-	s := &site{}
+func newDeployment(ctx context.Context, opt Options) (_ *deployment, err error) {
+	s := &deployment{}
 	if s.dir, err = os.MkdirTemp("", "waybill-demo-"); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func newSite(ctx context.Context, opt Options) (_ *site, err error) {
 	return s, os.WriteFile(s.config, []byte(yaml), 0o600)
 }
 
-func (s *site) open(ctx context.Context, opt Options, dsn config.DSN, part string) (service, error) {
+func (s *deployment) open(ctx context.Context, opt Options, dsn config.DSN, part string) (service, error) {
 	switch dsn.Scheme {
 	case "postgres":
 		return openPostgres(ctx, dsn, opt.ConnString, part)
@@ -89,7 +89,7 @@ func (s *site) open(ctx context.Context, opt Options, dsn config.DSN, part strin
 }
 
 // pending counts the messages that wait in the outbox and in the broker.
-func (s *site) pending(ctx context.Context) (inOutbox, inBroker int, err error) {
+func (s *deployment) pending(ctx context.Context) (inOutbox, inBroker int, err error) {
 	left, err := s.orders.Backlog(ctx, transport)
 	if err != nil {
 		return 0, 0, err
@@ -100,7 +100,7 @@ func (s *site) pending(ctx context.Context) (inOutbox, inBroker int, err error) 
 
 // waitUntilEmpty waits until nothing is on its way any more and inHand counts
 // nothing, and reports false when ctx ended before that.
-func (s *site) waitUntilEmpty(ctx context.Context, inHand func() int) (bool, error) {
+func (s *deployment) waitUntilEmpty(ctx context.Context, inHand func() int) (bool, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for empty := 0; empty < 3; { // thrice, for messages that move between two counts
@@ -124,7 +124,7 @@ func (s *site) waitUntilEmpty(ctx context.Context, inHand func() int) (bool, err
 	return true, nil
 }
 
-func (s *site) close() {
+func (s *deployment) close() {
 	if s.broker != nil {
 		_ = s.broker.close()
 	}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A line is a property's model of the waiting messages, by key and in order.
+// A waitingModel is a property's model of the waiting messages, by key and in order.
 // Messages without a key have no order.
-type line struct {
+type waitingModel struct {
 	waiting map[string][]int
 	joined  map[order]time.Time // when it was there at the latest
 	delayed map[order]dueTime   // they join when they are due
@@ -17,38 +17,38 @@ type line struct {
 // A dueTime is known to lie between two moments.
 type dueTime struct{ from, to time.Time }
 
-func newLine() *line {
-	return &line{map[string][]int{}, map[order]time.Time{}, map[order]dueTime{}}
+func newWaitingModel() *waitingModel {
+	return &waitingModel{map[string][]int{}, map[order]time.Time{}, map[order]dueTime{}}
 }
 
-func (l *line) join(o order) {
+func (l *waitingModel) join(o order) {
 	l.waiting[o.Key] = append(l.waiting[o.Key], o.Seq)
 	l.joined[o] = time.Now()
 }
 
 // delay has o join when it is due: delay after a moment between start and now.
-func (l *line) delay(o order, start time.Time, delay time.Duration) {
+func (l *waitingModel) delay(o order, start time.Time, delay time.Duration) {
 	const clock = time.Millisecond // databases round
 	l.delayed[o] = dueTime{start.Add(delay - clock), time.Now().Add(delay + clock)}
 }
 
-func (l *line) leave(o order) {
+func (l *waitingModel) leave(o order) {
 	l.waiting[o.Key] = slices.DeleteFunc(l.waiting[o.Key], func(seq int) bool { return seq == o.Seq })
 	delete(l.joined, o)
 }
 
 // count is the number of waiting messages, without the delayed ones.
-func (l *line) count() (n int) {
+func (l *waitingModel) count() (n int) {
 	for _, seqs := range l.waiting {
 		n += len(seqs)
 	}
 	return n
 }
 
-// see compares messages that were found just now with the line: each is waiting,
+// see compares messages that were found just now with the model: each is waiting,
 // and those of a key are the first of the key, in order. A delayed message has
 // joined by then, at an unknown moment; its position is the one where it was found.
-func (l *line) see(found []order) error {
+func (l *waitingModel) see(found []order) error {
 	at := map[string]int{}
 	seen := map[order]bool{}
 	for _, o := range found {
@@ -73,7 +73,7 @@ func (l *line) see(found []order) error {
 }
 
 // admit lets a delayed message join at a position of its key.
-func (l *line) admit(o order, at int, due dueTime) error {
+func (l *waitingModel) admit(o order, at int, due dueTime) error {
 	if time.Now().Before(due.from) {
 		return fmt.Errorf("%v came %v before it was due", o, time.Until(due.from))
 	}

@@ -52,7 +52,7 @@ func TestRowsThatEndTheConnectionAreFound(t *testing.T) {
 		culprit := func(r ClaimedRow) bool { return slices.Contains(culprits, r.ID) }
 		blamed := rapid.Bool().Draw(t, "the broker says so")
 		window := rapid.IntRange(1, 80).Draw(t, "window")
-		s, cut := newSuspects(), &ConnectionLostError{Err: errReset, CausedByMessage: blamed}
+		s, cut := newPoisonDetector(), &ConnectionLostError{Err: errReset, CausedByMessage: blamed}
 		rows := keyed(n)
 		var convicted []int64
 		for pass := 0; len(rows) > 0; pass++ {
@@ -67,14 +67,14 @@ func TestRowsThatEndTheConnectionAreFound(t *testing.T) {
 				s.observe(send(other, 1, nil, func(ClaimedRow) bool { return false }))
 				for tries := 0; ; tries++ {
 					alone := send([]ClaimedRow{f.Row}, 1, cut, culprit)
-					still := s.convict(alone)
+					still := s.confirm(alone)
 					if _, failed := alone.finished(); len(failed) > 0 {
 						convicted = append(convicted, f.Row.ID)
 					}
 					if len(still) == 0 {
 						break
 					}
-					if tries > convictAfter {
+					if tries > poisonAfter {
 						t.Fatalf("row %d is a suspect after %d tries", f.Row.ID, tries)
 					}
 				}
@@ -94,23 +94,23 @@ func TestRowsThatEndTheConnectionAreFound(t *testing.T) {
 
 // A row is convicted only while other rows are published, unless the broker blames it.
 func TestOutageConvictsNobody(t *testing.T) {
-	s, rows := newSuspects(), keyed(1)
+	s, rows := newPoisonDetector(), keyed(1)
 	always := func(ClaimedRow) bool { return true }
 	for range 200 {
 		b := send(rows, 1, &ConnectionLostError{Err: errReset}, always)
-		if s.convict(b); b.refused() > 0 {
+		if s.confirm(b); b.refused() > 0 {
 			t.Fatal("a row is convicted, although no row is published")
 		}
 	}
 	b := send(rows, 1, &ConnectionLostError{Err: errReset, CausedByMessage: true}, always)
-	if s.convict(b); b.refused() != 1 {
+	if s.confirm(b); b.refused() != 1 {
 		t.Error("a row that the broker blames is not convicted")
 	}
 }
 
 // A row that shared its lost connection with other rows is a suspect, never convicted.
 func TestRowIsSuspectedAfterTwoLostConnections(t *testing.T) {
-	s, rows := newSuspects(), keyed(3)
+	s, rows := newPoisonDetector(), keyed(3)
 	cut := &ConnectionLostError{Err: errReset}
 	for pass, want := range []int{0, 3, 3} {
 		b := send(rows, 9, cut, func(r ClaimedRow) bool { return r.ID == 1 })
@@ -127,7 +127,7 @@ func TestRowIsSuspectedAfterTwoLostConnections(t *testing.T) {
 }
 
 func TestRouteIsBlockedAfterThreeMessagesInARow(t *testing.T) {
-	s := newSuspects()
+	s := newPoisonDetector()
 	fails := func(key string, err error) Failure {
 		return Failure{Row: ClaimedRow{Record: &waybill.Record{Key: key, Name: "x"}}, Err: err}
 	}

@@ -23,10 +23,10 @@ type Transport interface {
 	outbox.Publisher
 }
 
-// A Place is a database of one test's own: waybill's tables, empty, and an empty
+// A Harness is a database of one test's own: waybill's tables, empty, and an empty
 // table of the application's with one column of text. The function that makes it
 // also cleans it up. Its functions may be called concurrently.
-type Place[TX any] struct {
+type Harness[TX any] struct {
 	// Store is put to the test, with the optional interfaces that it implements.
 	Store Store[TX]
 
@@ -79,14 +79,14 @@ type Place[TX any] struct {
 	LostAnswer func(t *testing.T) (store Store[TX], lose func())
 }
 
-// SQLPlace returns a place for transactions of database/sql, without the fields
+// SQLHarness returns a harness for transactions of database/sql, without the fields
 // that may be nil. It creates the application's table under that name.
-func SQLPlace(t *testing.T, store Store[*sql.Tx], pool *sql.DB, table string) Place[*sql.Tx] {
+func SQLHarness(t *testing.T, store Store[*sql.Tx], pool *sql.DB, table string) Harness[*sql.Tx] {
 	t.Helper()
 	if _, err := pool.ExecContext(t.Context(), "CREATE TABLE "+table+" (text varchar(100) PRIMARY KEY)"); err != nil {
 		t.Fatal(err)
 	}
-	return Place[*sql.Tx]{
+	return Harness[*sql.Tx]{
 		Store:    store,
 		Begin:    func(ctx context.Context) (*sql.Tx, error) { return pool.BeginTx(ctx, nil) },
 		Commit:   func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
@@ -112,7 +112,7 @@ func SQLPlace(t *testing.T, store Store[*sql.Tx], pool *sql.DB, table string) Pl
 	}
 }
 
-// ExecSQL is a function of a place that runs one statement.
+// ExecSQL is a function of a harness that runs one statement.
 func ExecSQL(statement string) func(ctx context.Context, tx *sql.Tx) error {
 	return func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, statement)

@@ -17,8 +17,8 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver"
 )
 
-// A place is where one run takes place.
-type place struct {
+// A fixture is the servers and files of one run.
+type fixture struct {
 	orders, broker, billing string  // DSNs, for the programs
 	shop, bills             *sql.DB // orders and billing, for the test's own looks
 
@@ -38,9 +38,9 @@ type place struct {
 	queued func() (int, error)
 }
 
-// onSQLite returns a place of files. They are there already: two programs that
+// onSQLite returns a fixture of files. They are there already: two programs that
 // create one at the same moment can get in each other's way.
-func onSQLite(t *testing.T) *place {
+func onSQLite(t *testing.T) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	create := func(name string) (dsn string, look *sql.DB) {
@@ -54,7 +54,7 @@ func onSQLite(t *testing.T) *place {
 		}
 		return "sqlite://" + path, openDB(t, "sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 	}
-	p := &place{keep: "SELECT message_id FROM waybill_outbox WHERE id > 0 ORDER BY id LIMIT 1", argument: "?"} // only one transaction writes to a file
+	p := &fixture{keep: "SELECT message_id FROM waybill_outbox WHERE id > 0 ORDER BY id LIMIT 1", argument: "?"} // only one transaction writes to a file
 	p.orders, p.shop = create("orders.db")
 	p.billing, p.bills = create("billing.db")
 	broker, queue := create("broker.db")
@@ -62,12 +62,12 @@ func onSQLite(t *testing.T) *place {
 	return p
 }
 
-// onPostgres returns a place on PostgreSQL and RabbitMQ.
-func onPostgres(t *testing.T) *place {
+// onPostgres returns a fixture on PostgreSQL and RabbitMQ.
+func onPostgres(t *testing.T) *fixture {
 	t.Helper()
 	const sessions = "FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
 	orders, billing := testserver.Postgres(t), testserver.Postgres(t)
-	return onRabbitMQ(t, &place{
+	return onRabbitMQ(t, &fixture{
 		orders: orders, billing: billing,
 		shop:     openDB(t, "pgx", orders),
 		bills:    openDB(t, "pgx", billing),
@@ -78,11 +78,11 @@ func onPostgres(t *testing.T) *place {
 	})
 }
 
-// onMariaDB returns a place on MariaDB and RabbitMQ.
-func onMariaDB(t *testing.T) *place {
+// onMariaDB returns a fixture on MariaDB and RabbitMQ.
+func onMariaDB(t *testing.T) *fixture {
 	t.Helper()
 	orders, billing := testserver.MariaDB(t), testserver.MariaDB(t)
-	return onRabbitMQ(t, &place{
+	return onRabbitMQ(t, &fixture{
 		orders: orders, billing: billing,
 		shop:  openDB(t, "mysql", driverDSN(t, orders)),
 		bills: openDB(t, "mysql", driverDSN(t, billing)),
@@ -103,8 +103,8 @@ func driverDSN(t *testing.T, dsn string) string {
 	return u.User.String() + "@tcp(" + u.Host + ")" + u.Path
 }
 
-// onRabbitMQ adds the broker to a place.
-func onRabbitMQ(t *testing.T, p *place) *place {
+// onRabbitMQ adds the broker to a fixture.
+func onRabbitMQ(t *testing.T, p *fixture) *fixture {
 	t.Helper()
 	p.broker = testserver.RabbitMQ(t)
 	conn, err := amqp.Dial(p.broker)
