@@ -25,7 +25,7 @@ type Relay struct {
 	cfg      RelayConfig
 	poison   *poisonDetector
 	status   *status
-	wake     [Retries + 1]chan struct{} // by part: wake-ups for its loops
+	wake     [Retries + 1]chan struct{} // by part: wake-ups by other loops
 	polling  [Retries + 1]chan struct{} // by part: the right of one idle loop to poll
 
 	busy    atomic.Int32              // loops that claim, publish or settle
@@ -96,33 +96,13 @@ func (r *Relay) Run(ctx context.Context) error {
 		begin(Unkeyed, r.to)
 	}
 	begin(Retries, r.isolated)
-	hinting, hinted := context.WithCancel(ctx)
-	var hints sync.WaitGroup
-	hints.Go(func() { r.passOnHints(hinting) })
 	loops.Wait()
-	hinted()
-	hints.Wait()
 	close(errs)
 	var all []error
 	for err := range errs {
 		all = append(all, err)
 	}
 	return errors.Join(all...)
-}
-
-// passOnHints forwards the store's wake-ups to the loops of new rows.
-func (r *Relay) passOnHints(ctx context.Context) {
-	keyed, unkeyed := r.store.Wake(r.cfg.Transport, Keyed), r.store.Wake(r.cfg.Transport, Unkeyed)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-keyed:
-			r.hint(Keyed)
-		case <-unkeyed:
-			r.hint(Unkeyed)
-		}
-	}
 }
 
 // hint ends the pause of one loop of a part.
@@ -154,6 +134,10 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 			r.polling[part] <- struct{}{}
 		}
 	}
+	var committed <-chan struct{}
+	if part != Retries {
+		committed = r.store.Wake(r.cfg.Transport, part)
+	}
 	var err error
 	for ctx.Err() == nil {
 		n := 0
@@ -180,7 +164,7 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 			if r.cfg.Drain && r.allWaits(ctx) {
 				return nil // another relay, with a connection, has published the rest
 			}
-			sleep(ctx, outage, nil) // hints do not shorten an outage
+			sleep(ctx, outage) // hints do not shorten an outage
 			outage = min(2*outage, outageMax)
 		case n > 0:
 			pause, woken = r.cfg.PollMin, false
@@ -198,7 +182,7 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 			if woken { // a concurrent claim that was too early may have held the lock
 				pause = min(recheck, r.cfg.PollMin)
 			}
-			if woken = sleep(ctx, pause, r.wake[part]); woken {
+			if woken = sleepUntil(ctx, pause, r.wake[part], committed); woken {
 				pause = r.cfg.PollMin
 			} else {
 				pause = min(2*pause, r.cfg.PollMax)
@@ -289,13 +273,13 @@ func (r *Relay) start(ctx context.Context) (release func(), err error) {
 			return nil, nil // stopped before it started
 		case errors.Is(err, waybill.ErrUnavailable):
 			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay lock not available, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
-			sleep(ctx, 8*r.cfg.PollMax, nil)
+			sleep(ctx, 8*r.cfg.PollMax)
 		case errors.Is(err, waybill.ErrRelayRunning) && r.cfg.Standby:
 			if !said {
 				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another relay runs, standing by", slog.String("transport", r.cfg.Transport))
 				said = true
 			}
-			sleep(ctx, 10*r.cfg.PollMin, nil)
+			sleep(ctx, 10*r.cfg.PollMin)
 		default:
 			return nil, err
 		}
@@ -303,14 +287,20 @@ func (r *Relay) start(ctx context.Context) (release func(), err error) {
 	return nil, nil
 }
 
-// sleep waits for d, ctx or wake, and reports whether wake ended it.
-func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+// sleep waits for d or ctx.
+func sleep(ctx context.Context, d time.Duration) { sleepUntil(ctx, d, nil, nil) }
+
+// sleepUntil waits for d, ctx, hint or committed, and reports whether one of the last
+// two ended it.
+func sleepUntil(ctx context.Context, d time.Duration, hint, committed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-wake:
+	case <-hint:
+		return true
+	case <-committed:
 		return true
 	}
 	return false
