@@ -20,7 +20,7 @@ const listenHeartbeat = 5 * time.Second
 
 // A listener hears of commits of other processes, on one connection outside the
 // pool that is always being read, and passes them on as hints. It runs while a
-// relay runs. While it is deaf it says why, and relays poll as without it.
+// relay runs. Without a connection it has an error, and relays poll as without it.
 type listener struct {
 	db        *DB
 	to        *pgx.ConnConfig // nil means where the pool leads
@@ -33,7 +33,7 @@ type listener struct {
 	mu         sync.Mutex // guards the fields below
 	transports []string
 	interrupt  context.CancelFunc // ends the wait of run; nil before the first
-	deaf       string
+	err        string             // see ListenError
 }
 
 // hold keeps the listener running until the returned function is called.
@@ -84,13 +84,13 @@ func (db *DB) ListenError() string {
 	}
 	db.listener.mu.Lock()
 	defer db.listener.mu.Unlock()
-	return db.listener.deaf
+	return db.listener.err
 }
 
 func (l *listener) setError(why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deaf = why
+	l.err = why
 }
 
 // run listens until ctx ends, on one connection after another.

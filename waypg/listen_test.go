@@ -56,7 +56,7 @@ func TestCommitInAnotherProcessWakesTheRelay(t *testing.T) {
 			comes(t, here, sink, 10*time.Second)
 		}
 		if why := there.ListenError(); why != "" {
-			t.Errorf("%s: deaf: %s", name, why)
+			t.Errorf("%s: ListenError = %s", name, why)
 		}
 		stop()
 		await(t, name+": it listens no more", 10*time.Second, func() bool { return listeners(t, here) == 0 })
@@ -180,14 +180,14 @@ func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
 		proxy.BlackHole(true)
 		start := time.Now()
 		comes(t, here, sink, 2*time.Second) // polling: 250 ms, and a slow machine
-		await(t, "it is deaf", 10*time.Second, func() bool { return there.ListenError() != "" })
+		await(t, "it does not listen", 10*time.Second, func() bool { return there.ListenError() != "" })
 		if took := time.Since(start); took > 2*heartbeat+heartbeat/2 {
-			t.Errorf("deafness was noticed after %v, want two heartbeats (%v) at most", took, 2*heartbeat)
+			t.Errorf("the lost connection was noticed after %v, want two heartbeats (%v) at most", took, 2*heartbeat)
 		}
 		degraded(t, here, true)
 		comes(t, here, sink, 2*time.Second)
 		proxy.BlackHole(false)
-		await(t, "it hears", 20*time.Second, func() bool { return there.ListenError() == "" })
+		await(t, "it listens", 20*time.Second, func() bool { return there.ListenError() == "" })
 		degraded(t, here, false)
 		comes(t, here, sink, 2*time.Second)
 		for what, want := range map[string]int{"level=WARN": outage, "degraded": outage, "LISTEN is back": outage} {
@@ -198,7 +198,7 @@ func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
 	}
 }
 
-// A relay that waits for its broker and is deaf says what matters more.
+// A relay that waits for its broker and does not listen says what matters more.
 func TestProblemIsToldBeforeDegraded(t *testing.T) {
 	t.Parallel()
 	dsn := testserver.Postgres(t)
@@ -252,9 +252,9 @@ func TestListenerOutlivesItsServer(t *testing.T) {
 	for range 2 {
 		await(t, "it listens", 10*time.Second, func() bool { return listeners(t, here) == 1 })
 		server.Kill()
-		await(t, "it is deaf", 10*time.Second, func() bool { return there.ListenError() != "" })
+		await(t, "it does not listen", 10*time.Second, func() bool { return there.ListenError() != "" })
 		server.Start()
-		await(t, "it hears", 20*time.Second, func() bool { return there.ListenError() == "" })
+		await(t, "it listens", 20*time.Second, func() bool { return there.ListenError() == "" })
 		await(t, "pools have noticed", 20*time.Second, func() bool {
 			_, err := here.Backlog(context.Background(), "default")
 			return err == nil
