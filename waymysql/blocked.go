@@ -180,8 +180,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 	for _, e := range keys {
 		parked[e.key], names, after = e, append(names, e.key), min(after, e.row-1)
 	}
-	skipped := map[string]bool{}
-	start, moved := time.Now(), false
+	skipped, start, moved := map[string]bool{}, time.Now(), false
 	for more := true; more; {
 		heads := map[string]bool{}
 		next := after
@@ -215,8 +214,8 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 				run.statements = append(run.statements, statement{text: db.outbox.Query("move_rows"), args: []any{jsonIDs(back), transport, bucket + outbox.ParkedBuckets, bucket}})
 			}
 			if !more {
-				run.statements = append(run.statements, statement{text: db.outbox.Query("bump"), args: []any{transport, bucket}})
-				run.statements = append(run.statements, statement{text: fill(db.admin.Query("unblock_keys"), transport, literals(names...)).text})
+				run.statements = append(run.statements, statement{text: db.outbox.Query("bump"), args: []any{transport, bucket}},
+					statement{text: fill(db.admin.Query("unblock_keys"), transport, literals(names...)).text})
 			}
 			return db.run(ctx, tx, run)
 		})

@@ -25,14 +25,10 @@ func (a *able) Traits() outbox.PublisherTraits { return outbox.PublisherTraits{H
 func (a *able) Connect(context.Context) error  { a.connects.Add(1); return nil }
 func (a *able) Isolated() outbox.Publisher     { return a.isolated }
 
-// Each ability crosses a decorator that embeds the interface, as a layer of metrics does:
-// the fence is checked, routes and keys are blocked, parked, released and skipped,
-// relays report, retries are isolated, and a relay connects after an outage.
-func decoratedStoreAndPublisherKeepTheirAbilities[TX any](t *testing.T, s *fixture[TX]) {
+func decoratedStoreIsFenced[TX any](t *testing.T, s *fixture[TX]) {
 	store := struct{ outbox.Store }{s.Store}
-	can := store.Traits()
 	var setting *outbox.SettingError
-	if idle := can.IdleTimeout; idle > 0 {
+	if idle := store.Traits().IdleTimeout; idle > 0 {
 		if _, err := outbox.NewRelay(store, &recorder{}, outbox.RelayConfig{PublishDeadline: idle}); !errors.As(err, &setting) {
 			t.Errorf("a publish deadline as long as the idle timeout: %v", err)
 		}
@@ -40,7 +36,14 @@ func decoratedStoreAndPublisherKeepTheirAbilities[TX any](t *testing.T, s *fixtu
 			t.Errorf("a heartbeat as long as the idle timeout: %v", err)
 		}
 	}
+}
 
+// Each ability crosses a decorator that embeds the interface, as a layer of metrics does:
+// routes and keys are blocked, parked, released and skipped,
+// relays report, retries are isolated, and a relay connects after an outage.
+func decoratedStoreAndPublisherKeepTheirAbilities[TX any](t *testing.T, s *fixture[TX]) {
+	store := struct{ outbox.Store }{s.Store}
+	can := store.Traits()
 	var cured, retried atomic.Bool
 	var calls atomic.Int64
 	refuse := func(rec *waybill.Record) error {

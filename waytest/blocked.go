@@ -1,0 +1,197 @@
+package waytest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
+	out := s.outbox(outbox.Config{})
+	var msgs []any
+	for i := range 30 {
+		msgs = append(msgs, order{fmt.Sprintf("k%d", i%3), i / 3})
+	}
+	s.put(out, append(msgs, order{"", 0}, order{"", 1})...) // without a key one is poisoned, too
+	poisoned := true
+	sink := &recorder{refuse: func(rec *waybill.Record) error {
+		if o := bodyOf(rec); poisoned && (o == order{"k1", 4} || o == order{"", 0}) {
+			return errRefused
+		}
+		return nil
+	}}
+	cfg := outbox.RelayConfig{Retry: noRetry}
+	s.drain(sink, cfg)
+	if diff := cmp.Diff(map[string]int{"k0": 10, "k1": 4, "k2": 10, "": 1}, perKey(t, sink.got)); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
+	s.wantBacklog("poisoned", outbox.Backlog{Pending: 7, Blocked: 7})
+	// New rows of the key stay behind its head; another key's flow.
+	s.put(out, order{"k1", 10}, order{"k2", 10})
+	s.drain(sink, cfg)
+	if got := perKey(t, sink.got); got["k1"] != 4 || got["k2"] != 11 {
+		t.Errorf("published %v, want k1 to wait and k2 to go on", got)
+	}
+	operator := s.operator()
+	blocked, err := operator.Blocked(t.Context(), "", 0)
+	if err != nil || len(blocked) != 2 {
+		t.Fatalf("Blocked = %+v, %v", blocked, err)
+	}
+	for _, b := range blocked {
+		// Nothing orders rows without key: one may be taken by another worker in the
+		// moment in which it is refused, and is refused there as well.
+		twice := b.Key == "" && b.Failures == 2
+		if b.LastError != errRefused.Error() || b.Failures != 1 && !twice || b.Key == "k1" && b.Waiting != 7 || b.Key == "" && b.Waiting != 1 {
+			t.Errorf("blocked: %+v", b)
+		}
+	}
+	poisoned = false
+	if n, err := operator.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 2 {
+		t.Fatalf("Release = %d, %v", n, err)
+	}
+	s.drain(sink, cfg)
+	if diff := cmp.Diff(map[string]int{"k0": 10, "k1": 11, "k2": 11, "": 2}, perKey(t, sink.got)); diff != "" {
+		t.Errorf("published after the cure (-want +got):\n%s", diff)
+	}
+	if blocked, err := operator.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 0 {
+		t.Errorf("still blocked: %+v, %v", blocked, err)
+	}
+}
+
+// Others of its bucket, of another and without a key go out while it waits. How
+// long it waits is longer each time, until a slow machine has kept up with it.
+func messageRefusedOnceHoldsUpItsKeyAlone[TX any](t *testing.T, s *fixture[TX]) {
+	out := s.outbox(outbox.Config{})
+	keys := sameBucket(20)
+	for delay := 250 * time.Millisecond; delay < patience/2; delay *= 2 {
+		late, others := keys[0], []string{keys[1], otherBuckets(1)[0] + keys[0], ""}
+		keys = keys[2:]
+		refused := make(chan struct{})
+		tries := 0
+		sink := &recorder{refuse: func(rec *waybill.Record) error {
+			if bodyOf(rec) != (order{late, 1}) || tries > 0 {
+				return nil
+			}
+			tries++
+			close(refused)
+			return errRefused
+		}}
+		var first, then []any
+		for seq := range 5 {
+			first = append(first, order{late, seq})
+			for _, key := range others {
+				then = append(then, order{key, seq})
+			}
+		}
+		stop := s.relaying(s.Store, sink, outbox.RelayConfig{Retry: waybill.Backoff{Delay: delay, Multiplier: 1, Jitter: -1}})
+		s.put(out, first...)
+		select {
+		case <-refused:
+		case <-time.After(patience):
+			t.Fatal("nothing was refused")
+		}
+		s.put(out, then...)
+		await(t, "all come", func() bool { return len(sink.all()) == len(first)+len(then) })
+		stop()
+		perKey(t, sink.got)
+		if slices.Index(sink.got, order{late, 1}) == 1+len(then) || t.Failed() {
+			return
+		}
+	}
+	t.Error("others come after the message that was refused, however long it waits")
+}
+
+// A blocked key, route or message without key is tried again when the database's
+// clock says so, with nothing new in its bucket and no operator at hand.
+func whatIsBlockedIsTriedAgainByItself[TX any](t *testing.T, s *fixture[TX]) {
+	routes := s.Store.Traits().BlocksRoutes
+	for key, route := range map[string]bool{"k": false, "r": true, "": false} {
+		out := s.outbox(outbox.Config{})
+		var mu sync.Mutex
+		tries := map[order]int{}
+		sink := &recorder{refuse: func(rec *waybill.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			o := bodyOf(rec)
+			if tries[o]++; tries[o] > 3 || key != "" && o.Seq > 0 {
+				return nil
+			}
+			if route && routes {
+				return &outbox.UnroutableError{Reason: "NO_ROUTE"}
+			}
+			return errRefused
+		}}
+		s.put(out, order{key, 0}, order{key, 1})
+		stop := s.relaying(s.Store, sink, outbox.RelayConfig{Retry: waybill.Backoff{Delay: 50 * time.Millisecond, Multiplier: 1, Jitter: -1}})
+		await(t, fmt.Sprintf("%q: all come", key), func() bool { return len(sink.all()) == 2 })
+		stop()
+		perKey(t, sink.all())
+	}
+}
+
+// Whatever a relay remembers of rows that wait, it is not stale: a row that is
+// due comes, and no row behind one that is due comes before it.
+func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *fixture[TX]) {
+	out := s.outbox(outbox.Config{})
+	k := sameBucket(4)
+	a, b, c, d := k[0], k[1], k[2], k[3]
+	s.put(out, order{a, 1}, order{a, 2}, order{b, 1}, order{b, 2}, order{c, 1})
+	want := func(what string, rows ...order) outbox.Claim {
+		t.Helper()
+		got := s.claim(manyRows)
+		if diff := cmp.Diff(group(rows), byKey(got.Rows())); diff != "" {
+			t.Fatalf("%s: claim (-want +got):\n%s", what, diff)
+		}
+		return got
+	}
+	first := want("at first", order{a, 1}, order{a, 2}, order{b, 1}, order{b, 2}, order{c, 1})
+	s.settle(first, nil, outbox.Failure{Row: s.row(first, order{a, 1}), Err: errRefused, RetryIn: 1500 * time.Millisecond})
+	blockedAt := time.Now()
+	soon := func() bool { return time.Since(blockedAt) < 700*time.Millisecond } // on a machine that is slow
+	// An outage: b1 is not settled and must come again, before b2.
+	for range 2 {
+		if soon() {
+			s.settle(want("beside a waiting key", order{b, 1}, order{b, 2}, order{c, 1}), nil)
+		}
+	}
+	// b is refused for long; a is due first and must not wait for b.
+	second := s.claim(manyRows)
+	s.settle(second, []outbox.ClaimedRow{s.row(second, order{c, 1})}, outbox.Failure{Row: s.row(second, order{b, 1}), Err: errRefused, RetryIn: time.Hour})
+	if soon() {
+		want("while all wait")
+	}
+	s.put(out, order{d, 1})
+	// No row changes: time alone makes a due, while every claim finds d.
+	await(t, "a is due", func() bool {
+		got := s.claim(manyRows)
+		if len(got.Rows()) > 0 {
+			s.settle(got, nil)
+		}
+		return !maps.EqualFunc(byKey(got.Rows()), group([]order{{d, 1}}), slices.Equal[[]int])
+	})
+	third := want("when a is due", order{a, 1}, order{d, 1})
+	s.settle(third, []outbox.ClaimedRow{s.row(third, order{a, 1})})
+	fourth := want("after the head got through", order{a, 2}, order{d, 1})
+	s.settle(fourth, []outbox.ClaimedRow{s.row(fourth, order{a, 2})})
+	s.settle(want("beside b", order{d, 1}), nil)
+	// Another process changes the blocked keys, as an operator does.
+	operator := s.operator()
+	if s.Another != nil {
+		operator = any(s.Another(t)).(admin.Database)
+	}
+	if n, err := operator.Release(t.Context(), admin.BlockedQuery{Key: b}); err != nil || n != 1 {
+		t.Fatalf("Release = %d, %v", n, err)
+	}
+	last := want("after b was let go", order{b, 1}, order{d, 1})
+	s.settle(last, []outbox.ClaimedRow{s.row(last, order{b, 1})})
+	s.settle(want("after its head got through", order{b, 2}, order{d, 1}), nil)
+}

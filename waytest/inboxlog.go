@@ -1,0 +1,126 @@
+package waytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/inbox"
+)
+
+func lookupFindsWhatWasHandled[TX any](t *testing.T, s *fixture[TX]) {
+	operator := s.operator()
+	h := s.handling()
+	h.handle("a", fine[TX])
+	h.handle("b", fine[TX])
+	plain, keyed, other := arrival(t, order{"k", 1}), arrival(t, order{"k", 2}), arrival(t, order{"k", 3})
+	keyed.Headers = map[string]string{waybill.HeaderIdempotencyKey: "payment 42"}
+	for _, rec := range []*waybill.Record{plain, keyed} {
+		if err := h.receive(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, want := range map[string]struct {
+		id  waybill.MessageID
+		key string
+	}{
+		plain.ID.String(): {plain.ID, plain.ID.String()}, keyed.ID.String(): {keyed.ID, "k:payment 42"}, "payment 42": {keyed.ID, "k:payment 42"},
+	} {
+		found, err := operator.InboxLookup(t.Context(), what)
+		if err != nil || len(found) != 2 {
+			t.Errorf("InboxLookup(%s) = %+v, %v, want two entries", what, found, err)
+			continue
+		}
+		handlers := map[string]bool{}
+		for _, e := range found {
+			handlers[e.Handler] = true
+			if age := time.Since(e.ProcessedAt); e.MessageID != want.id || e.DedupKey != want.key || age < -time.Minute || age > time.Minute || e.ProcessedAt.Location() != time.UTC {
+				t.Errorf("InboxLookup(%s) has %+v, want message %s, key %s, just now in UTC", what, e, want.id, want.key)
+			}
+		}
+		if diff := cmp.Diff(map[string]bool{"a": true, "b": true}, handlers); diff != "" {
+			t.Errorf("InboxLookup(%s): handlers (-want +got):\n%s", what, diff)
+		}
+	}
+	for _, what := range []string{other.ID.String(), "Payment 42", "payment 42 ", "payment", "k:payment 42", "", "nobody's \x00"} {
+		if found, err := operator.InboxLookup(t.Context(), what); !errors.Is(err, waybill.ErrNotFound) {
+			t.Errorf("InboxLookup(%q) = %+v, %v, want ErrNotFound", what, found, err)
+		}
+	}
+	stats, err := operator.InboxStats(t.Context())
+	if err != nil || len(stats) != 2 || stats[0].Handler != "a" || stats[0].Entries != 2 || stats[1].Handler != "b" || stats[1].Entries != 2 || stats[0].Oldest.After(stats[0].Newest) {
+		t.Errorf("InboxStats = %+v, %v, want two entries for each of a and b", stats, err)
+	}
+}
+
+func pruningForgetsWhatIsOld[TX any](t *testing.T, s *fixture[TX]) {
+	var operator admin.Database = s.operator()
+	store := s.inbox()
+	const entries = 30
+	remember := func(from int, want bool) {
+		t.Helper()
+		err := store.InTx(t.Context(), func(ctx context.Context, tx TX) error {
+			for i := from; i < from+entries; i++ {
+				fresh, err := store.InsertTx(ctx, tx, inbox.Entry{Handler: "h", DedupKey: fmt.Sprint("k:", i), MessageID: newID(t)})
+				if err != nil {
+					return err
+				}
+				if fresh != want {
+					t.Errorf("Remember of entry %d = %v, want %v", i, fresh, want)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	remember(0, true)
+	const resolution = 1500 * time.Millisecond // of the column, at most
+	time.Sleep(2 * resolution)
+	began := time.Now()
+	age := func() time.Duration { return resolution + time.Since(began) } // between both halves, also on a busy machine
+	remember(entries, true)
+	if n, err := operator.InboxOlder(t.Context(), age()); err != nil || n != entries {
+		t.Errorf("InboxOlder = %d, %v, want %d", n, err, entries)
+	}
+	if n, err := operator.InboxPrune(t.Context(), time.Hour, nil); err != nil || n != 0 {
+		t.Errorf("InboxPrune of what is an hour old = %d, %v, want none", n, err)
+	}
+	reported := 0
+	if n, err := operator.InboxPrune(t.Context(), age(), func(removed int) { reported += removed }); err != nil || n != entries || reported != n {
+		t.Errorf("InboxPrune = %d, %v, and %d reported, want %d", n, err, reported, entries)
+	}
+	remember(0, true)        // forgotten
+	remember(entries, false) // not yet
+}
+
+func logRemembersEffectsOutsideTheDatabase[TX any](t *testing.T, s *fixture[TX]) {
+	log, ok := s.Store.(inbox.Log)
+	if !ok {
+		t.Skip("the store is no inbox.Log")
+	}
+	e := inbox.Entry{Handler: "h", DedupKey: "k:1", MessageID: waybill.MessageID{1}}
+	for _, want := range []bool{false, true} {
+		seen, err := log.Contains(t.Context(), e)
+		if err != nil || seen != want {
+			t.Errorf("Contains = %v, %v, want %v", seen, err, want)
+		}
+		for range 2 {
+			if err := log.Insert(t.Context(), e); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, other := range []inbox.Entry{{Handler: "H", DedupKey: "k:1"}, {Handler: "h", DedupKey: "K:1"}, {Handler: "h", DedupKey: "k:1 "}} {
+		if seen, err := log.Contains(t.Context(), other); err != nil || seen {
+			t.Errorf("Contains(%+v) = %v, %v, want false", other, seen, err)
+		}
+	}
+}
