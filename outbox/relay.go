@@ -139,16 +139,8 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 		committed = r.store.Wake(r.cfg.Transport, part)
 	}
 	var err error
-	for ctx.Err() == nil {
-		n := 0
-		if err = r.reconnect(ctx, to, err); err == nil {
-			r.busy.Add(1)
-			before := r.batches.Load()
-			if n, err = r.relayBatch(ctx, part, to, passOn); n == 0 && err == nil {
-				r.empty[part].Store(before)
-			}
-			r.busy.Add(-1)
-		}
+	for n := 0; ctx.Err() == nil; {
+		n, err = r.attempt(ctx, part, to, err, passOn)
 		if err == nil {
 			outage = outageMin
 		}
@@ -157,14 +149,9 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 			return nil
 		case err != nil:
 			passOn()
-			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("transport", r.cfg.Transport), slog.String("part", part.String()), slog.Duration("retry_in", outage), slog.Any("err", err))
-			if r.cfg.Drain && !errors.Is(err, waybill.ErrUnavailable) {
+			if ended, err := r.rideOut(ctx, part, err, outage); ended {
 				return err
 			}
-			if r.cfg.Drain && r.allWaits(ctx) {
-				return nil // another relay, with a connection, has published the rest
-			}
-			sleep(ctx, outage) // hints do not shorten an outage
 			outage = min(2*outage, outageMax)
 		case n > 0:
 			pause, woken = r.cfg.PollMin, false
@@ -190,6 +177,36 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 		}
 	}
 	return nil
+}
+
+// attempt connects again if the last error was an outage, and relays a batch.
+func (r *Relay) attempt(ctx context.Context, part Part, to Publisher, last error, claimed func()) (n int, err error) {
+	if err := r.reconnect(ctx, to, last); err != nil {
+		return 0, err
+	}
+	r.busy.Add(1)
+	defer r.busy.Add(-1)
+	before := r.batches.Load()
+	n, err = r.relayBatch(ctx, part, to, claimed)
+	if n == 0 && err == nil {
+		r.empty[part].Store(before)
+	}
+	return n, err
+}
+
+// rideOut logs an error and waits. With Drain it reports that the loop ends: with an error
+// that waiting does not mend, or because another relay, with a connection, has published
+// the rest.
+func (r *Relay) rideOut(ctx context.Context, part Part, err error, wait time.Duration) (ended bool, _ error) {
+	r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("transport", r.cfg.Transport), slog.String("part", part.String()), slog.Duration("retry_in", wait), slog.Any("err", err))
+	if r.cfg.Drain && !errors.Is(err, waybill.ErrUnavailable) {
+		return true, err
+	}
+	if r.cfg.Drain && r.allWaits(ctx) {
+		return true, nil
+	}
+	sleep(ctx, wait) // hints do not shorten an outage
+	return false, nil
 }
 
 // awaitPolling takes a part's right to poll, or ends with ctx. It reports whether another

@@ -80,16 +80,9 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
 		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
 	}
-	relays := make([]*outbox.Relay, len(transports))
-	for i, transport := range transports {
-		to, err := s.publisher(ctx, transport)
-		if err != nil {
-			return err
-		}
-		cfg.Transport = transport
-		if relays[i], err = outbox.NewRelay(db, to, cfg); err != nil {
-			return &Error{Usage, fmt.Errorf("transport %q: %w", transport, err), fencedBy(transport, to)}
-		}
+	runs, err := s.relays(ctx, db, transports, cfg)
+	if err != nil {
+		return err
 	}
 	if !cfg.Standby {
 		// Held to the end, so that no other process takes the lock between transports.
@@ -100,10 +93,6 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 		defer release()
 	}
 	s.log.LogAttrs(ctx, slog.LevelInfo, "relay started", slog.String("transports", strings.Join(transports, " ")))
-	runs := make([]func(context.Context) error, len(relays))
-	for i, relay := range relays {
-		runs[i] = relay.Run
-	}
 	stop := s.showProgress(progress{
 		message: "relaying", verb: "published",
 		done:    func() int { return counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.published }) },
@@ -120,6 +109,23 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	}
 	// The transports are counted also after a signal.
 	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, transports, counts, reason))
+}
+
+// relays returns the Run of a relay for each transport.
+func (s *session) relays(ctx context.Context, db outbox.Store, transports []string, cfg outbox.RelayConfig) (runs []func(context.Context) error, err error) {
+	for _, transport := range transports {
+		to, err := s.publisher(ctx, transport)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Transport = transport
+		relay, err := outbox.NewRelay(db, to, cfg)
+		if err != nil {
+			return nil, &Error{Usage, fmt.Errorf("transport %q: %w", transport, err), fencedBy(transport, to)}
+		}
+		runs = append(runs, relay.Run)
+	}
+	return runs, nil
 }
 
 // policies returns the configured policy of each message name.
