@@ -38,8 +38,8 @@ func fill(text string, args ...any) clause {
 	return clause{b.String(), rest}
 }
 
-// unionAll makes one statement of arms.
-func unionAll(arms []clause) clause { return joined(arms, " UNION ALL ") }
+// unionAll makes one statement of branches.
+func unionAll(branches []clause) clause { return joined(branches, " UNION ALL ") }
 
 // and makes one condition of several, or of none.
 func and(conditions []clause) clause {

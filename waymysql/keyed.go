@@ -60,16 +60,16 @@ func (c *claim) torn(ctx context.Context, reads []readpos.Read, found []readpos.
 			last[r.Bucket] = *r.Last
 		}
 	}
-	var arms []clause
+	var branches []clause
 	for _, r := range reads {
 		if up, ok := last[r.Bucket]; ok {
-			arms = append(arms, c.fill("count_keyed", r.Bucket, c.on.Transport, r.Bucket, r.After, up, and(c.conditions(r))))
+			branches = append(branches, c.fill("count_keyed", r.Bucket, c.on.Transport, r.Bucket, r.After, up, and(c.conditions(r))))
 		}
 	}
-	if len(arms) == 0 {
+	if len(branches) == 0 {
 		return false, nil
 	}
-	err = c.query(ctx, unionAll(arms), func(result *sql.Rows) error {
+	err = c.query(ctx, unionAll(branches), func(result *sql.Rows) error {
 		var bucket int16
 		var n int
 		err := result.Scan(&bucket, &n)
@@ -79,8 +79,8 @@ func (c *claim) torn(ctx context.Context, reads []readpos.Read, found []readpos.
 	return torn, err
 }
 
-// maxArms bounds a statement of a probe.
-const maxArms = 128
+// maxBranches bounds a statement of a probe.
+const maxBranches = 128
 
 // probe returns buckets that have rows behind their positions, in turns. again is true if
 // the positions were of other buckets, or of another server or table.
@@ -100,26 +100,26 @@ func (c *claim) probe(ctx context.Context) (found []int16, again bool, err error
 		ahead = append(ahead, c.fill("any_blocked_route", c.on.Transport))
 	}
 	var empty []int16 // of raise
-	for first := 0; first < len(after) && len(found) < 2*readpos.MaxBuckets; first += maxArms {
-		arms := slices.Clone(ahead)
-		for i := first; i < min(first+maxArms, len(after)); i++ {
+	for first := 0; first < len(after) && len(found) < 2*readpos.MaxBuckets; first += maxBranches {
+		branches := slices.Clone(ahead)
+		for i := first; i < min(first+maxBranches, len(after)); i++ {
 			bucket := (i + c.batch.View.Turn) % len(after)
-			arms = append(arms, c.fill("next_row", bucket, c.on.Transport, bucket, after[bucket]))
+			branches = append(branches, c.fill("next_row", bucket, c.on.Transport, bucket, after[bucket]))
 			if raise[int16(bucket)] {
-				arms = append(arms, c.fill("any_blocked_key", bucket, c.on.Transport, bucket))
+				branches = append(branches, c.fill("any_blocked_key", bucket, c.on.Transport, bucket))
 				empty = append(empty, int16(bucket))
 			}
 		}
 		paused := false
-		err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
-			var arm string
+		err := c.query(ctx, unionAll(branches), func(rows *sql.Rows) error {
+			var branch string
 			var bucket int16
 			var id sql.NullInt64
 			var server sql.NullString
-			if err := rows.Scan(&arm, &bucket, &id, &server); err != nil {
+			if err := rows.Scan(&branch, &bucket, &id, &server); err != nil {
 				return err
 			}
-			switch arm {
+			switch branch {
 			case "table":
 				again = int(bucket) != len(after) || !c.on.ValidFor(c.batch.View, server.String, id.Int64)
 				if int(bucket) != len(after) {
@@ -216,30 +216,30 @@ const maxNames = 20
 // readState reads the blocked keys and routes of locked buckets. again is true if the
 // number of buckets has changed since the probe.
 func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpos.Bucket, routes readpos.Routes, again bool, err error) {
-	arms := []clause{c.fill("locked_state", c.on.Transport, numbers(locked), c.on.Transport)}
+	branches := []clause{c.fill("locked_state", c.on.Transport, numbers(locked), c.on.Transport)}
 	for _, bucket := range locked {
-		arms = append(arms, c.fill("blocked_keys", bucket, c.on.Transport, bucket, maxNames+1))
+		branches = append(branches, c.fill("blocked_keys", bucket, c.on.Transport, bucket, maxNames+1))
 	}
 	c.routes, c.keys = map[string]bool{}, map[int16][]string{}
-	err = c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
-		var arm string
+	err = c.query(ctx, unionAll(branches), func(rows *sql.Rows) error {
+		var branch string
 		var bucket int16
 		var n int64
 		var name sql.NullString
-		if err := rows.Scan(&arm, &bucket, &n, &name); err != nil {
+		if err := rows.Scan(&branch, &bucket, &n, &name); err != nil {
 			return err
 		}
 		switch {
-		case arm == "buckets" && int(n) != c.on.Buckets():
+		case branch == "buckets" && int(n) != c.on.Buckets():
 			c.db.setBuckets(int(n))
 			again = true
-		case arm == "version" && bucket == unkeyed:
+		case branch == "version" && bucket == unkeyed:
 			routes.Version = n
-		case arm == "version":
+		case branch == "version":
 			buckets = append(buckets, readpos.Bucket{Number: bucket, Version: n})
-		case arm == "route":
+		case branch == "route":
 			c.routes[name.String], routes.Any = true, true
-		case arm == "key":
+		case branch == "key":
 			c.keys[bucket] = append(c.keys[bucket], name.String)
 		}
 		return nil
@@ -255,15 +255,15 @@ func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpo
 // bucket comes first, in case no row follows.
 func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimLimit) clause {
 	body := c.body(perBucket*len(reads), limit)
-	arms := make([]clause, 0, len(reads))
+	branches := make([]clause, 0, len(reads))
 	for _, r := range reads {
 		keys := c.conditions(r)
 		if len(keys) > 0 {
-			arms = append(arms, c.fill("last_id", r.Bucket, c.on.Transport, r.Bucket, r.After))
+			branches = append(branches, c.fill("last_id", r.Bucket, c.on.Transport, r.Bucket, r.After))
 		}
-		arms = append(arms, c.fill("keyed_rows", body, c.on.Transport, r.Bucket, r.After, and(keys), perBucket))
+		branches = append(branches, c.fill("keyed_rows", body, c.on.Transport, r.Bucket, r.After, and(keys), perBucket))
 	}
-	return unionAll(arms)
+	return unionAll(branches)
 }
 
 // conditions returns those for the keys of a read.

@@ -69,13 +69,13 @@ func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (agai
 		return false, err
 	}
 	entries, body := map[rowRef]*entry{}, c.body(n, limit)
-	var arms []clause
+	var branches []clause
 	for _, e := range found {
 		at := rowRef{e.bucket, e.row}
 		entries[at] = e
-		arms = append(arms, c.rowAt(at, body))
+		branches = append(branches, c.rowAt(at, body))
 	}
-	rows, err := c.read(ctx, unionAll(arms), limit)
+	rows, err := c.read(ctx, unionAll(branches), limit)
 	if err != nil {
 		return false, err
 	}
@@ -123,14 +123,14 @@ func (c *claim) rowAt(at rowRef, body clause) clause {
 // removeGone removes entries whose row an operator has deleted: rows that waited for it
 // can be claimed then. An entry whose bucket is locked stays until the next time.
 func (c *claim) removeGone(ctx context.Context, entries map[rowRef]*entry) (again bool, err error) {
-	var arms []clause
+	var branches []clause
 	for at := range entries { // some rows may only have been too large
-		arms = append(arms, c.rowAt(at, clause{text: "FALSE"}))
+		branches = append(branches, c.rowAt(at, clause{text: "FALSE"}))
 	}
-	if len(arms) == 0 {
+	if len(branches) == 0 {
 		return false, nil
 	}
-	if err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
+	if err := c.query(ctx, unionAll(branches), func(rows *sql.Rows) error {
 		r, _, err := scanRow(rows)
 		delete(entries, rowRef{r.Bucket, r.Claimed.ID})
 		return err

@@ -95,15 +95,15 @@ func (c *claim) body(rows int, limit outbox.ClaimLimit) clause {
 
 // bodies reads bodies larger than their share, now that they are known to fit the limit.
 func (c *claim) bodies(ctx context.Context, large map[rowRef]*waybill.Record) error {
-	var arms []clause
+	var branches []clause
 	for at := range large {
 		if at.bucket == unkeyed {
-			arms = append(arms, c.fill("unkeyed_body", c.on.Transport, at.id))
+			branches = append(branches, c.fill("unkeyed_body", c.on.Transport, at.id))
 		} else {
-			arms = append(arms, c.fill("keyed_body", c.on.Transport, at.bucket, at.id))
+			branches = append(branches, c.fill("keyed_body", c.on.Transport, at.bucket, at.id))
 		}
 	}
-	err := c.query(ctx, unionAll(arms), func(rows *sql.Rows) error {
+	err := c.query(ctx, unionAll(branches), func(rows *sql.Rows) error {
 		var at rowRef
 		var body []byte
 		err := rows.Scan(&at.bucket, &at.id, &body)

@@ -156,11 +156,11 @@ func (c *claim) hold(ctx context.Context, names map[int64]string) error {
 func (c *claim) readRoutes(ctx context.Context) (version int64, paused bool, err error) {
 	c.routes = map[string]bool{}
 	err = c.query(ctx, c.fill("routes", c.on.Transport, c.on.Transport), func(rows *sql.Rows) error {
-		var arm string
+		var branch string
 		var n sql.NullInt64
 		var name sql.NullString
-		err := rows.Scan(&arm, &n, &name)
-		switch arm {
+		err := rows.Scan(&branch, &n, &name)
+		switch branch {
 		case "paused":
 			paused = true
 		case "version":

@@ -123,7 +123,7 @@ func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *fixture[TX]) {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
 	if got := s.failed(admin.FailedQuery{Key: "k"}); got != "k1 skipped, k2 skipped" {
-		t.Errorf("the failure store has %q", got)
+		t.Errorf("the dead letters are %q", got)
 	}
 	s.wantBacklog("skipped", outbox.Backlog{})
 	if found, err := s.operator().Blocked(t.Context(), "", 0); err != nil || len(found) > 0 {
@@ -131,7 +131,7 @@ func skippedMessageLetsItsKeyGoOn[TX any](t *testing.T, s *fixture[TX]) {
 	}
 }
 
-// onlyFailed returns the only message of the failure store that is not removed.
+// onlyFailed returns the only dead letter that is not removed.
 func (s *fixture[TX]) onlyFailed() admin.FailedMessage {
 	s.t.Helper()
 	found, err := s.operator().Failed(context.Background(), admin.FailedQuery{})

@@ -58,7 +58,7 @@ func parkedKeyGoesOnInOrder[TX any](t *testing.T, s *fixture[TX]) {
 		t.Errorf("blocked: %+v", b)
 	}
 	if got := s.failed(admin.FailedQuery{}); got != "" {
-		t.Errorf("the failure store has %q", got)
+		t.Errorf("the dead letters are %q", got)
 	}
 	sink.cured.Store(true)
 	seq := 5
@@ -217,7 +217,7 @@ func skippedHeadLetsAParkedKeyGoOn[TX any](t *testing.T, s *fixture[TX]) {
 	s.release(admin.BlockedQuery{Key: "l", SkipHead: true}, 1)
 	s.wantWaiting("the rest of both", order{"k", 1}, order{"k", 2}, order{"l", 1})
 	if got := s.failed(admin.FailedQuery{}); got != "k0 skipped, l0 skipped" {
-		t.Errorf("the failure store has %q", got)
+		t.Errorf("the dead letters are %q", got)
 	}
 	if found, err := s.operator().Blocked(t.Context(), "", 0); err != nil || len(found) > 0 {
 		t.Errorf("Blocked = %+v, %v", found, err)

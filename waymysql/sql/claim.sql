@@ -1,5 +1,5 @@
 -- Claims of relays. Where a ? is a condition it stands for another statement of this
--- file, or for TRUE. Statements in parentheses are arms of a UNION ALL, one for each
+-- file, or for TRUE. Statements in parentheses are branches of a UNION ALL, one for each
 -- bucket or row. NO_SEMIJOIN is for MySQL, which may read all entries of a bucket for a
 -- NOT EXISTS instead of looking up one.
 
@@ -27,7 +27,7 @@ AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE;
 
 -- name: next_row
 -- The first row of a bucket behind its position, in a UNION with table and paused. MIN is
--- read while the statement is optimized: half the time of an arm with ORDER BY and LIMIT.
+-- read while the statement is optimized: half the time of an branch with ORDER BY and LIMIT.
 (SELECT 'row', ?, MIN(id), NULL
  FROM   app.waybill_outbox FORCE INDEX (PRIMARY)
  WHERE  transport = ? AND bucket = ? AND id > ?);

@@ -1,4 +1,4 @@
--- The failure store: messages that were skipped.
+-- Dead letters: messages that were skipped.
 
 -- name: list
 -- Without bodies.

@@ -143,7 +143,7 @@ ON     u.transport = ? AND u.held = ? AND u.id = k.id
 SET    u.held = ?;
 
 -- name: skip
--- Copies a row to the failure store, before it is deleted.
+-- Copies a row to the dead letters, before it is deleted.
 INSERT INTO app.waybill_failed
        (transport, state, message_id, message_name, partition_key, headers, body, created_at,
         failures, first_failed_at, last_error)

@@ -1,4 +1,4 @@
--- The failure store, of dead letters: skipped messages.
+-- Dead letters: messages that were skipped.
 
 -- name: list
 -- Without bodies.

@@ -108,7 +108,7 @@ AND    ctid = ANY (ARRAY(
        LIMIT  $4));
 
 -- name: skip
--- Moves a row to the failure store, with the history of its entry, if it has one.
+-- Moves a row to the dead letters, with the history of its entry, if it has one.
 WITH keyed AS (
     DELETE FROM public.waybill_outbox AS o
     WHERE  $2::smallint >= 0

@@ -114,7 +114,7 @@ CREATE TABLE app.waybill_delayed (
     CHECK ((transport IS NULL) <> (queue IS NULL))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The failure store: messages that were skipped. A removed one keeps its place without
+-- Dead letters: messages that were skipped. A removed one keeps its place without
 -- body and headers.
 CREATE TABLE app.waybill_failed (
     id              BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
