@@ -4,6 +4,7 @@
 # and debootstrap, and the mirror is the one that apt uses.
 #
 #   internal/test/matrix.sh [ROW...]                # `make matrix`: rows as below, or all
+#   internal/test/matrix.sh turn                    # CI: the first suite of one row, another each day
 #   internal/test/matrix.sh enter RELEASE COMMAND   # a command of this tree beside a release's servers
 #   rm -r /var/cache/waybill-matrix                 # a later run makes it again, with newer packages
 set -euo pipefail
@@ -109,20 +110,38 @@ row() {
 			echo "matrix: the rest is in $log; 'internal/test/matrix.sh enter $release go test -run NAME $suite' repeats a test"
 			report "$1" "$version" "$suite" FAIL $((SECONDS - begun))
 		fi
-	done < <(suites "$1")
+	done < <(suites "$1" | head -n "${suites:-3}")
 	return $failed
 }
 
-[ "$(id -u)" -eq 0 ] || die "only root may make and enter such directories"
-command -v debootstrap >/dev/null || die "debootstrap is missing: run 'apt-get install debootstrap'"
+# may_begin ROW...: the machine can have the servers of the rows.
+may_begin() {
+	[ "$(id -u)" -eq 0 ] || die "only root may make and enter such directories"
+	command -v debootstrap >/dev/null || die "debootstrap is missing: run 'apt-get install debootstrap'"
+	local one
+	for one; do build "$one"; done
+}
+
 if [ "${1:-}" = enter ]; then
 	shift
-	build "$1"
+	may_begin "$1"
 	enter "$@"
 	exit
 fi
 
 read -ra rows <<<"${*:-$all}"
+if [ "${rows[0]}" = turn ]; then
+	read -ra rows <<<"$all"
+	rows=("${rows[$((10#$(date +%j) % ${#rows[@]}))]}") suites=1
+	command -v debootstrap >/dev/null || apt-get install -y -q --no-install-recommends debootstrap || true
+	# CI's machine may not be allowed to mount, may have no mirror, or a newer release.
+	if ! (may_begin "$(release "${rows[0]}")") || [[ $(version "${rows[0]}") != "${rows[0]##*-}"* ]]; then
+		echo "matrix: the turn of ${rows[0]} was not run: this machine cannot have its server"
+		exit
+	fi
+else
+	may_begin
+fi
 for one in "${rows[@]}"; do release "$one" >/dev/null; done
 go mod download
 table=$(mktemp)
