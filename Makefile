@@ -75,7 +75,7 @@ healthy:
 	done; done' "$$tmp"
 
 # Each bug of internal/test/mutant, which its checks must catch; the program ends with a
-# table of them. `go run ./internal/test/mutant NAME` tries one.
+# table of them. `$(SERVERS) $(GO) run ./internal/test/mutant NAME` tries one.
 mutants mutants-briefly:
 	@echo "mutants: each planted bug must be caught"
 	@CGO_ENABLED=1 $(SERVERS) $(GO) run ./internal/test/mutant $(if $(filter mutants-briefly,$@),-briefly)

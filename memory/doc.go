@@ -7,5 +7,7 @@
 // of it: delays, retries and leases cost no time there. Make the DB inside the
 // bubble.
 //
+// A key that a relay parks stays parked: there is no operator who releases it.
+//
 // [Sync] is a transport without a queue: messages are handled at once.
 package memory

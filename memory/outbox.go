@@ -165,7 +165,7 @@ func (c *claim) Settle(_ context.Context, published []outbox.ClaimedRow, failed 
 	for _, f := range failed {
 		if f.Skips() {
 			c.transport.remove(f.Row)
-			c.transport.failed = append(c.transport.failed, f.Row.Record)
+			c.transport.failed = append(c.transport.failed, clone(f.Row.Record))
 			continue
 		}
 		b := c.transport.blocked[keyOf(f.Row)]
@@ -216,7 +216,11 @@ func (db *DB) Backlog(_ context.Context, transport string) (outbox.Backlog, erro
 func (db *DB) Failed(transport string) []*waybill.Record {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return slices.Clone(db.transport(cmp.Or(transport, outbox.DefaultTransport)).failed)
+	var all []*waybill.Record
+	for _, rec := range db.transport(cmp.Or(transport, outbox.DefaultTransport)).failed {
+		all = append(all, clone(rec))
+	}
+	return all
 }
 
 // Pending returns the unpublished records of a transport: in commit order, and then

@@ -28,6 +28,7 @@ type Relay struct {
 	wake     [Retries + 1]chan struct{} // by part: wake-ups by other loops
 	polling  [Retries + 1]chan struct{} // by part: the right of one idle loop to poll
 
+	running atomic.Bool
 	busy    atomic.Int32              // loops that claim, publish or settle
 	batches atomic.Int64              // settled batches, plus 1
 	empty   [Retries + 1]atomic.Int64 // by part: batches at the start of its last empty claim
@@ -66,8 +67,12 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 // Run relays until ctx ends, and returns nil once the claimed batches are settled.
 // Errors of the broker and the database are logged and retried. With Drain it also
 // returns once no due row is left, and returns an error that does not wrap
-// waybill.ErrUnavailable.
+// waybill.ErrUnavailable. A second Run at the same time is refused.
 func (r *Relay) Run(ctx context.Context) error {
+	if !r.running.CompareAndSwap(false, true) {
+		return errors.New("outbox: the relay runs already")
+	}
+	defer r.running.Store(false)
 	release, err := r.start(ctx)
 	if err != nil || release == nil {
 		return err
@@ -126,11 +131,10 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 	// pause is the delay before the next claim of an idle part, outage the delay
 	// after an error. Both double up to their limits.
 	pause, outage := r.cfg.PollMin, outageMin
-	woken := false // the last pause ended by a hint, and no rows were claimed since
-	polls := false // this loop has the right to poll
+	woken := false        // the last pause ended by a hint, and no rows were claimed since
+	var polls atomic.Bool // this loop has the right to poll
 	passOn := func() {
-		if polls {
-			polls = false
+		if polls.CompareAndSwap(true, false) {
 			r.polling[part] <- struct{}{}
 		}
 	}
@@ -140,7 +144,9 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 	}
 	var err error
 	for n := 0; ctx.Err() == nil; {
+		slow := time.AfterFunc(slowClaim, passOn) // or idle loops would wait for it, too
 		n, err = r.attempt(ctx, part, to, err, passOn)
+		slow.Stop()
 		if err == nil {
 			outage = outageMin
 		}
@@ -159,10 +165,11 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 			if r.cfg.Drain && r.drained(ctx) {
 				return nil
 			}
-			if !polls {
-				polls = true
-				if waited := r.awaitPolling(ctx, part); waited {
-					pause, woken = r.cfg.PollMin, false
+			if !polls.Load() {
+				waited := r.awaitPolling(ctx, part)
+				polls.Store(true)
+				if waited {
+					pause, woken = r.cfg.PollMin, true
 					continue
 				}
 			}
@@ -223,6 +230,10 @@ func (r *Relay) awaitPolling(ctx context.Context, part Part) (waited bool) {
 	}
 	return true
 }
+
+// slowClaim is the time after which a loop that polls passes its right on, although it
+// has claimed no rows: the network, or the promotion of delayed messages, may hold it up.
+const slowClaim = 20 * time.Millisecond
 
 // recheck is the poll delay after a hint that found no rows.
 const recheck = 500 * time.Microsecond

@@ -348,6 +348,61 @@ func TestOneOfTheIdleLoopsPolls(t *testing.T) {
 	}
 }
 
+// A claim that takes long, because of the network or of delayed messages, holds up no
+// other loop of its part.
+func TestSlowClaimLeavesPollingToAnotherLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.Workers, y.cfg.PollMin, y.cfg.PollMax = 2, time.Minute, time.Minute
+		var slow atomic.Bool
+		store := &scripted{Store: y.db, claim: func() error {
+			if slow.CompareAndSwap(true, false) {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}}
+		stop := y.start(store)
+		synctest.Wait()
+		slow.Store(true)
+		time.Sleep(time.Minute + time.Millisecond) // the loop that polls is in its claim
+		before := time.Now()
+		y.dispatch(step{"a", 1})
+		time.Sleep(2 * time.Second)
+		stop()
+		y.wantConfirmed("a1")
+		if waited := y.broker.start.Add(y.broker.times["a1"][0]).Sub(before); waited > slowest {
+			t.Errorf("a message waited %v for a loop while another one claimed", waited)
+		}
+	})
+}
+
+// slowest is the time that a commit may wait for another loop to poll.
+const slowest = 50 * time.Millisecond
+
+func TestRelayRunsOnceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		relay, err := outbox.NewRelay(y.db, y.broker, y.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.Run(ctx) }()
+		synctest.Wait()
+		if err := relay.Run(ctx); err == nil || !strings.Contains(err.Error(), "runs already") {
+			t.Errorf("a second Run: %v", err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := relay.Run(ctx); err != nil {
+			t.Errorf("Run after Run: %v", err)
+		}
+	})
+}
+
 func TestCommitEndsThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)

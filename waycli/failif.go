@@ -18,7 +18,8 @@ import (
 const failIfHelp = `
 --fail-if 'NAME>NUMBER' makes it exit with 7 if that is so; it may be repeated.
 Names: pending and delayed (messages), failed (dead letters) and blocked (keys), each of
-all transports shown, and oldest_age (of the oldest pending message, such as 5m). Operators: > >= < <= == !=.`
+all transports shown, and oldest_age (of the oldest pending message, such as 5m). Operators:
+> >= < <= == !=.`
 
 func failIfFlag(cmd *cobra.Command, to *[]string) {
 	cmd.Flags().StringArrayVar(to, "fail-if", nil, "exit with 7 if so, such as 'pending>1000' or 'oldest_age>5m'")

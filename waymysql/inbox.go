@@ -39,7 +39,7 @@ func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 // InTransaction implements inbox.Store.
 func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
 
-// partPoint is the savepoint of a message of a group.
+// memberSavepoint is the savepoint of a message of a group.
 const memberSavepoint = sentinel + "_part"
 
 // RunInSavepoint implements inbox.Store. The statements ahead of fn are one round trip on MariaDB.

@@ -145,7 +145,7 @@ func apply(ctx context.Context, tx pgx.Tx, m sqlcore.Migration, named sqlfile.Se
 }
 
 func noteVersion(named sqlfile.Set, version int) string {
-	return strings.Replace(named.Query("note_version"), "VERSION", strconv.Itoa(version), 1)
+	return strings.Replace(named.Query("note_version"), "'VERSION'", "'"+strconv.Itoa(version)+"'", 1)
 }
 
 // SchemaStatus compares the tables with the schema of this version of waybill. It

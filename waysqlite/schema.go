@@ -66,7 +66,7 @@ func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m sqlcore.Migration) erro
 
 // noteVersion is the statement that records a version.
 func noteVersion(named sqlfile.Set, version int) string {
-	return strings.Replace(named.Query("note_version"), "VERSION", strconv.Itoa(version), 1)
+	return strings.Replace(named.Query("note_version"), "'VERSION'", "'"+strconv.Itoa(version)+"'", 1)
 }
 
 // SchemaStatus compares the tables with the schema of this version of waybill.

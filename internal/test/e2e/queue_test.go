@@ -178,5 +178,5 @@ type result struct {
 }
 
 func (r result) String() string {
-	return fmt.Sprintf("%d committed, %d lost, %d phantoms, %d out of order, %d duplicates", r.Committed, r.Lost, r.Phantoms, r.Disorders, r.Duplicates)
+	return fmt.Sprintf("%d committed, %d lost, %d phantoms, %d out of order, %d under another id, %d duplicates", r.Committed, r.Lost, r.Phantoms, r.Disorders, r.IDChanges, r.Duplicates)
 }

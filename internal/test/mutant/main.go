@@ -7,7 +7,7 @@
 // It runs in the module's directory. Briefly means the demo with two seeds instead
 // of ten, and without the proof that all checks pass where nothing is planted.
 //
-// The tree has no trace of the bugs. Each is a list of edits (mutants.go), which the
+// The production code has no trace of the bugs. Each is a list of edits (mutants.go), which the
 // go command applies to the build by its flag -overlay. The files for that flag:
 //
 //	go run ./internal/test/mutant -overlays DIR [mutant...]
@@ -210,7 +210,11 @@ func (h *hunter) run(ctx context.Context, c check, seed int, planted string) ([]
 	}
 	binary, args := path.Base(c.in)+".test", []string{"-test.timeout=5m", "-test.run=" + c.test}
 	if c.in == demo {
-		binary, args = path.Base(c.in), append([]string{"demo", "--orders", "300", "--time-limit", "30s", "--json", "--seed", fmt.Sprint(seed)}, c.on.servers()...)
+		servers, err := c.on.servers()
+		if err != nil {
+			return nil, err
+		}
+		binary, args = path.Base(c.in), append([]string{"demo", "--orders", "300", "--time-limit", "30s", "--json", "--seed", fmt.Sprint(seed)}, servers...)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(h.dir, planted, "bin", binary), args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "WAYBILL_MUTANT="+planted)

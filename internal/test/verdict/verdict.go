@@ -19,7 +19,7 @@ type Message struct {
 // Findings are the differences between committed messages and those that came.
 type Findings struct {
 	Lost       int // committed, and never came
-	Phantoms   int // came, and no transaction committed it
+	Phantoms   int // came, and no transaction committed it; or two did
 	Duplicates int // came again
 	IDChanges  int // came under another id
 	Disorders  int // came first when it was not the next of its key
@@ -37,6 +37,9 @@ func Compare(committed, came []Message) Findings {
 	f := Findings{Arrived: map[Message]bool{}}
 	known := make(map[Message]Message, len(committed))
 	for _, m := range committed {
+		if first, twice := known[m.identity()]; twice {
+			f.find(&f.Phantoms, "phantom: %v was committed beside %v", m, first)
+		}
 		known[m.identity()] = m
 	}
 	latest := map[string]int{}
@@ -47,7 +50,7 @@ func Compare(committed, came []Message) Findings {
 		case !ok || want.Origin != m.Origin:
 			f.find(&f.Phantoms, "phantom: %v was never committed", m)
 			continue
-		case want.ID != m.ID && m.ID != "":
+		case want.ID != m.ID && want.ID != "" && m.ID != "":
 			f.find(&f.IDChanges, "id change: %v, want %s", m, want.ID)
 		}
 		if f.Arrived[at] {

@@ -32,3 +32,10 @@ func TestCompareSeesEachViolation(t *testing.T) {
 		}
 	}
 }
+
+func TestCompareSeesTwoCommitsOfOneNumber(t *testing.T) {
+	one, other := Message{Key: "a", N: 1, ID: "1"}, Message{Key: "a", N: 1, ID: "2"}
+	if got := Compare([]Message{one, other}, []Message{other}); got.Phantoms != 1 {
+		t.Errorf("%+v, want a phantom", got)
+	}
+}
