@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,11 +16,11 @@ import (
 // A counting database counts its transactions.
 type counting struct {
 	*memory.DB
-	begun int
+	begun atomic.Int64
 }
 
 func (c *counting) InTx(ctx context.Context, fn func(ctx context.Context, tx *memory.Tx) error) error {
-	c.begun++
+	c.begun.Add(1)
 	return c.DB.InTx(ctx, fn)
 }
 
@@ -65,8 +66,8 @@ func TestGroupThatDoesNotFillWaitsForTheLinger(t *testing.T) {
 						t.Errorf("a message took %v, want %v", took, c.wait)
 					}
 				}
-				if db.begun != c.transactions {
-					t.Errorf("%d messages had %d transactions, want %d", c.messages, db.begun, c.transactions)
+				if int(db.begun.Load()) != c.transactions {
+					t.Errorf("%d messages had %d transactions, want %d", c.messages, db.begun.Load(), c.transactions)
 				}
 			})
 		})
