@@ -30,13 +30,13 @@ type Bus struct {
 	handlers   map[string][]handler // by message name, in order of registration
 	senders    map[string]Sender
 	routes     Routes
-	observer   Observer
+	observer   Observers
 }
 
 // NewBus returns a bus whose middleware runs in the given order, the first
 // outermost.
 func NewBus(name string, middleware ...Middleware) *Bus {
-	b := &Bus{name: name, middleware: middleware, handlers: map[string][]handler{}, senders: map[string]Sender{}, routes: Routes{}, observer: Observers{}}
+	b := &Bus{name: name, middleware: middleware, handlers: map[string][]handler{}, senders: map[string]Sender{}, routes: Routes{}}
 	b.serializer.Types = NewTypes()
 	b.chain = b.end
 	for _, m := range slices.Backward(middleware) {
@@ -105,7 +105,11 @@ func (b *Bus) Dispatch(ctx context.Context, msg any, stamps ...Stamp) (MessageID
 	id, _ := Last[MessageID](env)
 	env = env.With(BusName(b.name))
 	if _, later := Last[DispatchAfterCurrentBus](env); later {
-		if run := currentRun(ctx); run != nil && run.wait(func(ctx context.Context) error { return b.chain(ctx, env) }) {
+		run := currentRun(ctx)
+		if no, ok := ctx.Value(refusalKey{}).(refusal); ok && no.run == run {
+			return id, no.reason
+		}
+		if run != nil && run.wait(func(ctx context.Context) error { return b.chain(ctx, env) }) {
 			return id, nil
 		}
 	}
@@ -137,11 +141,11 @@ func Prepare(ctx context.Context, env *Envelope) (*Envelope, error) {
 
 // Handle runs the handlers of a received envelope, which has a Received stamp.
 // Handlers named in a HandledBy stamp are left out. The error is a
-// *HandlersError when handlers failed.
+// *HandlersError when handlers failed, a *PanicError when middleware panicked.
 func (b *Bus) Handle(ctx context.Context, env *Envelope) error {
 	run := &run{env: env}
 	ctx = context.WithValue(ctx, runKey{}, run)
-	return run.finish(ctx, b.chain(ctx, env))
+	return run.finish(ctx, guard(func() error { return b.chain(ctx, env) }))
 }
 
 // HandleRecord decodes a record that came from the named transport and handles it.

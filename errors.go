@@ -148,7 +148,7 @@ func (e *HandlersError) Unwrap() []error {
 	return errs
 }
 
-// PanicError is a panic of a handler, or one caught by the recover middleware.
+// PanicError is a panic of a handler, of middleware or of decoding.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -169,11 +169,15 @@ func Unrecoverable(err error) error {
 }
 
 // IsUnrecoverable reports whether err is permanent: it is marked Unrecoverable, or an
-// undecodable body, an unknown name or a missing handler. A *HandlersError is permanent
-// if all its failures are, joined errors if one of them is.
+// undecodable body, an unknown name or a missing handler, anywhere in its tree. Of
+// several marks around one error the outermost counts, RetryAfter being the opposite
+// one. A *HandlersError is permanent if all its failures are, joined errors if one of
+// them is.
 func IsUnrecoverable(err error) bool {
 	for err != nil {
 		switch e := err.(type) {
+		case retryAfter:
+			return false
 		case unrecoverable, *DecodeError, *NoHandlerError, *UnknownNameError:
 			return true
 		case *HandlersError:
@@ -203,11 +207,23 @@ func RetryAfter(err error, d time.Duration) error {
 	return retryAfter{err, d}
 }
 
-// RetryDelay returns the delay asked for by RetryAfter.
-func RetryDelay(err error) (time.Duration, bool) {
-	var e retryAfter
-	if errors.As(err, &e) {
-		return e.delay, true
+// RetryDelay returns the delay asked for by RetryAfter anywhere in the tree of err, the
+// longest of several errors, so that none is tried too early. A permanent error has
+// none, neither have the permanent failures of a *HandlersError.
+func RetryDelay(err error) (delay time.Duration, ok bool) {
+	for err != nil && !IsUnrecoverable(err) {
+		switch e := err.(type) {
+		case retryAfter:
+			return e.delay, true
+		case interface{ Unwrap() []error }: // a *HandlersError, too
+			for _, one := range e.Unwrap() {
+				if d, asked := RetryDelay(one); asked && (!ok || d > delay) {
+					delay, ok = d, true
+				}
+			}
+			return delay, ok
+		}
+		err = errors.Unwrap(err)
 	}
 	return 0, false
 }

@@ -144,3 +144,40 @@ func TestLineEndsAreNoPartOfAULID(t *testing.T) {
 		}()
 	}
 }
+
+// An envelope that a handler passes on is a dispatch: its handlers are not those that
+// have succeeded before.
+func TestEnvelopePassedOnIsHandledByAll(t *testing.T) {
+	b, _ := newBus()
+	ran := map[string]int{}
+	for _, name := range []string{"one", "two"} {
+		waybill.Handle(b, name, func(context.Context, placed) error {
+			ran[name]++
+			return nil
+		})
+	}
+	env := waybill.NewEnvelope(placed{}, newID(t), waybill.Received{}, waybill.HandledBy("one"))
+	if _, err := b.Dispatch(t.Context(), env); err != nil {
+		t.Fatal(err)
+	}
+	if ran["one"] != 1 || ran["two"] != 1 {
+		t.Errorf("handlers ran %v times, want each once", ran)
+	}
+}
+
+// A goroutine that a handler left behind dispatches after the run: nobody would send
+// its follow-up later.
+func TestFollowUpAfterTheRunIsSentAtOnce(t *testing.T) {
+	b, out := newBus()
+	var left context.Context
+	waybill.Handle(b, "one", func(ctx context.Context, _ placed) error {
+		left = ctx
+		return nil
+	})
+	if err := received(t, b, placed{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Dispatch(left, followUp{1}, waybill.DispatchAfterCurrentBus{}); err != nil || len(out.sent) != 1 {
+		t.Errorf("error %v, %d sent, want the follow-up sent at once", err, len(out.sent))
+	}
+}

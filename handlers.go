@@ -68,7 +68,9 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 			continue
 		}
 		run.handler = h.name
-		if err := h.runGuarded(ctx, env); err != nil {
+		// A panic is the failure of this handler alone: handlers that succeeded before
+		// it are not run again.
+		if err := guard(func() error { return h.run(ctx, env) }); err != nil {
 			failed = append(failed, HandlerError{h.name, err})
 			continue
 		}
@@ -81,13 +83,12 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 	return nil
 }
 
-// runGuarded turns a panic into an error of this handler alone: handlers that
-// succeeded before it are not run again.
-func (h handler) runGuarded(ctx context.Context, env *Envelope) (err error) {
+// guard turns a panic of fn into a *PanicError.
+func guard(fn func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return h.run(ctx, env)
+	return fn()
 }

@@ -2,6 +2,8 @@ package waybill
 
 import (
 	"context"
+	"log/slog"
+	"runtime/debug"
 	"time"
 )
 
@@ -53,12 +55,26 @@ type Event struct {
 	Err       error
 }
 
-// Observers passes each event to all its members.
+// Observers passes each event to all its members but nil ones. A member that panics
+// loses that event alone: the panic is logged by slog.Default, like that of an HTTP
+// handler, and the message continues.
 type Observers []Observer
 
 // Observe calls each member in turn.
 func (os Observers) Observe(ctx context.Context, e Event) {
 	for _, o := range os {
-		o.Observe(ctx, e)
+		if o != nil {
+			observe(ctx, o, e)
+		}
 	}
+}
+
+func observe(ctx context.Context, o Observer, e Event) {
+	defer func() {
+		if v := recover(); v != nil {
+			slog.ErrorContext(ctx, "observer panicked", slog.String("event", e.Kind.String()), slog.String("message", e.Name),
+				slog.String("id", e.ID.String()), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	o.Observe(ctx, e)
 }

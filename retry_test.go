@@ -56,8 +56,11 @@ func TestZeroBackoffCoversSixteenMinutes(t *testing.T) {
 	}
 }
 
+// The rules of retries: docs/retries.md.
 func TestErrorsAreClassified(t *testing.T) {
 	declined := errors.New("declined")
+	after := func(d time.Duration) error { return waybill.RetryAfter(declined, d) }
+	permanent := waybill.Unrecoverable(declined)
 	failed := func(errs ...error) error {
 		e := &waybill.HandlersError{}
 		for i, err := range errs {
@@ -65,39 +68,76 @@ func TestErrorsAreClassified(t *testing.T) {
 		}
 		return e
 	}
+	wrapped := func(err error) error { return fmt.Errorf("x: %w", err) }
+	const none = -1
 	for _, tt := range []struct {
-		name string
-		err  error
-		want bool
+		name      string
+		err       error
+		permanent bool
+		delay     time.Duration // none: the transport's own
 	}{
-		{"nil", nil, false},
-		{"any", declined, false},
-		{"marked", waybill.Unrecoverable(declined), true},
-		{"marked and wrapped", fmt.Errorf("x: %w", waybill.Unrecoverable(declined)), true},
-		{"undecodable", &waybill.DecodeError{Name: "n", Err: declined}, true},
-		{"no handler", &waybill.NoHandlerError{Bus: "b", Name: "n"}, true},
-		{"unknown name", &waybill.UnknownNameError{Name: "n"}, true},
-		{"unavailable", waybill.ErrUnavailable, false},
-		{"all handlers for good", failed(waybill.Unrecoverable(declined), waybill.Unrecoverable(declined)), true},
-		{"one of two for good", failed(waybill.Unrecoverable(declined), declined), false},
-		{"one of two for good, wrapped", fmt.Errorf("x: %w", failed(declined, waybill.Unrecoverable(declined))), false},
-		{"panic", failed(&waybill.PanicError{Value: 1}), false},
+		{"nil", nil, false, none},
+		{"any", declined, false, none},
+		{"marked", permanent, true, none},
+		{"marked and wrapped", wrapped(permanent), true, none},
+		{"undecodable", &waybill.DecodeError{Name: "n", Err: declined}, true, none},
+		{"no handler", &waybill.NoHandlerError{Bus: "b", Name: "n"}, true, none},
+		{"unknown name", &waybill.UnknownNameError{Name: "n"}, true, none},
+		{"unavailable", waybill.ErrUnavailable, false, none},
+		{"panic", failed(&waybill.PanicError{Value: 1}), false, none},
+		{"later", after(time.Minute), false, time.Minute},
+		{"later, wrapped twice", wrapped(wrapped(after(time.Minute))), false, time.Minute},
+		{"later twice: the outer one", waybill.RetryAfter(after(time.Minute), time.Second), false, time.Second},
+		{"for good, marked later outside", waybill.RetryAfter(wrapped(permanent), time.Minute), false, time.Minute},
+		{"undecodable, marked later outside", waybill.RetryAfter(&waybill.DecodeError{Name: "n", Err: declined}, 0), false, 0},
+		{"later, marked for good outside", waybill.Unrecoverable(wrapped(after(time.Minute))), true, none},
+		{"joined", errors.Join(declined, declined), false, none},
+		{"joined, one for good", errors.Join(declined, permanent), true, none},
+		{"joined by two verbs, one for good", fmt.Errorf("%w: %w", declined, permanent), true, none},
+		{"joined, one later", wrapped(errors.Join(declined, after(time.Minute))), false, time.Minute},
+		{"joined, two later: the longest", errors.Join(after(time.Second), after(time.Hour), after(time.Minute)), false, time.Hour},
+		{"joined, one later and one for good", errors.Join(after(time.Minute), permanent), true, none},
+		{"all handlers for good", failed(permanent, wrapped(permanent)), true, none},
+		{"one of two for good", failed(permanent, declined), false, none},
+		{"one of two for good, wrapped", wrapped(failed(declined, permanent)), false, none},
+		{"no failures", failed(), false, none},
+		{"two handlers later: the longest", failed(after(time.Minute), declined, after(time.Hour)), false, time.Hour},
+		{"a handler for good asks for nothing", failed(errors.Join(permanent, after(time.Hour)), after(time.Minute)), false, time.Minute},
+		{"handlers inside joined errors", errors.Join(declined, failed(permanent, permanent)), true, none},
+		{"joined errors inside a handler", failed(errors.Join(declined, permanent)), true, none},
 	} {
-		if got := waybill.IsUnrecoverable(tt.err); got != tt.want {
-			t.Errorf("%s: IsUnrecoverable = %t, want %t", tt.name, got, tt.want)
+		if got := waybill.IsUnrecoverable(tt.err); got != tt.permanent {
+			t.Errorf("%s: IsUnrecoverable = %t, want %t", tt.name, got, tt.permanent)
+		}
+		d, ok := waybill.RetryDelay(tt.err)
+		if !ok {
+			d = none
+		}
+		if d != tt.delay {
+			t.Errorf("%s: RetryDelay = %v, want %v", tt.name, d, tt.delay)
 		}
 	}
 	if waybill.Unrecoverable(nil) != nil || waybill.RetryAfter(nil, 1) != nil {
 		t.Error("marking nil makes an error, want nil")
 	}
-	if err := waybill.Unrecoverable(waybill.RetryAfter(declined, time.Minute)); !errors.Is(err, declined) {
+	if err := waybill.Unrecoverable(after(time.Minute)); !errors.Is(err, declined) {
 		t.Errorf("%v does not wrap the marked error", err)
-	}
-	if d, ok := waybill.RetryDelay(failed(waybill.RetryAfter(declined, time.Minute))); d != time.Minute || !ok {
-		t.Errorf("RetryDelay = %v, %t, want a minute", d, ok)
 	}
 	unknown := &waybill.CommitUnknownError{Err: declined}
 	if !errors.Is(unknown, waybill.ErrCommitUnknown) || !errors.Is(unknown, declined) {
 		t.Errorf("%v is not ErrCommitUnknown with its cause", unknown)
+	}
+}
+
+func TestBackoffRefusesWhatIsOutOfRange(t *testing.T) {
+	for name, b := range map[string]waybill.Backoff{
+		"jitter": {Jitter: 1.01}, "multiplier": {Multiplier: 0.5}, "delay": {Delay: -1}, "longest": {MaxDelay: -1}, "after": {MaxRetryAfter: -1},
+	} {
+		if b.Validate() == nil {
+			t.Errorf("%s: %+v is accepted", name, b)
+		}
+	}
+	if err := (waybill.Backoff{Jitter: 1, Multiplier: 1}).Validate(); err != nil {
+		t.Errorf("bounds are refused: %v", err)
 	}
 }

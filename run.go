@@ -65,7 +65,7 @@ func (r *run) finish(ctx context.Context, err error) error {
 		if f.handler == "" && !whole || f.handler != "" && !slices.Contains(r.succeeded, f.handler) {
 			continue
 		}
-		if sendErr := f.send(ctx); sendErr != nil {
+		if sendErr := guard(func() error { return f.send(ctx) }); sendErr != nil {
 			isHandler := func(name string) bool { return name == f.handler }
 			r.succeeded = slices.DeleteFunc(r.succeeded, isHandler)
 			result.Failed = append(result.Failed, HandlerError{f.handler, fmt.Errorf("dispatch after current bus: %w", sendErr)})
@@ -81,6 +81,23 @@ type runKey struct{}
 func currentRun(ctx context.Context) *run {
 	r, _ := ctx.Value(runKey{}).(*run)
 	return r
+}
+
+// WithoutFollowUps returns a context of the current handler in which a dispatch with
+// DispatchAfterCurrentBus is refused with reason. It is for handlers whose effect
+// commits before their follow-ups could be sent: a retry would not run them again, and
+// the follow-up would be lost. The handlers of a message dispatched in it may have
+// follow-ups: they are sent before that dispatch returns.
+func WithoutFollowUps(ctx context.Context, reason error) context.Context {
+	return context.WithValue(ctx, refusalKey{}, refusal{currentRun(ctx), reason})
+}
+
+type refusalKey struct{}
+
+// refusal is the reason why a run takes no follow-ups.
+type refusal struct {
+	run    *run
+	reason error
 }
 
 // EnvelopeFrom returns the envelope whose handler was given ctx, or nil.

@@ -130,7 +130,8 @@ func (rec *Record) setHeader(name, value string) {
 }
 
 // Decode returns rec as an envelope with the stamps it carried. An error means
-// that no retry with this registry can decode rec.
+// that no retry with this registry can decode rec. A panic of the codec, or of a
+// method such as UnmarshalJSON, is a *DecodeError around a *PanicError.
 func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 	if rec.Problem != nil {
 		return nil, &DecodeError{rec.Name, rec.Problem}
@@ -154,7 +155,7 @@ func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 		}
 	}
 	into := reflect.New(typ)
-	if err := s.codec().Decode(rec.Body, into.Interface()); err != nil {
+	if err := guard(func() error { return s.codec().Decode(rec.Body, into.Interface()) }); err != nil {
 		return nil, &DecodeError{name, err}
 	}
 	env.message = into.Elem().Interface()

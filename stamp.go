@@ -21,7 +21,7 @@ type (
 	Delay time.Duration
 
 	// IdempotencyKey is a business key such as "payment-42-v3": handlers with
-	// an inbox run once for it, however many messages carry it.
+	// an inbox run once for it, however many messages of one name carry it.
 	IdempotencyKey string
 
 	// CorrelationID is shared by all messages of one conversation.
@@ -42,7 +42,7 @@ type (
 	// the bus has handled the current one without error; if it fails, the
 	// message is dropped. Outside a handler it does nothing. It belongs to no
 	// transaction, and a crash after the handler loses it: use an outbox for messages
-	// that must not be lost.
+	// that must not be lost. A handler with an inbox is refused it.
 	DispatchAfterCurrentBus struct{}
 
 	// DispatchedAt is when the message was dispatched.

@@ -19,6 +19,13 @@ type Delivery struct {
 	Record *Record
 	// Failures is how often handling it has failed before.
 	Failures int
+	// Redelivered is set if its last holder neither settled nor released it: that process
+	// may have ended while it handled the message.
+	Redelivered bool
+	// Lost is closed when the delivery has gone back to the transport by the end of its
+	// connection; nil for a transport with leases. It is to be settled all the same,
+	// which then has no effect on the message.
+	Lost <-chan struct{}
 	// Tag belongs to the transport; a worker only passes it back.
 	Tag any
 }

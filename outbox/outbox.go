@@ -57,10 +57,7 @@ func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
 	if err := cfg.Routes.Validate(); err != nil {
 		return nil, err
 	}
-	o := &Outbox[TX]{writer: w, routes: cfg.Routes, queues: cfg.Queues, known: map[string]bool{}, serializer: cfg.Serializer, observer: cfg.Observer}
-	if o.observer == nil {
-		o.observer = waybill.Observers{}
-	}
+	o := &Outbox[TX]{writer: w, routes: cfg.Routes, queues: cfg.Queues, known: map[string]bool{}, serializer: cfg.Serializer, observer: waybill.Observers{cfg.Observer}}
 	if len(cfg.Routes) == 0 {
 		cfg.To = cmp.Or(cfg.To, DefaultTransport)
 	}

@@ -83,8 +83,6 @@ func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Observer == nil {
-		cfg.Observer = waybill.Observers{}
-	}
+	cfg.Observer = waybill.Observers{cfg.Observer}
 	return cfg, nil
 }
