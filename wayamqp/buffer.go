@@ -137,8 +137,8 @@ func (s *deliveryBuffer) end(p *delivery, now time.Time) {
 // back returns p to its position in the queue, not to be delivered before due. The
 // queue gets a copy, because p itself is settled.
 func (s *deliveryBuffer) back(p *delivery, failures int, due, now time.Time) {
-	again := *p
-	again.d = &waybill.Delivery{Record: p.d.Record, Failures: failures, Tag: &again}
+	again, d := *p, *p.d
+	again.d, d.Failures, d.Tag = &d, failures, &again
 	again.due, again.inFlight = due, false
 	at, _ := slices.BinarySearchFunc(p.keys.queue, p.tag, func(q *delivery, tag uint64) int { return cmp.Compare(q.tag, tag) })
 	p.keys.queue = slices.Insert(p.keys.queue, at, &again)

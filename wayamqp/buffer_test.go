@@ -206,3 +206,90 @@ func TestShelfRemembersWhenALostMessageIsDue(t *testing.T) {
 		t.Errorf("%d are remembered for ever", len(s.memory))
 	}
 }
+
+// What is known of a failed message survives the loss of its connection, whether its
+// copy arrives before the failure or after it, and for an hour.
+func TestShelfKeepsTheStateOfALostMessage(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	due := now.Add(time.Minute)
+	for _, copyFirst := range []bool{true, false} {
+		s := newDeliveryBuffer()
+		arrive := func(tag uint64) *delivery {
+			p := &delivery{session: &session{}, tag: tag}
+			p.d = &waybill.Delivery{Record: &waybill.Record{ID: waybill.MessageID{1}, Key: "a"}, Tag: p}
+			s.add(p, now)
+			return p
+		}
+		first := arrive(1)
+		s.take(1, now)
+		s.clear(now)
+		first.d.Record.MarkHandled("billing")
+		if copyFirst {
+			arrive(2)
+			s.lose(first, 1, due, now)
+		} else {
+			s.lose(first, 1, due, now)
+			arrive(2)
+		}
+		if ds, next := s.take(5, now); len(ds) != 0 || !next.Equal(due) {
+			t.Errorf("copy first %t: %d came at once, the next is due at %v, want %v", copyFirst, len(ds), next, due)
+		}
+		ds, _ := s.take(5, due)
+		if len(ds) != 1 || ds[0].Failures != 1 || ds[0].Record.Headers[waybill.HeaderHandledBy] != "billing" {
+			t.Errorf("copy first %t: %+v came at its time, want one with a failure, handled by billing", copyFirst, ds)
+		}
+	}
+	s := newDeliveryBuffer()
+	s.remember(&waybill.Record{ID: waybill.MessageID{1}}, 1, due, now)
+	s.clear(now.Add(memoryFor))
+	if len(s.memory) != 1 {
+		t.Error("it was forgotten too early")
+	}
+	s.clear(now.Add(memoryFor + 1))
+	if len(s.memory) != 0 {
+		t.Error("it is remembered for ever")
+	}
+}
+
+// After the first relief has ended, further failing keys get one as well.
+func TestReliefIsGivenAgain(t *testing.T) {
+	now := time.Now()
+	c := &Consumer{cfg: Config{Prefetch: 4}, buffer: newDeliveryBuffer(), session: &session{more: make(chan struct{}, 1)}}
+	relieved := func() bool {
+		c.relieve()
+		select {
+		case <-c.session.more:
+			return true
+		default:
+			return false
+		}
+	}
+	fail := func(tags ...uint64) {
+		for _, tag := range tags {
+			p := &delivery{session: c.session, tag: tag}
+			p.d = &waybill.Delivery{Record: &waybill.Record{Key: fmt.Sprint(tag)}, Tag: p}
+			c.buffer.add(p, now)
+			c.buffer.take(1, now)
+			c.buffer.back(p, 1, now.Add(time.Minute), now)
+		}
+	}
+	fail(1, 2)
+	if relieved() {
+		t.Error("relief for half of the prefetch")
+	}
+	fail(3)
+	if !relieved() || relieved() {
+		t.Error("more than half of the prefetch waits: want one relief")
+	}
+	ds, _ := c.buffer.take(3, now.Add(time.Minute))
+	for _, d := range ds {
+		c.buffer.end(d.Tag.(*delivery), now)
+	}
+	if relieved() {
+		t.Error("relief although nothing waits")
+	}
+	fail(4, 5, 6)
+	if !relieved() {
+		t.Error("no second relief")
+	}
+}

@@ -71,7 +71,8 @@ type Config struct {
 	// messages of keys that wait for a retry; zero means 256.
 	Prefetch int
 	// KeyOf tells the partition key of a message that came without the header
-	// x-partition-key. Nil means that such a message has none.
+	// x-partition-key. Nil means that such a message has none. The body is unchecked: a
+	// message for which KeyOf panics cannot be decoded, and the others are not affected.
 	KeyOf func(rec *waybill.Record) string
 
 	// Log receives the connection's life. Nil discards.

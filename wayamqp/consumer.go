@@ -64,7 +64,8 @@ func NewConsumer(cfg Config) (*Consumer, error) {
 
 var errConsumerClosed = errors.New("wayamqp: the consumer is closed")
 
-// Receive implements waybill.Receiver. After a lost connection it returns an error
+// Receive implements waybill.Receiver. When ctx ends before it is connected, its error
+// wraps waybill.ErrUnavailable, too. After a lost connection it returns an error
 // that wraps waybill.ErrUnavailable once, and connects again on the next call. A
 // queue missing at the first connection is an error that does not: it was never
 // declared.
@@ -133,7 +134,7 @@ func (c *Consumer) connected(ctx context.Context) (*session, error) {
 	case c.connecting <- struct{}{}:
 		defer func() { <-c.connecting }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, unavailable("connect", ctx.Err())
 	}
 	if c.life.Err() != nil {
 		return nil, errConsumerClosed
@@ -149,11 +150,14 @@ func (c *Consumer) connected(ctx context.Context) (*session, error) {
 	defer c.mu.Unlock()
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, unavailable("connect", ctx.Err())
 	case err != nil && c.began && !errors.Is(err, waybill.ErrUnavailable):
 		return nil, fmt.Errorf("%w: %w", waybill.ErrUnavailable, err) // the queue may come back
 	case err != nil:
 		return nil, err
+	}
+	if !c.began {
+		s.forwarding.Go(func() { c.warnOfLoss(s) })
 	}
 	c.session, c.began = s, true
 	c.reading.Go(func() { s.read(c) })

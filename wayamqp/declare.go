@@ -128,6 +128,31 @@ func lacksSingleConsumer(cfg Config, w *conn) bool {
 	return inequivalent(err, argSingleConsumer)
 }
 
+// dropsBy returns the argument by which the existing queue of cfg is known to drop
+// messages, with the remedy. The broker names it when it refuses to declare the queue
+// without. It does not tell of policies, and not to a user who may not declare.
+func dropsBy(cfg Config, w *conn) (arg, hint string) {
+	args := arguments(cfg, w.client.Properties)
+	err := declareOnce(cfg, w, args)
+	if inequivalent(err, argSingleConsumer) { // named first: the next declaration agrees with it
+		if _, single := args[argSingleConsumer]; single {
+			delete(args, argSingleConsumer)
+		} else {
+			args[argSingleConsumer] = true
+		}
+		err = declareOnce(cfg, w, args)
+	}
+	switch {
+	case inequivalent(err, argDeliveryLimit):
+		return argDeliveryLimit, noDeliveryLimit(cfg)
+	case inequivalent(err, "x-message-ttl"):
+		return "x-message-ttl", "messages leave the queue unhandled when they have waited that long: drain and delete it, and `waybill schema up --transports` declares it without"
+	case inequivalent(err, "x-expires"):
+		return "x-expires", "the queue is deleted with its messages when no worker has run for that long: drain and delete it, and `waybill schema up --transports` declares it without"
+	}
+	return "", ""
+}
+
 const noSingleConsumer = "it has no single active consumer: one that connects again, or a second one, is given later messages of a key before earlier ones. " +
 	"Drain and delete it, and `waybill schema up --transports` declares it with one; or write single_active_consumer=false if the order does not matter"
 

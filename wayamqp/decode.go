@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -47,9 +48,21 @@ func (cfg *Config) decode(d *amqp.Delivery, now time.Time) (rec *waybill.Record,
 		failures = min(attempt-1, math.MaxInt32)
 	}
 	if rec.Key == "" && rec.Problem == nil && cfg.KeyOf != nil {
-		rec.Key = cfg.KeyOf(rec)
+		if rec.Key, err = cfg.keyOf(rec); err != nil {
+			rec.Problem = err
+		}
 	}
 	return rec, failures
+}
+
+// keyOf calls KeyOf. A panic over the bytes of a stranger is that message's error.
+func (cfg *Config) keyOf(rec *waybill.Record) (key string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("wayamqp: KeyOf: %w", &waybill.PanicError{Value: v, Stack: debug.Stack()})
+		}
+	}()
+	return cfg.KeyOf(rec), nil
 }
 
 // dispatched returns the best estimate of the time of dispatch: the header; the
@@ -87,7 +100,8 @@ func madeAt(id waybill.MessageID) (at time.Time, ok bool) {
 }
 
 // split returns the headers that carry a record's fields, and all other headers,
-// without the headers that a broker adds or a publisher numbers its publishes with.
+// without the headers that a broker adds or a publisher numbers its publishes with,
+// and without x-handled-by: a Consumer keeps that of a retry itself.
 func split(table amqp.Table) (own, others map[string]string) {
 	own, others = map[string]string{}, make(map[string]string, len(table))
 	for name, value := range table {
@@ -99,6 +113,7 @@ func split(table amqp.Table) (own, others map[string]string) {
 		case headerType, headerMessageID, headerAttempt, headerPartitionKey, headerDispatchedAt, headerContentType:
 			own[name] = text
 		case headerPublishNo, "x-delivery-count", "x-acquired-count":
+		case waybill.HeaderHandledBy: // it would keep handlers from running, and anybody may send it
 		default:
 			if !strings.HasPrefix(name, "x-first-death-") && !strings.HasPrefix(name, "x-last-death-") {
 				others[name] = text

@@ -1,6 +1,7 @@
 package wayamqp
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ func TestForeignHeadersBecomeText(t *testing.T) {
 	rec, failures := new(Config).decode(&amqp.Delivery{
 		MessageId: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Type: "of.the.property", CorrelationId: "conversation", Body: []byte("{}"),
 		Headers: amqp.Table{
-			"type": "order.placed", "x-attempt": int32(3), "x-publish-no": "17", "x-partition-key": []byte("k"),
+			"type": "order.placed", "x-attempt": int32(3), "x-publish-no": "17", "x-partition-key": []byte("k"), "x-handled-by": "billing",
 			"text": "t", "bytes": []byte("b"), "binary": []byte{0xff}, "yes": true, "int": int64(-5), "byte": byte(7), "float": 1.5,
 			"decimal": amqp.Decimal{Scale: 2, Value: 314}, "time": arrival, "nothing": nil,
 			"x-death": []any{amqp.Table{"count": 1}}, "table": amqp.Table{"a": "b"}, "x-first-death-queue": "q", "x-delivery-count": int64(2),
@@ -48,6 +49,20 @@ func TestHeadersWinOverProperties(t *testing.T) {
 	if rec.Problem != nil || rec.Name != "order.placed" || rec.ID.String() != other || failures != 0 || len(rec.Headers) > 0 ||
 		!rec.DispatchedAt.Equal(time.Date(2026, 1, 2, 3, 4, 5, 1000, time.UTC)) {
 		t.Errorf("%+v, %d failures", rec, failures)
+	}
+}
+
+// KeyOf sees the bytes of strangers on the connection's goroutine.
+func TestKeyOfThatPanicsIsTheProblemOfItsMessage(t *testing.T) {
+	cfg := &Config{KeyOf: func(rec *waybill.Record) string { return string(rec.Body[:3]) }}
+	bad, _ := cfg.decode(&amqp.Delivery{MessageId: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Type: "order.placed", Body: []byte("{}")}, arrival)
+	var panicked *waybill.PanicError
+	if !errors.As(bad.Problem, &panicked) || !strings.Contains(string(panicked.Stack), "decode_test.go") || bad.Key != "" {
+		t.Errorf("problem = %v, key %q, want a PanicError with its stack and no key", bad.Problem, bad.Key)
+	}
+	good, _ := cfg.decode(&amqp.Delivery{MessageId: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Type: "order.placed", Body: []byte("key")}, arrival)
+	if good.Problem != nil || good.Key != "key" {
+		t.Errorf("problem = %v, key %q, want the key of the body", good.Problem, good.Key)
 	}
 }
 

@@ -37,8 +37,8 @@ func (cfg *Config) encode(headers amqp.Table, rec *waybill.Record, exchange, rou
 		case "CC", "BCC":
 			return amqp.Publishing{}, &waybill.InvalidError{What: "header", Value: name, Problem: "the broker would misroute the message or refuse it"}
 		case waybill.HeaderCorrelationID: // has a property
-		case headerType, headerMessageID, headerAttempt, headerPartitionKey, headerDispatchedAt, headerContentType, headerPublishNo:
-			// A consumer would prefer them to the properties.
+		case headerType, headerMessageID, headerAttempt, headerPartitionKey, headerDispatchedAt, headerContentType, headerPublishNo, waybill.HeaderHandledBy:
+			// A consumer would prefer them to the properties, or not run handlers.
 		default:
 			headers[name] = value
 		}

@@ -20,7 +20,7 @@ func TestNoHeaderRepeatsAProperty(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
 	rec := &waybill.Record{ID: id, Name: "order.placed", Key: "customer-7", Body: []byte("{}"), DispatchedAt: at, Headers: map[string]string{
 		"tenant": "acme", waybill.HeaderCorrelationID: "c", waybill.HeaderCausationID: "d",
-		"type": "forged", "x-message-id": "forged", "x-attempt": "9", "x-dispatched-at": "forged", "x-partition-key": "forged", "content-type": "forged", "x-publish-no": "1",
+		"type": "forged", "x-message-id": "forged", "x-attempt": "9", "x-dispatched-at": "forged", "x-partition-key": "forged", "content-type": "forged", "x-publish-no": "1", "x-handled-by": "forged",
 	}}
 	want := amqp.Publishing{
 		Headers: amqp.Table{"tenant": "acme", "x-causation-id": "d"}, ContentType: "application/json", DeliveryMode: amqp.Persistent,

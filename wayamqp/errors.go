@@ -3,6 +3,7 @@ package wayamqp
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -40,6 +41,18 @@ func isSoft(e *amqp.Error) bool {
 		return true
 	}
 	return false
+}
+
+const raiseTimeout = "raise it above the longest run of a handler and the longest delay of a retry"
+
+// timedOut adds to the error of a channel that the broker closed for a message kept
+// too long what the operator can do. The wording differs by version; the code alone
+// says only that a precondition failed.
+func timedOut(e *amqp.Error) error {
+	if e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "timed out") {
+		return fmt.Errorf("a message was kept for longer than the broker's consumer_timeout: %s: %w", raiseTimeout, said(e))
+	}
+	return e
 }
 
 // errBlocked means that a memory or disk alarm keeps the broker from reading.

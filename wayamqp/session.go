@@ -29,7 +29,7 @@ type session struct {
 	canceled      <-chan string
 	closes        <-chan *amqp.Error
 
-	forwarding sync.WaitGroup // goroutines of subscriptions and of the check of the order
+	forwarding sync.WaitGroup // goroutines of subscriptions and of checks of the queue
 
 	settling sync.Mutex // held while acknowledgements are written, in the order of acks
 	acks     acks
@@ -140,13 +140,13 @@ func (s *session) finish(c *Consumer, err error) {
 	select {
 	case _, canceled := <-s.canceled:
 		if canceled {
-			err = errors.New("the broker ended the subscription: the queue was deleted or is not available, or a message was kept for longer than the broker's consumer_timeout")
+			err = errors.New("the broker ended the subscription: the queue was deleted or is not available, or a message was kept for longer than the broker's consumer_timeout: " + raiseTimeout)
 		}
 	default:
 	}
 	s.conn.close(errors.New("the subscription ended"))
 	if e := <-s.closes; e != nil && err == nil {
-		err = e
+		err = timedOut(e)
 	}
 	if err == nil {
 		err = amqp.ErrClosed
@@ -160,7 +160,7 @@ func (c *Consumer) arrive(s *session, d *amqp.Delivery) {
 	now := time.Now()
 	rec, failures := c.cfg.decode(d, now)
 	p := &delivery{consumer: c, session: s, tag: d.DeliveryTag}
-	p.d = &waybill.Delivery{Record: rec, Failures: failures, Tag: p}
+	p.d = &waybill.Delivery{Record: rec, Failures: failures, Redelivered: d.Redelivered, Lost: s.closed, Tag: p}
 	c.warnOfLimit(s, d, rec)
 	c.warnOfOrder(s, rec)
 	c.mu.Lock()
@@ -185,6 +185,13 @@ func (c *Consumer) warnOfLimit(s *session, d *amqp.Delivery, rec *waybill.Record
 	s.warnedOfLimit = true
 	c.cfg.Log.Warn("a message was delivered and given back many times", slog.String("queue", c.cfg.Queue), slog.String("id", rec.ID.String()),
 		slog.Int64("deliveries", count), slog.String("hint", noDeliveryLimit(c.cfg)))
+}
+
+// warnOfLoss warns of a queue whose arguments drop messages.
+func (c *Consumer) warnOfLoss(s *session) {
+	if arg, hint := dropsBy(c.cfg, s.conn); arg != "" {
+		c.cfg.Log.Warn("the queue may drop messages", slog.String("queue", c.cfg.Queue), slog.String("argument", arg), slog.String("hint", hint))
+	}
 }
 
 // warnOfOrder checks at the first message with a key whether the queue keeps the

@@ -1,0 +1,89 @@
+package wayamqp
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func TestConsumerSaysThatItsQueueDropsMessages(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args amqp.Table
+		want string // empty: no warning
+	}{
+		{"as declared", amqp.Table{"x-queue-type": "quorum"}, ""},
+		{"as declared for keys", amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}, ""},
+		{"bounded, and refuses", amqp.Table{"x-queue-type": "quorum", "x-max-length": int32(5), "x-overflow": "reject-publish"}, ""},
+		{"a limit", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)}, "rabbitmqctl set_policy"},
+		{"a limit behind another difference", amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true, "x-delivery-limit": int32(3)}, "rabbitmqctl set_policy"},
+		{"a time to live", amqp.Table{"x-queue-type": "quorum", "x-message-ttl": int32(60000)}, "argument=x-message-ttl"},
+		{"an expiry", amqp.Table{"x-queue-type": "quorum", "x-expires": int32(60000)}, "argument=x-expires"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBroker(t)
+			b.queue("orders", tt.args)
+			b.fill("")
+			var log warnings
+			c := b.consumer(Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			stock(t, c, 1)
+			if tt.want != "" {
+				eventually(t, "it has warned", func() bool { return log.count("the queue may drop messages") == 1 && log.count(tt.want) == 1 })
+			}
+			b.must(c.Close())
+			if tt.want == "" && log.count("may drop") != 0 {
+				t.Errorf("it warns: %s", log.text.String())
+			}
+		})
+	}
+}
+
+func TestEndByTheConsumerTimeoutSaysWhatToDo(t *testing.T) {
+	for reason, want := range map[string]bool{
+		"PRECONDITION_FAILED - consumer ack timed out on channel 1":                                                   true,
+		"PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. This": true,
+		"PRECONDITION_FAILED - unknown delivery tag 7":                                                                false,
+	} {
+		err := timedOut(&amqp.Error{Code: amqp.PreconditionFailed, Reason: reason, Server: true})
+		if got := strings.Contains(err.Error(), "consumer_timeout: raise it above"); got != want || !strings.Contains(err.Error(), reason) {
+			t.Errorf("got %v, want a hint: %t", err, want)
+		}
+	}
+}
+
+func TestSubscriptionThatTheBrokerEndsSaysWhy(t *testing.T) {
+	b := newBroker(t)
+	b.queue("orders", nil)
+	b.fill("")
+	c := b.consumer(Config{})
+	receive(t, c, 1)
+	_, err := b.ch.QueueDelete("orders", false, false, false)
+	b.must(err)
+	_, err = c.Receive(within(t, 10*time.Second), 1)
+	if err == nil || !strings.Contains(err.Error(), "the broker ended the subscription: the queue was deleted") {
+		t.Errorf("Receive = %v, want the broker's reason", err)
+	}
+}
+
+// A session holds at most eight times the prefetch.
+func TestReliefHasABound(t *testing.T) {
+	b := newBroker(t)
+	b.queue("orders", nil)
+	b.fill("")
+	c := b.consumer(Config{})
+	stock(t, c, 1)
+	for range maxRelief + 2 { // each waits until the one before it was taken
+		c.session.more <- struct{}{}
+	}
+	eventually(t, "all are subscribed", func() bool {
+		q, err := b.ch.QueueDeclarePassive("orders", true, false, false, false, nil)
+		b.must(err)
+		if q.Consumers > maxRelief {
+			t.Fatalf("%d subscriptions, want %d", q.Consumers, maxRelief)
+		}
+		return q.Consumers == maxRelief
+	})
+}
