@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"time"
 )
@@ -19,6 +20,8 @@ type Config struct {
 	// Messages are the message names that the stock binary accepts.
 	Messages map[string]Message
 	Inbox    Inbox
+	// FailureTransport names the dead letters of transports that name none.
+	FailureTransport string
 
 	file    string
 	lines   map[string]int
@@ -29,13 +32,20 @@ type Config struct {
 type Transport struct {
 	DSN   DSN
 	Retry Retry
-	// FailureTransport is not available in this version: Validate refuses it.
+	// Store is the database that keeps the transport's failed messages. Zero means
+	// Database.
+	Store DSN
+	// FailureTransport names the dead letters of the transport. Empty means that of the
+	// Config.
 	FailureTransport string
+	// OnExhausted is the policy for a key whose head a worker cannot handle: see
+	// worker.Policy. Empty means Park; a message without a key is always skipped.
+	OnExhausted OnExhausted
 }
 
 // A Retry is the delay before a failed message is handled again:
 // min(MaxDelay, Delay * Multiplier^n), give or take the share Jitter of it. After
-// MaxRetries (0 to 10000) retries every further delay is MaxDelay.
+// MaxRetries (0 to 10000) retries OnExhausted decides.
 type Retry struct {
 	MaxRetries int
 	Delay      time.Duration
@@ -125,7 +135,22 @@ func defaults() *Config {
 		Inbox:    Inbox{Retention: 30 * day},
 		lines:    map[string]int{},
 		origins:  map[string]string{},
+
+		FailureTransport: "failed",
 	}
+}
+
+// FailureTransportOf returns the name of the dead letters of a transport.
+func (c *Config) FailureTransportOf(transport string) string {
+	return cmp.Or(c.Transports[transport].FailureTransport, c.FailureTransport)
+}
+
+// StoreOf returns the database that keeps the failed messages of a transport.
+func (c *Config) StoreOf(transport string) DSN {
+	if store := c.Transports[transport].Store; !store.IsZero() {
+		return store
+	}
+	return c.Database
 }
 
 // Origins returns the origin of each single value, by dotted path: a line

@@ -24,7 +24,7 @@ func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
 	if v, _ := getenv("WAYBILL_CONFIG"); path == "" && v != "" {
 		path, hint = v, "named by WAYBILL_CONFIG"
 	}
-	data, err := os.ReadFile(cmp.Or(path, DefaultFile))
+	data, err := readAtMost(cmp.Or(path, DefaultFile), maxBytes)
 	switch {
 	case path == "" && errors.Is(err, fs.ErrNotExist):
 		return Parse("", nil, getenv)
@@ -54,6 +54,7 @@ func Parse(name string, data []byte, getenv func(string) (string, bool)) (*Confi
 		expand:  expander{getenv: getenv, dir: filepath.Dir(name)}.expand,
 		lines:   c.lines,
 		origins: c.origins,
+		written: written{},
 	}
 	c.file = name
 	c.read(r)(root, nil)
@@ -64,7 +65,7 @@ func Parse(name string, data []byte, getenv func(string) (string, bool)) (*Confi
 	for _, e := range r.errs {
 		unread[e.Path] = true
 	}
-	for _, e := range c.problems() {
+	for _, e := range c.problems(r.written) {
 		if !unread[e.Path] {
 			r.errs = append(r.errs, e)
 		}
@@ -116,6 +117,8 @@ func (c *Config) read(r *reader) field {
 			c.Messages[name] = Message{}
 		}),
 		"inbox": r.group(map[string]field{"retention": r.duration(&c.Inbox.Retention)}),
+
+		"failure_transport": r.text(&c.FailureTransport),
 	})
 }
 
@@ -129,7 +132,9 @@ func (t *Transport) read(r *reader) field {
 			"max_delay":   r.duration(&t.Retry.MaxDelay),
 			"jitter":      r.float(&t.Retry.Jitter),
 		}),
+		"store":             r.dsn(&t.Store),
 		"failure_transport": r.text(&t.FailureTransport),
+		"on_exhausted":      oneOf(r, &t.OnExhausted, Block, Park, Skip),
 	})
 }
 

@@ -30,7 +30,7 @@ const (
 type option struct {
 	name     string
 	kind     kind
-	words    []string       // enum: the values; dsn: the schemes
+	words    []string       // bool, enum: the values; dsn: the schemes
 	low, top int            // int, and seconds of a duration (top 0: any)
 	match    *regexp.Regexp // text (nil: anything), and each item of a list
 	accepts  string         // description of valid values, for errors
@@ -51,7 +51,7 @@ func whole(name string, low, top int) option {
 }
 
 func boolean(name string) option {
-	return option{name: name, kind: boolKind, accepts: "true or false"}
+	return option{name: name, kind: boolKind, words: []string{"true", "false"}, accepts: "true or false"}
 }
 
 func enum(name string, words ...string) option {
@@ -135,7 +135,7 @@ func (o option) parse(raw string) (any, error) {
 			return n, nil
 		}
 	case boolKind:
-		if word == "true" || word == "false" {
+		if slices.Contains(o.words, word) {
 			return word == "true", nil
 		}
 	case enumKind:

@@ -20,10 +20,14 @@ transports:
   catalog:
     dsn: memory://
     retry: *slow
+    store: sqlite://./worker.db
+    failure_transport: failed_catalog
+    on_exhausted: skip
 outbox: { to: events, ordering: strict, on_exhausted: block, retry: { max_attempts: "${ATTEMPTS:-7}" }, idle_timeout: 1m, publish_deadline: 20s, routes: { "payment.*": { exchange: payments, routing_key: payment }, order.placed: { exchange: orders, on_exhausted: park } } }
 routing: { "catalog.*": catalog, "invoice.send": [orders_high, events], "*": events }
 messages: { order.placed: {}, order.shipped: }
 inbox: { retention: 2w }
+failure_transport: failed_orders
 `
 
 var unseen = cmpopts.IgnoreUnexported(Config{})
@@ -39,7 +43,7 @@ func TestParseReadsEverySetting(t *testing.T) {
 		Transports: map[string]Transport{
 			"events":      {DSN: MustParseDSN("amqp://guest:s%20e@localhost:5672/%2f?exchange=events&type=topic"), Retry: DefaultRetry()},
 			"orders_high": {DSN: MustParseDSN("ordered-queue://orders_high"), Retry: slow},
-			"catalog":     {DSN: MustParseDSN("memory://"), Retry: slow},
+			"catalog":     {DSN: MustParseDSN("memory://"), Retry: slow, Store: MustParseDSN("sqlite://./worker.db"), FailureTransport: "failed_catalog", OnExhausted: Skip},
 		},
 		Outbox: Outbox{
 			To: "events", Ordering: Strict, OnExhausted: Block, Retry: OutboxRetry{MaxAttempts: 7}, IdleTimeout: time.Minute, PublishDeadline: 20 * time.Second,
@@ -48,6 +52,8 @@ func TestParseReadsEverySetting(t *testing.T) {
 		Routing:  map[string][]string{"catalog.*": {"catalog"}, "invoice.send": {"orders_high", "events"}, "*": {"events"}},
 		Messages: map[string]Message{"order.placed": {}, "order.shipped": {}},
 		Inbox:    Inbox{Retention: 14 * day},
+
+		FailureTransport: "failed_orders",
 	}
 	if diff := cmp.Diff(want, got, unseen); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -67,6 +73,8 @@ func TestAnEmptyFileIsTheDefaults(t *testing.T) {
 			Routing:    map[string][]string{},
 			Messages:   map[string]Message{},
 			Inbox:      Inbox{Retention: 720 * time.Hour},
+
+			FailureTransport: "failed",
 		}
 		if diff := cmp.Diff(want, c, unseen); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", content, diff)
@@ -102,10 +110,10 @@ func TestOriginsNameLineDefaultAndEnvironment(t *testing.T) {
 		"transports.orders_high.retry.delay":   "waybill.yaml:5",
 		"transports.catalog.dsn":               "waybill.yaml:7",
 		"transports.catalog.retry.max_delay":   "waybill.yaml:5",
-		"transports.catalog.failure_transport": "default",
-		"outbox.retry.max_attempts":            "waybill.yaml:9",
-		`routing."catalog.*"`:                  "waybill.yaml:10",
-		"inbox.retention":                      "waybill.yaml:12",
+		"transports.catalog.failure_transport": "waybill.yaml:10",
+		"outbox.retry.max_attempts":            "waybill.yaml:12",
+		`routing."catalog.*"`:                  "waybill.yaml:13",
+		"inbox.retention":                      "waybill.yaml:15",
 	} {
 		if got[path] != want {
 			t.Errorf("origin of %s = %q, want %q", path, got[path], want)
@@ -181,7 +189,9 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"database: mariadb://u@h/d?listen=mysql:%2F%2Fu%40h%2Fd":                               `there is no option "listen" for mysql (MySQL and MariaDB have no NOTIFY`,
 		"transports: {a: {dsn: 'amqp://h?heartbeat=1500ms'}}":                                  `option "heartbeat": wrong value "1500ms" (it takes whole seconds, from 1s to 1m)`,
 		"database: postgres://h/d?connect_timeout=1h":                                          `option "connect_timeout": wrong value "1h" (it takes whole seconds, from 1s to 10m)`,
-		"transports: {a: {dsn: 'sync://', failure_transport: b}}":                              "waybill.yaml:1: transports.a.failure_transport: not available in this version",
+		"transports: {a: {dsn: 'sync://', failure_transport: B b}}":                            "waybill.yaml:1: transports.a.failure_transport: not a name of dead letters",
+		"transports: {a: {dsn: 'sync://', on_exhausted: drop}}":                                "waybill.yaml:1: transports.a.on_exhausted: \"drop\" is not one of block, park, skip",
+		"transports: {a: {dsn: 'sync://', store: 'queue://x'}}":                                "waybill.yaml:1: transports.a.store: scheme \"queue\" is not a database",
 		"a: b\n---\nc: d":     "waybill.yaml:3: a second document",
 		"a: [1, 2":            "waybill.yaml:1: not valid YAML: ",
 		"x: &a {}\n<<: *a":    "waybill.yaml:2: a merge key <<",

@@ -20,6 +20,7 @@ type reader struct {
 	errs    []*Error
 	lines   map[string]int    // of every key, by path
 	origins map[string]string // of every single value, by path
+	written written
 }
 
 // A field reads the value of one key. It is called with nil for a key that is
@@ -100,6 +101,7 @@ func (r *reader) scalar(n *node, at keyPath) (expanded, from string, ok bool) {
 	r.origins[at.String()] = cmp.Or(join(", ", r.place(n.line), elsewhere), byDefault)
 	if elsewhere != "" {
 		from = "from " + elsewhere
+		r.written[valueAt{at.String(), expanded}] = n.text
 	}
 	return expanded, from, true
 }
@@ -139,7 +141,11 @@ func (r *reader) dsn(to *DSN) field {
 		}
 		d, err := ParseDSN(s)
 		for _, e := range unwrapAll(err) {
-			r.fail(n.line, at, e.Problem, join("; ", e.Hint, from)).Value = e.Value
+			what, value := e.Problem, e.Value
+			if from != "" {
+				what, value = onlyWritten(what, n.text, s), safe(n.text)
+			}
+			r.fail(n.line, at, what, join("; ", e.Hint, from)).Value = value
 		}
 		*to = d
 	}

@@ -121,6 +121,38 @@ func TestErrorsOfAFileNeverHoldThePassword(t *testing.T) {
 	}
 }
 
+// What is put into a value from elsewhere may be a secret in the wrong place.
+func TestErrorsOfAFileShowValuesAsWritten(t *testing.T) {
+	getenv := environment(map[string]string{
+		"PW": canary, "LONG": canary + strings.Repeat("x", 80), "CODED": "%63anary6d1f", "DSN": "amqp://h?exchange=e&type=" + canary, "NAME": "amqp://h?" + canary + "=1",
+	})
+	for content, want := range map[string]string{
+		"outbox: { to: '${PW}' }":                                           `unknown transport "${PW}"`,
+		"outbox: { to: 'a-${PW}' }":                                         `unknown transport "a-${PW}"`,
+		"routing: { '*': ['a', 'a', 'b', '${PW}'] }":                        `unknown transport "${PW}"`,
+		"routing: { '*': ['${PW}', '${PW}'] }":                              `transport "${PW}" is named twice`,
+		"transports: { a: { dsn: 'amqp://h?exchange=e&type=${PW}' } }":      `option "type": wrong value "${...}"`,
+		"transports: { a: { dsn: 'amqp://h?exchange=e&type=x${LONG}' } }":   `option "type": wrong value "${...}"`,
+		"transports: { a: { dsn: 'amqp://h?exchange=e&type=${CODED}' } }":   `option "type": wrong value "${...}"`,
+		"transports: { a: { dsn: 'amqp://${PW}?exchange=e&type=topics' } }": `option "type": wrong value "topics"`,
+		"transports: { a: { dsn: 'amqp://h?exchange=e&${PW}=1' } }":         `unknown option "${...}"`,
+		"transports: { a: { dsn: '${DSN}' } }":                              `option "type": wrong value "${...}"`,
+		"transports: { a: { dsn: '${NAME}' } }":                             `unknown option "${...}"`,
+		"outbox: { to: events }":                                            `unknown transport "events"`,
+		"outbox: { to: '${NONE:-events}' }":                                 `unknown transport "events"`,
+	} {
+		_, err := Parse("waybill.yaml", []byte(content), getenv)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", content, err, want)
+			continue
+		}
+		refuseCanary(t, content, fmt.Sprintf("%v %+v %#v", err, err, err))
+		for _, e := range unwrapAll(err) {
+			refuseCanary(t, content, fmt.Sprintf("%+v", *e))
+		}
+	}
+}
+
 func refuseCanary(t *testing.T, what, printed string) {
 	t.Helper()
 	hex := fmt.Sprintf("%x", canary)

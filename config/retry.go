@@ -5,6 +5,19 @@ import (
 	"time"
 )
 
+// Delays returns the delay before each retry, without jitter.
+func (r Retry) Delays() []time.Duration {
+	delays := make([]time.Duration, r.MaxRetries)
+	delay := float64(r.Delay)
+	for n := range delays {
+		delays[n] = saturate(min(delay, float64(r.MaxDelay)))
+		if delay < float64(r.MaxDelay) {
+			delay *= max(r.Multiplier, 1)
+		}
+	}
+	return delays
+}
+
 // Window returns the longest outage that the retries cover: the sum of all delays,
 // without jitter.
 func (r Retry) Window() time.Duration {

@@ -35,6 +35,7 @@ var (
 	tablePrefix = pattern("prefix", identifier, "a table prefix: a to z, 0 to 9 and _, at most 31, no digit first")
 	prefetch    = whole("prefetch", 1, 65535)
 	ordered     = boolean("ordered")
+	keepsOrder  = option{name: "ordered", kind: boolKind, words: []string{"true"}, accepts: "true or nothing: a queue always keeps the order of each key"}
 
 	noNotify = "MySQL and MariaDB have no NOTIFY: relays look for messages every 250 ms, or more often"
 
@@ -66,7 +67,7 @@ var schemes = map[string]scheme{
 		tablePrefix, duration("connect_timeout"),
 	}), lacks: map[string]string{"notify": noNotify, "listen": noNotify}},
 	"queue": {shape: nameShape, options: []option{
-		nested("database", "sqlite", "postgres", "mysql"), ordered, duration("lease"), prefetch,
+		nested("database", "sqlite", "postgres", "mysql"), keepsOrder, duration("lease"), prefetch,
 	}},
 	"memory": {shape: optionalName},
 	"sync":   {shape: emptyShape},

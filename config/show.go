@@ -45,9 +45,11 @@ func (c Config) view() configView {
 		Routing:  c.Routing,
 		Messages: c.Messages,
 		Inbox:    inboxView{Retention: FormatDuration(c.Inbox.Retention)},
+
+		FailureTransport: c.FailureTransport,
 	}
 	for name, t := range c.Transports {
-		v.Transports[name] = transportView{
+		view := transportView{
 			DSN: t.DSN.String(),
 			Retry: retryView{
 				MaxRetries: t.Retry.MaxRetries,
@@ -57,7 +59,12 @@ func (c Config) view() configView {
 				Jitter:     t.Retry.Jitter,
 			},
 			FailureTransport: t.FailureTransport,
+			OnExhausted:      t.OnExhausted,
 		}
+		if !t.Store.IsZero() {
+			view.Store = t.Store.String()
+		}
+		v.Transports[name] = view
 	}
 	for pattern, route := range c.Outbox.Routes {
 		if v.Outbox.Routes == nil {
@@ -75,12 +82,16 @@ type configView struct {
 	Routing    map[string][]string      `yaml:"routing" json:"routing"`
 	Messages   map[string]Message       `yaml:"messages" json:"messages"`
 	Inbox      inboxView                `yaml:"inbox" json:"inbox"`
+
+	FailureTransport string `yaml:"failure_transport" json:"failure_transport"`
 }
 
 type transportView struct {
-	DSN              string    `yaml:"dsn" json:"dsn"`
-	Retry            retryView `yaml:"retry" json:"retry"`
-	FailureTransport string    `yaml:"failure_transport,omitempty" json:"failure_transport,omitempty"`
+	DSN              string      `yaml:"dsn" json:"dsn"`
+	Retry            retryView   `yaml:"retry" json:"retry"`
+	Store            string      `yaml:"store,omitempty" json:"store,omitempty"`
+	FailureTransport string      `yaml:"failure_transport,omitempty" json:"failure_transport,omitempty"`
+	OnExhausted      OnExhausted `yaml:"on_exhausted,omitempty" json:"on_exhausted,omitempty"`
 }
 
 type retryView struct {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 )
 
@@ -37,8 +38,15 @@ const (
 
 // parseTree parses one YAML document. It returns nil for an empty one.
 func parseTree(data []byte) (root *node, err *Error) {
+	if len(data) > maxBytes {
+		return nil, &Error{Problem: fmt.Sprintf("it holds more than %d bytes", maxBytes)}
+	}
+	tokens := lexer.Tokenize(string(data))
+	if err := checkDepth(tokens); err != nil {
+		return nil, err
+	}
 	// Duplicate keys are allowed here, to be reported together with other mistakes.
-	parsed, parseErr := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	parsed, parseErr := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if parseErr != nil {
 		return nil, syntaxError(parseErr)
 	}

@@ -14,7 +14,7 @@ import (
 // Validate returns all mistakes in c, as *Errors joined, or nil. It refuses settings
 // that this version does not support. Load and Parse call it.
 func (c *Config) Validate() error {
-	if errs := c.problems(); len(errs) > 0 {
+	if errs := c.problems(nil); len(errs) > 0 {
 		return joined(errs)
 	}
 	return nil
@@ -32,8 +32,8 @@ const (
 	patternRule = `write a message name, "prefix.*" or "*"`
 )
 
-func (c *Config) problems() []*Error {
-	v := validation{c: c}
+func (c *Config) problems(w written) []*Error {
+	v := validation{c: c, written: w}
 	v.database()
 	for _, name := range slices.Sorted(maps.Keys(c.Transports)) {
 		v.transport(name, c.Transports[name])
@@ -46,12 +46,14 @@ func (c *Config) problems() []*Error {
 		v.check(validName(name), keyPath{"messages", name}, "not a message name", nameRule)
 	}
 	v.inbox()
+	v.check(validName(v.c.FailureTransport), keyPath{"failure_transport"}, "not a name of dead letters", nameRule)
 	return v.errs
 }
 
 type validation struct {
-	c    *Config
-	errs []*Error
+	c       *Config
+	written written
+	errs    []*Error
 }
 
 func (v *validation) database() {
@@ -90,7 +92,11 @@ func (v *validation) transport(name string, t Transport) {
 	v.check(!schemes[t.DSN.Scheme].stores, at.child("dsn"), fmt.Sprintf("scheme %q is a database, not a transport", t.DSN.Scheme),
 		"for a queue in it write queue://NAME?database=DSN")
 	v.options(at.child("dsn"), t.DSN)
-	v.check(t.FailureTransport == "", at.child("failure_transport"), notAvailable, "remove it")
+	v.check(t.Store.IsZero() || schemes[t.Store.Scheme].stores, at.child("store"), fmt.Sprintf("scheme %q is not a database", t.Store.Scheme), "use sqlite, postgres or mysql")
+	v.check(t.FailureTransport == "" || validName(t.FailureTransport), at.child("failure_transport"), "not a name of dead letters", nameRule)
+	if t.OnExhausted != "" {
+		v.policy(at.child("on_exhausted"), t.OnExhausted)
+	}
 	v.retry(at.child("retry"), t.Retry)
 }
 
@@ -156,7 +162,7 @@ func (v *validation) route(pattern string, transports []string) {
 	v.check(len(transports) > 0, at, "no transport", "")
 	for i, name := range transports {
 		v.known(at, name)
-		v.check(!slices.Contains(transports[:i], name), at, "transport "+quote(name)+" is named twice", "")
+		v.check(!slices.Contains(transports[:i], name), at, "transport "+v.written.show(at, name)+" is named twice", "")
 	}
 }
 
@@ -178,12 +184,10 @@ func (v *validation) inbox() {
 	}
 }
 
-const notAvailable = "not available in this version"
-
 // known fails unless name is a transport.
 func (v *validation) known(at keyPath, name string) {
 	if _, ok := v.c.Transports[name]; !ok {
-		v.fail(at, "unknown transport "+quote(name), suggest.Hint(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
+		v.fail(at, "unknown transport "+v.written.show(at, name), suggest.Hint(name, slices.Sorted(maps.Keys(v.c.Transports)), "transports"))
 	}
 }
 
