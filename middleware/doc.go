@@ -4,4 +4,7 @@
 // A usual order is
 //
 //	waybill.NewBus("main", middleware.Recover(), middleware.Log(log), middleware.Correlation(), middleware.Validate(), middleware.Timeout(time.Minute))
+//
+// Throttle and CircuitBreaker belong before Timeout, so that waiting is not counted
+// as work. For applies either to one message or transport.
 package middleware

@@ -228,6 +228,9 @@ func TestPassingThroughDoesNotAllocate(t *testing.T) {
 		{middleware.Validate(), t.Context(), env},
 		{middleware.Correlation(), t.Context(), waybill.Without[waybill.Received](env)},
 		{middleware.Ordered(), t.Context(), env},
+		{middleware.Throttle(1e9, 1e6), t.Context(), env},
+		{middleware.CircuitBreaker(1, time.Second), t.Context(), env},
+		{middleware.For(middleware.Transport("mail"), middleware.Ordered()), t.Context(), env},
 	} {
 		run := tt.mw.Wrap(pass)
 		if n := testing.AllocsPerRun(200, func() { _ = run(tt.ctx, tt.env) }); n != 0 {

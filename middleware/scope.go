@@ -1,0 +1,36 @@
+package middleware
+
+import (
+	"context"
+
+	"github.com/waybill-go/waybill"
+)
+
+// For applies mw to the envelopes for which match reports true; others pass it by.
+func For(match func(env *waybill.Envelope) bool, mw waybill.Middleware) waybill.Middleware {
+	return waybill.Middleware{Name: mw.Name, Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		wrapped := mw.Wrap(next)
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			if match(env) {
+				return wrapped(ctx, env)
+			}
+			return next(ctx, env)
+		}
+	}}
+}
+
+// Message matches the messages of a name, as "order.placed".
+func Message(name string) func(env *waybill.Envelope) bool {
+	return func(env *waybill.Envelope) bool {
+		got, _ := waybill.Last[waybill.MessageName](env)
+		return string(got) == name
+	}
+}
+
+// Transport matches the messages received from a transport, by the name that its worker has.
+func Transport(name string) func(env *waybill.Envelope) bool {
+	return func(env *waybill.Envelope) bool {
+		from, ok := waybill.Last[waybill.Received](env)
+		return ok && from.Transport == name
+	}
+}
