@@ -62,7 +62,7 @@ func Example() {
 		_, err := tx.ExecContext(ctx, "INSERT INTO invoices VALUES (?, ?)", m.OrderID, m.Cents)
 		return err
 	})
-	w, err := worker.New(bus, events, worker.Config{Concurrency: 16, Limit: 1}) // without Limit until ctx ends
+	w, err := worker.New(bus, events, worker.Config{Concurrency: 16, Limit: 1, Inbox: db}) // without Limit until ctx ends
 	check(err)
 	check(w.Run(ctx))
 

@@ -39,9 +39,10 @@ type Database interface {
 	Failed(ctx context.Context, q FailedQuery) ([]FailedMessage, error)
 	// FailedContent returns headers and body of a failed message; they may be secret.
 	FailedContent(ctx context.Context, number int64) (FailedContent, error)
-	// RetryFailed dispatches skipped messages again, all or none, under their old
-	// ids, behind the pending rows of their keys. It returns how many; removed ones
-	// are left out.
+	// RetryFailed dispatches skipped messages again, and adds failed ones to the retry
+	// queues of their transports, all or none. They have their old ids, and come behind the
+	// pending messages of their keys. It returns how many; removed ones are left out, and
+	// those in a retry queue.
 	RetryFailed(ctx context.Context, numbers ...int64) (int, error)
 	// RemoveFailed deletes body and headers of failed messages, which can then not be
 	// sent any more, and returns how many. Their entries stay on record.
@@ -60,8 +61,16 @@ type Database interface {
 	InboxLookup(ctx context.Context, idOrKey string) ([]InboxEntry, error)
 	// InboxOlder counts the entries older than age.
 	InboxOlder(ctx context.Context, age time.Duration) (int, error)
+	// InboxRetention is how long the inbox of this database must keep entries: the longest
+	// retention that an application with a handler has recorded at its first message, or
+	// what SetInboxRetention has set since. Zero means that none has.
+	InboxRetention(ctx context.Context) (time.Duration, error)
+	// SetInboxRetention replaces the recorded retention. Applications with a longer one must
+	// have been restarted with a shorter: they would handle a pruned message again.
+	SetInboxRetention(ctx context.Context, d time.Duration) error
 	// InboxPrune removes the entries older than age in batches and reports each
-	// batch's size, until none is left or ctx ends.
+	// batch's size, until none is left or ctx ends. An age below InboxRetention is a
+	// *RetentionError.
 	InboxPrune(ctx context.Context, age time.Duration, progress func(removed int)) (int, error)
 }
 
@@ -87,6 +96,9 @@ type Rebucketed struct {
 	Rows     int           `json:"rows"`     // keyed messages that were moved
 	Stall    time.Duration `json:"stall_ns"` // how long dispatchers and relays may have waited
 }
+
+// ErrChanged is wrapped by the error of a change that another operator has overtaken.
+var ErrChanged = errors.New("changed meanwhile")
 
 // ErrSchema is wrapped by the errors of SchemaStatus.Err.
 var ErrSchema = errors.New("the schema does not fit")
@@ -127,11 +139,13 @@ type OutboxMessage struct {
 
 // BlockedQuery selects blocked keys and routes; zero fields select all.
 type BlockedQuery struct {
-	Transport, Key, Route string
-	Row                   int64 // of a message without key
+	Transport string `json:"transport,omitempty"`
+	Key       string `json:"key,omitempty"`
+	Route     string `json:"route,omitempty"`
+	Row       int64  `json:"row,omitempty"` // of a message without key
 	// SkipHead first moves the refused message of each to the dead letters. A route
 	// has no such message.
-	SkipHead bool
+	SkipHead bool `json:"skip_head,omitempty"`
 }
 
 // A Relay is the last report of a running relay.
@@ -171,6 +185,13 @@ const (
 	Parked   = "parked"   // its rows are not published until it is released
 	Skipped  = "skipped"  // its key continues without it
 	Removed  = "removed"  // an operator deleted its content
+	Failed   = "failed"   // a worker has moved it to the dead letters; Retrying while a replay is in the retry queue
+)
+
+// The sources of a FailedMessage.
+const (
+	FromOutbox = "outbox" // a relay, or an operator who skipped a blocked message
+	FromWorker = "worker"
 )
 
 // FailedQuery selects dead letters; zero fields select all but removed ones.
@@ -180,12 +201,25 @@ type FailedQuery struct {
 	Transport, Key, Name string
 	After                int64 // only greater numbers
 	Limit                int
+
+	// Databases without DeadLetters disregard the rest.
+
+	Source, FailureTransport, Handler, Fingerprint string
+	Error                                          string    // part of the last error, in any case
+	Since, Until                                   time.Time // of FailedAt: not before Since, before Until
 }
 
-// FailedMessage is a message that a relay or an operator has skipped.
+// Plain reports whether a database without DeadLetters regards all that is set in q.
+func (q FailedQuery) Plain() bool {
+	return q.Source == "" && q.FailureTransport == "" && q.Handler == "" && q.Fingerprint == "" && q.Error == "" && q.Since.IsZero() && q.Until.IsZero()
+}
+
+// FailedMessage is a dead letter: a message that a relay or an operator has skipped, or
+// a worker could not handle. A worker's message has one entry, however often it fails.
 type FailedMessage struct {
-	Number        int64             `json:"number"` // among the dead letters, in order within a key
-	State         string            `json:"state"`  // Skipped or Removed
+	Number        int64             `json:"number"`           // among the dead letters, in order within a key
+	State         string            `json:"state"`            // Skipped, Failed, Retrying or Removed
+	Source        string            `json:"source,omitempty"` // FromOutbox or FromWorker
 	Transport     string            `json:"transport"`
 	Name          string            `json:"name"`
 	Key           string            `json:"key"`
@@ -197,6 +231,12 @@ type FailedMessage struct {
 	LastError     string            `json:"last_error"`
 	RemovedAt     *time.Time        `json:"removed_at,omitempty"`
 	Bytes         int               `json:"bytes"`
+
+	// The rest is of a worker's last attempt.
+	FailureTransport string `json:"failure_transport,omitempty"`
+	Handler          string `json:"handler,omitempty"`
+	ErrorType        string `json:"error_type,omitempty"`
+	Fingerprint      string `json:"fingerprint,omitempty"`
 }
 
 // FailedContent is the headers and body of a failed message.
@@ -222,6 +262,13 @@ type QueueStats struct {
 	InFlight         int     `json:"in_flight"` // delivered to a worker and not settled
 	Retrying         int     `json:"retrying"`
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
+}
+
+// A RetentionError refuses to prune entries that an application counts on.
+type RetentionError struct{ Age, Recorded time.Duration }
+
+func (e *RetentionError) Error() string {
+	return fmt.Sprintf("an age of %v is less than the retention of %v that is recorded in the database: a message handled between the two could be handled again", e.Age, e.Recorded)
 }
 
 // InboxStats counts one handler's entries.

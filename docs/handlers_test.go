@@ -39,6 +39,16 @@ func Example_handler() {
 	// Output: thanks for o-7
 }
 
+func Example_limits() {
+	bus := waybill.NewBus("shop",
+		middleware.For(middleware.Message("receipt.send"), middleware.Throttle(10, 5)), // ten a second, five at once
+		middleware.For(middleware.Transport("payments"), middleware.CircuitBreaker(5, 30*time.Second)),
+	)
+	waybill.Handle(bus, "mail", func(ctx context.Context, m SendReceipt) error { return nil })
+	fmt.Println(bus.HandleRecord(context.Background(), encoded(SendReceipt{"o-7"}), "events", 0))
+	// Output: <nil>
+}
+
 func Example_inboxHandler() {
 	ctx := context.Background()
 	db, remove := openShop(ctx)
@@ -79,7 +89,7 @@ func Example_group() {
 		_, err := tx.ExecContext(ctx, "INSERT INTO invoices VALUES (?, ?)", m.OrderID, m.Cents)
 		return err
 	}, inbox.Group(50)) // up to 50 messages share a commit, with a savepoint each
-	w, err := worker.New(bus, queue, worker.Config{Concurrency: 50, Idle: time.Millisecond})
+	w, err := worker.New(bus, queue, worker.Config{Concurrency: 50, Idle: time.Millisecond, Inbox: db})
 
 	check(err)
 	check(w.Run(ctx))

@@ -40,7 +40,7 @@ func Example_production() {
 	from, err := wayamqp.NewConsumer(billing)
 	check(err)
 	defer from.Close()
-	w, err := worker.New(bus, from, worker.Config{Transport: "billing", Log: log})
+	w, err := worker.New(bus, from, worker.Config{Transport: "billing", Inbox: db, Log: log})
 	check(err)
 
 	ended := make(chan error, 2)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waysqlite"
@@ -33,9 +34,9 @@ func Example_handlerErrors() {
 		case errors.Is(err, errBusy):
 			return waybill.RetryAfter(err, 30*time.Second) // in place of the next delay
 		case errors.Is(err, errNoCard):
-			return waybill.Unrecoverable(err) // the longest delay, and an error in the log
+			return waybill.Unrecoverable(err) // no retries: a dead letter, or a parked key
 		}
-		return err // nil, or retried after 1, 3, 9, 27, 81, 243, 300 s
+		return err // nil, or retried after 1, 3, 9, 27, 81, 243, 300, 300 s
 	})
 
 	for _, id := range []string{"o-1", "o-2", "o-3"} {
@@ -50,26 +51,30 @@ func Example_handlerErrors() {
 
 func Example_workerRetries() {
 	ctx := context.Background()
-	bus, queue := waybill.NewBus("billing"), memory.NewDB().Queue("events")
-	failing := 2
-	waybill.Handle(bus, "charge", func(ctx context.Context, m OrderPlaced) error {
-		if failing--; failing >= 0 {
-			return errBusy
-		}
-		fmt.Println("charged", m.OrderID)
-		return nil
-	})
+	db, remove := openShop(ctx)
+	defer remove()
+	bus, queue := waybill.NewBus("billing"), memory.NewDB().Queue("billing")
+	waybill.Handle(bus, "charge", func(ctx context.Context, m OrderPlaced) error { return errBusy })
 	check(queue.Send(ctx, encoded(OrderPlaced{"o-7", 4200})))
 
 	w, err := worker.New(bus, queue, worker.Config{
-		Retry:      waybill.Backoff{Delay: time.Millisecond, Multiplier: 2, MaxDelay: time.Second},
-		MaxRetries: 5, // then the longest delay, and errors in the log
-		Limit:      3, // attempts, for this example
+		Transport:        "billing",
+		Store:            db, // waypg, waymysql, waysqlite: retries and dead letters
+		Retry:            waybill.Backoff{Delay: time.Millisecond, Multiplier: 2, MaxDelay: time.Second},
+		MaxRetries:       2,
+		OnExhausted:      worker.Skip, // the message becomes a dead letter; the default parks its key
+		FailureTransport: "failed_billing",
+		Limit:            3, // attempts, for this example
 	})
 
 	check(err)
 	check(w.Run(ctx))
-	// Output: charged o-7
+	failed, err := db.Failed(ctx, admin.FailedQuery{Transport: "billing"})
+	check(err)
+	for _, m := range failed {
+		fmt.Println(m.FailureTransport, m.Name, m.Key, m.Failures, m.LastError)
+	}
+	// Output: failed_billing order.placed o-7 3 charge: busy
 }
 
 func Example_exhaustedPolicy() {

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/crash"
@@ -18,11 +20,26 @@ type Entry struct {
 	MessageID waybill.MessageID
 }
 
+// Check returns an unrecoverable error for an entry that the databases do not take alike:
+// a handler's name of more than 190 bytes, a dedup key of more than 512, and text that is
+// not UTF-8 or has a NUL. Every Store and Log returns it, without failing a transaction.
+func (e Entry) Check() error {
+	switch {
+	case len(e.Handler) > 190 || len(e.DedupKey) > 512:
+		return waybill.Unrecoverable(fmt.Errorf("inbox: the handler's name has %d bytes, the dedup key %d: allowed are 190 and 512", len(e.Handler), len(e.DedupKey)))
+	case !utf8.ValidString(e.Handler+e.DedupKey) || strings.Contains(e.Handler+e.DedupKey, "\x00"):
+		return waybill.Unrecoverable(fmt.Errorf("inbox: the handler's name %q or the dedup key %q is not UTF-8 without NUL", e.Handler, e.DedupKey))
+	}
+	return nil
+}
+
 // A Store keeps the inbox of one database, in transactions of type TX. Its
 // methods may be called concurrently, but not for one transaction.
 type Store[TX any] interface {
 	// InTx runs fn in a transaction and commits it; outbox dispatches made with
-	// tx join it. An error of fn rolls back and is returned.
+	// tx join it. An error of fn rolls back and is returned. A transaction with an entry
+	// of a frozen process, or of one that ignores the end of ctx, ends within a bounded
+	// time, where the database can see that; one that is slow continues.
 	InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 	// InTransaction reports whether ctx is the context of a function run by InTx: such a
 	// function must not wait for another transaction.
@@ -52,6 +69,14 @@ type Log interface {
 	Insert(ctx context.Context, e Entry) error
 }
 
+// A Pruner removes entries that no message needs any more.
+type Pruner interface {
+	// PruneExpired removes up to max entries older than the retention that is recorded in the
+	// database, in one short transaction, and returns their number. Fewer than max means
+	// that none is left.
+	PruneExpired(ctx context.Context, max int) (removed int, err error)
+}
+
 // TooOldError says that a message is older than the retention of the inbox, which
 // cannot tell whether the message was handled. EntryFor marks it unrecoverable.
 type TooOldError struct {
@@ -74,22 +99,25 @@ type Option struct {
 	group int // see Group; 0 means that each message has its own transaction
 }
 
+// errFollowUp refuses waybill.DispatchAfterCurrentBus: the transaction has committed
+// when follow-ups are sent, so a retry would be a duplicate and send nothing.
+var errFollowUp = waybill.Unrecoverable(errors.New("inbox: DispatchAfterCurrentBus in a handler with an inbox: if its sending failed after the commit, nothing would send it again; dispatch it through the outbox with the handler's transaction"))
+
 // errDuplicate ends the transaction of a message that was handled before.
 var errDuplicate = errors.New("duplicate")
 
 // Handle registers fn under a name that never changes. fn runs inside a
 // transaction of store; its writes, its dispatches with tx to an outbox of the same
 // database, and the inbox entry commit together. fn neither commits nor rolls back.
+// waybill.DispatchAfterCurrentBus is refused in it: the outbox takes follow-ups.
 // A duplicate is not an error. Handle panics where waybill.Handle does, and on
 // options that do not fit.
 //
-// Messages with the same waybill.IdempotencyKey are duplicates of each other.
+// Messages with the same name and waybill.IdempotencyKey are duplicates of each other.
 func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx context.Context, tx TX, m M) error, opts ...Option) {
 	observer, group, linger := waybill.Observers{}, 0, time.Duration(0)
 	for _, o := range opts {
-		if o.Observer != nil {
-			observer = append(observer, o.Observer)
-		}
+		observer = append(observer, o.Observer)
 		group, linger = cmp.Or(o.group, group), cmp.Or(o.Linger, linger)
 	}
 	run := func(ctx context.Context, e Entry, fn func(ctx context.Context, tx TX) error) error {
@@ -107,7 +135,7 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 		if err != nil {
 			return err
 		}
-		err = run(ctx, entry, func(ctx context.Context, tx TX) error { return fn(ctx, tx, m) })
+		err = run(ctx, entry, func(ctx context.Context, tx TX) error { return fn(waybill.WithoutFollowUps(ctx, errFollowUp), tx, m) })
 		if errors.Is(err, errDuplicate) {
 			message, _ := waybill.Last[waybill.MessageName](env)
 			key, _ := waybill.Last[waybill.PartitionKey](env)
@@ -145,8 +173,8 @@ func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx con
 const lostTries = 5
 
 // EntryFor returns the entry under which a handler's effect for env is
-// remembered, or a *TooOldError, marked unrecoverable, when env was dispatched
-// longer ago than retention.
+// remembered. An error is unrecoverable: a *TooOldError when env was dispatched longer
+// ago than retention, or that of an idempotency key that no dispatch would take.
 func EntryFor(handler string, env *waybill.Envelope, retention time.Duration) (Entry, error) {
 	id, ok := waybill.Last[waybill.MessageID](env)
 	if !ok || id.IsZero() {
@@ -157,10 +185,30 @@ func EntryFor(handler string, env *waybill.Envelope, retention time.Duration) (E
 			return Entry{}, waybill.Unrecoverable(&TooOldError{id, age, retention})
 		}
 	}
-	// A UUID never begins with "k:", so the two kinds of key cannot collide.
 	dedup := id.String()
 	if key, ok := waybill.Last[waybill.IdempotencyKey](env); ok && key != "" {
-		dedup = "k:" + string(key)
+		if err := checkKey(string(key)); err != nil {
+			return Entry{}, waybill.Unrecoverable(fmt.Errorf("inbox: %w", err))
+		}
+		// A UUID never begins with "k:", and a name has no "/", so no two keys collide.
+		name, _ := waybill.Last[waybill.MessageName](env)
+		dedup = "k:" + string(name) + "/" + string(key)
 	}
 	return Entry{handler, dedup, id}, nil
+}
+
+// maxKey is the limit of a dispatch, too.
+const maxKey = 255
+
+// checkKey refuses an idempotency key of another producer that a database would
+// refuse, and with it the other messages of its group.
+func checkKey(key string) error {
+	const what = "idempotency key"
+	switch {
+	case len(key) > maxKey:
+		return &waybill.LimitError{What: what + " length", Got: len(key), Max: maxKey}
+	case !utf8.ValidString(key) || strings.ContainsRune(key, 0):
+		return &waybill.InvalidError{What: what, Value: key, Problem: "it is not UTF-8, or has a NUL"}
+	}
+	return nil
 }

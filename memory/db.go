@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
 )
 
 var (
@@ -33,18 +34,20 @@ type DB struct {
 	queues     map[string]*queue
 	delayed    []delayed // by the time they are due
 	inbox      map[inboxKey]bool
+	attempts   map[letterKey][]worker.Attempt
+	letters    []*DeadLetter // of workers, by their first failure
 }
 
 // NewDB returns an empty database.
 func NewDB() *DB {
-	return &DB{writing: make(chan struct{}, 1), transports: map[string]*transport{}, queues: map[string]*queue{}, inbox: map[inboxKey]bool{}}
+	return &DB{writing: make(chan struct{}, 1), transports: map[string]*transport{}, queues: map[string]*queue{}, inbox: map[inboxKey]bool{}, attempts: map[letterKey][]worker.Attempt{}}
 }
 
 // A Tx is a transaction of a DB. It belongs to one goroutine.
 type Tx struct {
 	db     *DB
 	unit   bool // of InTx, which ends it
-	ended  bool
+	ended  bool // guarded by the mu of db
 	writes writes
 }
 
@@ -117,10 +120,10 @@ func (tx *Tx) Rollback() error {
 }
 
 func (tx *Tx) commit() error {
-	if tx.ended {
+	if !tx.end() {
 		return errEnded
 	}
-	defer tx.rollback() // lets the next transaction begin
+	defer func() { <-tx.db.writing }() // lets the next transaction begin
 	for _, effect := range tx.writes.effects {
 		effect()
 	}
@@ -136,14 +139,29 @@ func (tx *Tx) commit() error {
 }
 
 func (tx *Tx) rollback() {
-	if !tx.ended {
-		tx.ended = true
+	if tx.end() {
 		<-tx.db.writing
 	}
 }
 
+// end lets no further write join tx. It reports false if it has ended before.
+func (tx *Tx) end() bool {
+	tx.db.mu.Lock()
+	defer tx.db.mu.Unlock()
+	ended := tx.ended
+	tx.ended = true
+	return !ended
+}
+
 // check refuses a transaction that has ended or is of another database.
 func (db *DB) check(tx *Tx) error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.checkLocked(tx)
+}
+
+// checkLocked is check for a caller that holds mu.
+func (db *DB) checkLocked(tx *Tx) error {
 	switch {
 	case tx.db != db:
 		return errors.New("memory: the transaction is of another database")
@@ -155,11 +173,11 @@ func (db *DB) check(tx *Tx) error {
 
 // Write implements outbox.Writer.
 func (db *DB) Write(_ context.Context, tx *Tx, rows ...outbox.Row) error {
-	if err := db.check(tx); err != nil {
-		return err
-	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	if err := db.checkLocked(tx); err != nil {
+		return err
+	}
 	for _, row := range rows {
 		if row.Queue == "" && !db.transport(row.Transport).known {
 			return fmt.Errorf("unknown transport %q", row.Transport)

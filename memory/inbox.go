@@ -18,6 +18,9 @@ func (db *DB) Retention() time.Duration { return 30 * 24 * time.Hour }
 
 // InsertTx implements inbox.Store.
 func (db *DB) InsertTx(_ context.Context, tx *Tx, e inbox.Entry) (bool, error) {
+	if err := e.Check(); err != nil {
+		return false, err
+	}
 	if err := db.check(tx); err != nil {
 		return false, err
 	}
@@ -36,6 +39,9 @@ func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideK
 
 // RunInSavepoint implements inbox.Store.
 func (db *DB) RunInSavepoint(ctx context.Context, tx *Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
+	if err := e.Check(); err != nil {
+		return false, err, nil
+	}
 	saved := tx.writes
 	fresh, lost = db.InsertTx(ctx, tx, e)
 	if !fresh || lost != nil {

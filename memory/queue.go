@@ -13,15 +13,16 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// lease is how long a delivery may go without being renewed.
-const lease = 15 * time.Second
+// defaultLease is how long a delivery may go without being renewed.
+const defaultLease = 15 * time.Second
 
 // A Queue is a transport kept in a DB. It sends, publishes for a relay and
 // receives. A key's messages are delivered to one receiver at a time, in order, and
 // no more of them before those are settled.
 type Queue struct {
-	db   *DB
-	name string
+	db    *DB
+	name  string
+	lease time.Duration
 	*queue
 }
 
@@ -47,16 +48,22 @@ type message struct {
 	until    time.Time
 	holder   *Queue
 	lease    int64
+
+	redelivered bool  // its last holder neither settled nor released it
+	begun       int64 // of a retry queue: the last lease under which handlers began
+	crashes     int   // the leases under which they began and did not end
 }
 
 // tag is the Tag of a Delivery of this transport.
 type tag struct{ id, lease int64 }
 
 // Queue returns the queue of that name. Each call returns a separate receiver.
-func (db *DB) Queue(name string) *Queue {
+func (db *DB) Queue(name string) *Queue { return db.receiver(name, defaultLease) }
+
+func (db *DB) receiver(name string, lease time.Duration) *Queue {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return &Queue{db, name, db.queue(name)}
+	return &Queue{db, name, lease, db.queue(name)}
 }
 
 // queue returns the shared state of a queue. The caller holds mu.
@@ -184,8 +191,9 @@ func (q *Queue) claim(now time.Time, max int) (delivered []*waybill.Delivery, ch
 			break
 		}
 		if !m.until.After(now) && !busy[m.record.Key] {
-			m.until, m.holder, m.lease = now.Add(lease), q, m.lease+1
-			delivered = append(delivered, &waybill.Delivery{Record: clone(m.record), Failures: m.failures, Tag: tag{m.id, m.lease}})
+			m.redelivered = m.holder != nil
+			m.until, m.holder, m.lease = now.Add(q.lease), q, m.lease+1
+			delivered = append(delivered, &waybill.Delivery{Record: clone(m.record), Failures: m.failures, Redelivered: m.redelivered, Tag: tag{m.id, m.lease}})
 		}
 	}
 	return delivered, q.changed, next
@@ -223,11 +231,11 @@ func (q *Queue) Release(_ context.Context, ds ...*waybill.Delivery) error {
 }
 
 // LeaseTime implements waybill.Receiver.
-func (q *Queue) LeaseTime() time.Duration { return lease }
+func (q *Queue) LeaseTime() time.Duration { return q.lease }
 
 // Renew implements waybill.Receiver.
 func (q *Queue) Renew(_ context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
-	return q.each(ds, func(m *message, _ *waybill.Delivery) { m.until = time.Now().Add(lease) })
+	return q.each(ds, func(m *message, _ *waybill.Delivery) { m.until = time.Now().Add(q.lease) })
 }
 
 func (q *Queue) settle(verb string, ds []*waybill.Delivery, do func(*message, *waybill.Delivery)) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // An App is the binary that the commands are part of.
@@ -70,8 +71,11 @@ type Open struct {
 // A Database is one open database. Its methods may be called concurrently.
 type Database interface {
 	admin.Database
+	admin.Retries
+	worker.Store
 	outbox.Store
 	inbox.Log
+	inbox.Pruner
 	// Dispatcher returns a Dispatch for an outbox on the database.
 	Dispatcher(cfg outbox.Config) (Dispatch, error)
 	// Queue returns the queue of a queue:// DSN in this database; the database option

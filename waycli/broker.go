@@ -50,7 +50,7 @@ type BrokerTransport struct {
 	// Routes is outbox.routes: an empty result means the value of the DSN.
 	Routes func(name string) (exchange, routingKey string)
 	// KeyOf returns the partition key of a message that arrived without one. It may
-	// be nil.
+	// be nil. If it panics, the record gets a Problem.
 	KeyOf func(rec *waybill.Record) string
 	// Prefetch replaces the prefetch of the DSN unless it is zero.
 	Prefetch int
@@ -175,15 +175,10 @@ func routesOf(routes map[string]config.Route) func(name string) config.Route {
 }
 
 // keyOf returns the partition key of the message that a record holds, as its
-// Go type has it. A body that cannot be decoded and a method that panics give an
-// empty key: the handler then fails.
+// Go type has it. A body that cannot be decoded gives an empty key: its handling
+// fails.
 func keyOf(bus *waybill.Bus) func(*waybill.Record) string {
-	return func(rec *waybill.Record) (key string) {
-		defer func() {
-			if recover() != nil {
-				key = ""
-			}
-		}()
+	return func(rec *waybill.Record) string {
 		env, err := bus.Serializer().Decode(rec)
 		if err != nil {
 			return ""

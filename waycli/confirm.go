@@ -29,5 +29,5 @@ func (s *session) confirm(ctx context.Context, question string) error {
 	if err != nil {
 		s.say("")
 	}
-	return &Error{Refused, errors.New("not confirmed: nothing was removed"), ""}
+	return &Error{Refused, errors.New("not confirmed: nothing was changed"), ""}
 }

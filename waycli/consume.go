@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -40,16 +42,23 @@ input, byte for byte, and these environment variables:
   WAYBILL_HEADER_*   each header, in upper case with _ for other characters
 
   exit 0             handled
-  exit 65            no retry can mend it: it waits the longest, and is an alert
+  exit 65            unrecoverable: as a message without retries left
   any other          failed (75 says: for now): tried again, as the transport's
                      retry settings say
 
+A failed message waits for its retry in the store of the transport (store, or the
+configured database), with the later messages of its key. Without retries left
+one with a key is parked or skipped, as on_exhausted of the transport says, and one
+without a key is skipped: "retries list" shows what waits and what is parked,
+"failed list" what was skipped, the dead letters.
+
 Delivery is at least once. After exit 0 the message is remembered in the inbox of
 the configured database and not run again, but a crash between the two runs it
-again: the command must bear that. Its stderr is passed on line by line, its
-stdout as it is (with --json, to stderr).
+again: the command must bear that. Its stderr is passed on line by line, and the
+last line is part of the error of a failure; its stdout is passed on as it is (with
+--json, to stderr).
 
-Messages whose name is not under messages in the configuration fail, and wait.
+Messages whose name is not under messages in the configuration are unrecoverable.
 
 It runs until SIGTERM or SIGINT, finishes messages in flight within --drain-timeout
 and exits with 0; then commands that still run are killed, and their messages
@@ -95,9 +104,13 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	}
 	s.need = connectionsBesides + min(f.concurrency*len(transports), usefulConnections)
 	counts := newCounts(transports...)
+	expired, err := s.expired(ctx, f)
+	if err != nil {
+		return err
+	}
 	runs := make([]func(context.Context) error, len(transports))
 	for i, name := range transports {
-		w, err := s.worker(ctx, name, f, counts)
+		w, err := s.worker(ctx, name, f, counts, expired)
 		if err != nil {
 			return err
 		}
@@ -111,7 +124,7 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 			return []figure{{"failed", counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.failed })}}
 		},
 	})
-	err := runAll(ctx, runs...)
+	err = runAll(ctx, runs...)
 	stop()
 	reason := "finished"
 	switch {
@@ -156,7 +169,7 @@ func (s *session) checkConsume(transports []string, f consumeFlags) error {
 }
 
 // worker returns the worker of one transport.
-func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts) (*worker.Worker, error) {
+func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts, expired worker.Inbox) (*worker.Worker, error) {
 	bus, err := s.consumeBus(ctx, name, f, counts)
 	if err != nil {
 		return nil, err
@@ -169,16 +182,69 @@ func (s *session) worker(ctx context.Context, name string, f consumeFlags, count
 	if err != nil {
 		return nil, err
 	}
-	t := s.cfg.Transports[name]
+	store, err := s.workerStore(ctx, name, f)
+	if err != nil {
+		return nil, err
+	}
+	cfg := workerConfig(name, s.cfg.Transports[name], f)
+	cfg.Log, cfg.Observer, cfg.Inbox = s.log, counts, expired
+	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
+	return worker.New(bus, from, cfg)
+}
+
+// expired returns the inbox that the workers prune: that of --exec, or of the configured
+// database, which the handlers of a program are expected to share. A program without one
+// runs without.
+func (s *session) expired(ctx context.Context, f consumeFlags) (worker.Inbox, error) {
+	if f.exec == "" && !s.named() {
+		return nil, nil
+	}
+	db, err := s.database(ctx)
+	switch {
+	case err == nil:
+		return prunedInbox{db}, nil
+	case f.exec == "":
+		s.log.LogAttrs(ctx, slog.LevelWarn, "the inbox is not pruned by this process", slog.Any("err", err))
+		return nil, nil
+	}
+	return nil, err
+}
+
+// A prunedInbox is an inbox on a pool of the commands. No handler holds one of its
+// connections: those of a program have a pool of the program.
+type prunedInbox struct{ inbox.Pruner }
+
+// MaxConns implements worker.Inbox.
+func (prunedInbox) MaxConns() int { return math.MaxInt }
+
+func workerConfig(name string, t config.Transport, f consumeFlags) worker.Config {
 	cfg := worker.Config{
 		Transport: name, Concurrency: f.concurrency, Prefetch: f.prefetch, Limit: f.limit,
-		Idle: time.Duration(f.idle), Drain: time.Duration(f.drain), Log: s.log, Observer: counts,
+		Idle: time.Duration(f.idle), Drain: time.Duration(f.drain), OnExhausted: worker.Policy(t.OnExhausted),
 	}
 	if cfg.Prefetch == 0 {
 		cfg.Prefetch = t.DSN.Int("prefetch", 0)
 	}
 	cfg.Retry, cfg.MaxRetries = retryOf(t.Retry)
-	return worker.New(bus, from, cfg)
+	return cfg
+}
+
+// workerStore opens the database that keeps the failed messages of a transport. A program
+// without one runs without.
+func (s *session) workerStore(ctx context.Context, transport string, f consumeFlags) (worker.Store, error) {
+	if f.exec == "" && !s.named() && s.cfg.Transports[transport].Store.IsZero() {
+		return nil, nil
+	}
+	return s.storeOf(ctx, transport)
+}
+
+// storeOf opens the database of a transport's failed messages.
+func (s *session) storeOf(ctx context.Context, transport string) (Database, error) {
+	dsn := s.cfg.StoreOf(transport)
+	if dsn.Equal(s.cfg.Database) {
+		return s.database(ctx)
+	}
+	return s.open(ctx, dsn, "transports."+transport+".store")
 }
 
 func (s *session) consumeBus(ctx context.Context, transport string, f consumeFlags, counts *counts) (*waybill.Bus, error) {
@@ -204,9 +270,9 @@ func retryOf(r config.Retry) (waybill.Backoff, int) {
 		b.Jitter = -1
 	}
 	if r.MaxRetries == 0 {
-		b.Delay = r.MaxDelay // no retries: the first delay is the longest
+		return b, -1
 	}
-	return b, max(r.MaxRetries, 1)
+	return b, r.MaxRetries
 }
 
 type consumed struct {

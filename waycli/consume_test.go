@@ -1,12 +1,63 @@
 package waycli
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
 )
+
+// An expiringDatabase has one expired entry of its inbox.
+type expiringDatabase struct{ Database }
+
+func (expiringDatabase) SchemaStatus(context.Context) (admin.SchemaStatus, error) {
+	return admin.SchemaStatus{Version: 1, Wanted: 1}, nil
+}
+func (expiringDatabase) PruneExpired(context.Context, int) (int, error) { return 1, nil }
+
+func TestConsumePrunesTheInboxOfItsDatabase(t *testing.T) {
+	down := fmt.Errorf("dial: %w", waybill.ErrUnavailable)
+	for name, tt := range map[string]struct {
+		file, exec    string
+		open          error
+		prunes, fails bool
+		log           string
+	}{
+		"a command":                        {exec: "true", prunes: true},
+		"a command, database down":         {exec: "true", open: down, fails: true},
+		"handlers":                         {file: "database: sqlite:///shop.db", prunes: true},
+		"handlers, database down":          {file: "database: sqlite:///shop.db", open: down, log: "not pruned"},
+		"handlers without a database":      {},
+		"handlers without one, none there": {open: down},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := config.Parse("waybill.yaml", []byte(tt.file), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			s := &session{cfg: cfg, opened: map[string]Database{}, log: slog.New(slog.NewTextHandler(&log, nil)), app: App{Databases: map[string]Driver{
+				"sqlite": {Open: func(context.Context, config.DSN, Open) (Database, error) { return expiringDatabase{}, tt.open }},
+			}}}
+			box, err := s.expired(t.Context(), consumeFlags{exec: tt.exec})
+			if (err != nil) != tt.fails || !tt.fails && (box != nil) != tt.prunes || !strings.Contains(log.String(), tt.log) {
+				t.Fatalf("%v, %v, log %q: want an inbox: %t, an error: %t, a log with %q", box, err, &log, tt.prunes, tt.fails, tt.log)
+			}
+			if tt.prunes {
+				if n, err := box.PruneExpired(t.Context(), 10); n != 1 || err != nil {
+					t.Errorf("PruneExpired = %d, %v, want that of the database", n, err)
+				}
+			}
+		})
+	}
+}
 
 func TestRetryOfKeepsWhatZeroMeans(t *testing.T) {
 	b, failures := retryOf(config.Retry{MaxRetries: 5, Delay: 2 * time.Second, Multiplier: 2, MaxDelay: time.Minute, Jitter: 0})
@@ -18,9 +69,16 @@ func TestRetryOfKeepsWhatZeroMeans(t *testing.T) {
 			t.Errorf("After(%d) = %v, want %v: no jitter was asked for", n, got, want)
 		}
 	}
-	// No retries: the first failure has the longest delay.
-	b, _ = retryOf(config.Retry{MaxRetries: 0, Delay: time.Second, Multiplier: 3, MaxDelay: time.Minute})
-	if got := b.After(1, nil); got != time.Minute {
-		t.Errorf("After(1) = %v, want %v", got, time.Minute)
+	if _, retries := retryOf(config.Retry{MaxRetries: 0}); retries != -1 {
+		t.Errorf("no retries became %d, want -1", retries)
+	}
+}
+
+func TestPrefetchIsThatOfTheFlagOrElseOfTheDSN(t *testing.T) {
+	at := config.Transport{DSN: config.MustParseDSN("amqp://h/?queue=q&prefetch=7")}
+	for flag, want := range map[int]int{0: 7, 3: 3} {
+		if got := workerConfig("a", at, consumeFlags{prefetch: flag}).Prefetch; got != want {
+			t.Errorf("--prefetch %d: %d, want %d", flag, got, want)
+		}
 	}
 }

@@ -24,7 +24,8 @@ With --json: {"routes": [{"name", "transports", "exchange", "routing_key",
 transports: it has no route. No exchange or routing key: as in the DSN.`,
 			Args: cobra.NoArgs,
 			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.routes() }),
-		})
+		},
+		c.debugRetryCommand())
 }
 
 func (s *session) routes() error {

@@ -41,7 +41,8 @@ With --from FILE (or - for standard input) it reads JSON Lines, one message a
 line, with the fields name, key, body, headers, id and delay ("5m"); name and body
 are required. Lines are dispatched in transactions of --batch lines or 8 MiB. A
 wrong line stops it, and nothing of its batch is dispatched; exit code 5 says that
-earlier batches were, and the error from which line to resume.
+earlier batches were, or that the result of a commit is unknown, and the error from
+which line to resume.
 
 With --json: one line per message, {"id", "name", "key", "transports"}.`,
 		Example: `  waybill dispatch order.placed '{"orderId":"o-1"}' --key o-1 --header tenant=acme

@@ -117,7 +117,11 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 		return nil // in the second case only its output was not read to the end
 	case ctx.Err() != nil:
 		return fmt.Errorf("command killed: %w", context.Cause(ctx))
-	case errors.As(err, &status) && status.ExitCode() == exitUnrecoverable:
+	}
+	if stderr.last != "" { // it tells apart what an exit code does not
+		err = fmt.Errorf("%w: %s", err, stderr.last)
+	}
+	if errors.As(err, &status) && status.ExitCode() == exitUnrecoverable {
 		return waybill.Unrecoverable(fmt.Errorf("command: %w", err))
 	}
 	return fmt.Errorf("command: %w", err)

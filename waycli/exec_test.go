@@ -169,7 +169,7 @@ func TestExecPassesHeadersAndTheIdempotencyKey(t *testing.T) {
 	if got, want := r.stdout.String(), "WAYBILL_HEADER_TENANT_ID=größe=1\nWAYBILL_HEADER_X_IDEMPOTENCY_KEY=payment-42\n"; got != want {
 		t.Errorf("headers %q, want %q", got, want)
 	}
-	if !r.log.seen[inbox.Entry{Handler: "exec:orders", DedupKey: "k:payment-42", MessageID: r.rec.ID}] {
+	if !r.log.seen[inbox.Entry{Handler: "exec:orders", DedupKey: "k:order.placed/payment-42", MessageID: r.rec.ID}] {
 		t.Errorf("the inbox remembers %v", r.log.seen)
 	}
 }

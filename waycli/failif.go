@@ -18,8 +18,10 @@ import (
 const failIfHelp = `
 --fail-if 'NAME>NUMBER' makes it exit with 7 if that is so; it may be repeated.
 Names: pending and delayed (messages), failed (dead letters) and blocked (keys), each of
-all transports shown, and oldest_age (of the oldest pending message, such as 5m). Operators:
-> >= < <= == !=.`
+all transports shown, and oldest_age (of the oldest pending message, such as 5m).
+"stats" has also retrying (messages that failed in a worker, with the later ones of
+their keys) and parked (those of them that wait for "retries release"), and counts
+the dead letters of workers too. Operators: > >= < <= == !=.`
 
 func failIfFlag(cmd *cobra.Command, to *[]string) {
 	cmd.Flags().StringArrayVar(to, "fail-if", nil, "exit with 7 if so, such as 'pending>1000' or 'oldest_age>5m'")
@@ -34,12 +36,17 @@ type condition struct {
 // operators, the two-character ones first.
 var operators = []string{">=", "<=", "==", "!=", ">", "<"}
 
-var conditionNames = []string{"pending", "oldest_age", "blocked", "delayed", "failed"}
+// outboxFigures are the names of the figures of outbox stats, allFigures those of stats.
+var (
+	outboxFigures = []string{"pending", "oldest_age", "blocked", "delayed", "failed"}
+	allFigures    = append(slices.Clone(outboxFigures), "retrying", "parked")
+)
 
-func parseConditions(texts []string) ([]condition, error) {
+// parseConditions reads conditions on the figures of those names.
+func parseConditions(texts, names []string) ([]condition, error) {
 	all := make([]condition, len(texts))
 	for i, text := range texts {
-		c, err := parseCondition(text)
+		c, err := parseCondition(text, names)
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +55,7 @@ func parseConditions(texts []string) ([]condition, error) {
 	return all, nil
 }
 
-func parseCondition(text string) (condition, error) {
+func parseCondition(text string, names []string) (condition, error) {
 	i := strings.IndexAny(text, "<>=!")
 	if i < 0 {
 		return condition{}, &Error{Usage, fmt.Errorf("--fail-if: %q compares nothing", text), "such as 'pending>1000', in quotes"}
@@ -57,16 +64,16 @@ func parseCondition(text string) (condition, error) {
 	for _, op := range operators {
 		if rest, ok := strings.CutPrefix(text[i:], op); ok {
 			c.operator = op
-			return c, c.parse(strings.TrimSpace(rest))
+			return c, c.parse(strings.TrimSpace(rest), names)
 		}
 	}
 	return c, &Error{Usage, fmt.Errorf("--fail-if: %q has no operator that is known", text), "operators: " + strings.Join(operators, " ")}
 }
 
 // parse reads the number of c.
-func (c *condition) parse(number string) error {
-	if !slices.Contains(conditionNames, c.name) {
-		return &Error{Usage, fmt.Errorf("--fail-if: unknown figure %q in %q", c.name, c.text), suggest.Hint(c.name, conditionNames, "figures")}
+func (c *condition) parse(number string, names []string) error {
+	if !slices.Contains(names, c.name) {
+		return &Error{Usage, fmt.Errorf("--fail-if: unknown figure %q in %q", c.name, c.text), suggest.Hint(c.name, names, "figures")}
 	}
 	if c.name == "oldest_age" {
 		d, err := config.ParseDuration(number)
@@ -100,7 +107,19 @@ func (c condition) holds(v float64) bool {
 	return v != c.value
 }
 
-// figuresOf returns the figures that conditions compare.
+// addWorkers adds the failed messages of workers to figures.
+func addWorkers(figures map[string]float64, queues []admin.QueueStats, workers []admin.WorkerStats) {
+	for _, q := range queues {
+		figures["retrying"] += float64(q.Retrying)
+	}
+	for _, w := range workers {
+		figures["retrying"] += float64(w.Retrying)
+		figures["parked"] += float64(w.Parked)
+		figures["failed"] += float64(w.Failed)
+	}
+}
+
+// figuresOf returns the figures of the outbox that conditions compare.
 func figuresOf(stats []admin.OutboxStats) map[string]float64 {
 	f := map[string]float64{"pending": 0, "oldest_age": 0, "blocked": 0, "delayed": 0, "failed": 0}
 	for _, s := range stats {

@@ -27,7 +27,8 @@ With --json: {"inbox": [{"handler", "entries", "oldest", "newest"}]}.`,
 			Use:   "lookup ID",
 			Short: "Say which handlers have handled a message",
 			Long: `Say which handlers have handled a message. ID is a message id or an idempotency
-key. Exit code 3 says that none has, or that it is forgotten.
+key, which is looked up under all message names. Exit code 3 says that none has,
+or that it is forgotten.
 
 With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}]}.`,
 			Args: cobra.ExactArgs(1),
@@ -89,13 +90,16 @@ func (s *session) inboxLookup(ctx context.Context, id string) error {
 
 func (c *cli) inboxPruneCommand() *cobra.Command {
 	var older duration
-	var dryRun bool
+	var lower, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Forget messages that were handled long ago",
 		Long: `Forget messages that were handled longer ago than inbox.retention, or than
 --older-than if that is more. Less is refused: a message that is forgotten while
-it still counts as new would be handled twice.
+it still counts as new would be handled twice. So is less than what the database has
+recorded: each application with a handler records its retention there at its first
+message, and the longest counts. To shorten it, restart every application with the
+shorter one, set inbox.retention, and use --lower-retention once.
 
 It counts first and asks; --yes does not ask, and without a terminal it is needed.
 
@@ -104,10 +108,11 @@ With --json: {"older_than", "matching", "removed", "dry_run"}.`,
   waybill inbox prune --yes`,
 		Args: cobra.NoArgs,
 		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
-			return s.inboxPrune(ctx, time.Duration(older), dryRun)
+			return s.inboxPrune(ctx, time.Duration(older), lower, dryRun)
 		}),
 	}
 	cmd.Flags().Var(&older, "older-than", "age, such as 30d (default: inbox.retention)")
+	cmd.Flags().BoolVar(&lower, "lower-retention", false, "record inbox.retention in the database, in place of a longer one")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count")
 	return cmd
 }
@@ -120,7 +125,7 @@ type pruned struct {
 	DryRun    bool   `json:"dry_run"`
 }
 
-func (s *session) inboxPrune(ctx context.Context, older time.Duration, dryRun bool) error {
+func (s *session) inboxPrune(ctx context.Context, older time.Duration, lower, dryRun bool) error {
 	cfg, err := s.config()
 	if err != nil {
 		return err
@@ -137,6 +142,20 @@ func (s *session) inboxPrune(ctx context.Context, older time.Duration, dryRun bo
 	db, err := s.database(ctx)
 	if err != nil {
 		return err
+	}
+	recorded, err := db.InboxRetention(ctx)
+	switch {
+	case err != nil:
+		return err
+	case older < recorded && !lower:
+		return &Error{Refused, &admin.RetentionError{Age: older, Recorded: recorded}, "restart every application with the shorter retention; then --lower-retention records inbox.retention in the database"}
+	case older < recorded && !dryRun:
+		if err := s.confirm(ctx, fmt.Sprintf("Does every application use a retention of %s or less, and not %s as recorded?", config.FormatDuration(retention), config.FormatDuration(recorded))); err != nil {
+			return err
+		}
+		if err := db.SetInboxRetention(ctx, retention); err != nil {
+			return err
+		}
 	}
 	result := pruned{OlderThan: age, DryRun: dryRun}
 	if result.Matching, err = db.InboxOlder(ctx, older); err != nil {

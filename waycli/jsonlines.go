@@ -51,7 +51,7 @@ func (s *session) dispatchFile(ctx context.Context, f dispatchFlags) error {
 			break
 		}
 		if err := d.commit(ctx, batch...); err != nil {
-			return s.notCommitted(f.from, committed, in.number, err)
+			return s.notCommitted(f.from, committed, in.number, batch, err)
 		}
 		committed = in.number
 		done.Add(int64(len(batch)))
@@ -90,13 +90,17 @@ func (s *session) stoppedAt(file string, line, committed int, err error) error {
 	return s.stopped(file, committed, fmt.Errorf("%s:%d: %w", nameOf(file), line, err), hintOf(err, s.app.Name))
 }
 
-// notCommitted is the error of a batch whose transaction failed.
-func (s *session) notCommitted(file string, committed, last int, err error) error {
-	what := "were not dispatched"
-	if errors.Is(err, waybill.ErrCommitUnknown) {
-		what = "may or may not have been dispatched"
+// notCommitted is the error of a batch whose transaction failed, or whose commit is
+// unknown: then one id of the batch tells whether all of it was dispatched.
+func (s *session) notCommitted(file string, committed, last int, batch []prepared, err error) error {
+	lines := fmt.Sprintf("%s: lines %d to %d", nameOf(file), committed+1, last)
+	var unknown *waybill.CommitUnknownError
+	if !errors.As(err, &unknown) {
+		return s.stopped(file, committed, fmt.Errorf("%s were not dispatched: %w", lines, err), hintOf(err, s.app.Name))
 	}
-	return s.stopped(file, committed, fmt.Errorf("%s: lines %d to %d %s: %w", nameOf(file), committed+1, last, what, err), hintOf(err, s.app.Name))
+	err = fmt.Errorf("%s: all or none of them were dispatched (ids %s to %s): %w: %w", lines, batch[0].id, batch[len(batch)-1].id, waybill.ErrCommitUnknown, unknown.Err)
+	return &Error{Partial, err, fmt.Sprintf("look first whether %s is in `%s outbox list` or has arrived; if so, resume from line %d: %s; if not, from line %d: %s",
+		batch[0].id, s.app.Name, last+1, s.resume(file, last+1), committed+1, s.resume(file, committed+1))}
 }
 
 // stopped adds to err the number of dispatched lines, and how to continue.
@@ -109,12 +113,15 @@ func (s *session) stopped(file string, committed int, err error, hint string) er
 		}
 		return &Error{kind, err, joined(hint, "nothing was dispatched")}
 	}
-	input := file
+	return &Error{Partial, err, joined(hint, fmt.Sprintf("lines 1 to %d were dispatched; resume from line %d: %s", committed, committed+1, s.resume(file, committed+1)))}
+}
+
+// resume is the command that dispatches the lines of file from a number on.
+func (s *session) resume(file string, line int) string {
 	if file == "-" {
-		input = "THE INPUT"
+		file = "THE INPUT"
 	}
-	return &Error{Partial, err, joined(hint, fmt.Sprintf("lines 1 to %d were dispatched; resume from line %d: tail -n +%d %s | %s dispatch --from -",
-		committed, committed+1, committed+1, input, s.app.Name))}
+	return fmt.Sprintf("tail -n +%d %s | %s dispatch --from -", line, file, s.app.Name)
 }
 
 func joined(parts ...string) string {

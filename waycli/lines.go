@@ -3,6 +3,7 @@ package waycli
 import (
 	"bytes"
 	"io"
+	"strings"
 )
 
 // A lineWriter passes whole lines on, each with a prefix, in one Write each.
@@ -10,7 +11,11 @@ type lineWriter struct {
 	w      io.Writer
 	prefix string
 	rest   []byte // a line that is not complete
+	last   string // the last line with something in it, or its beginning
 }
+
+// maxLast is how much is kept of the last line, in bytes.
+const maxLast = 500
 
 // maxLine is the length at which a line without an end is broken.
 const maxLine = 64 << 10
@@ -42,6 +47,9 @@ func (l *lineWriter) flush() {
 }
 
 func (l *lineWriter) pass(line []byte) error {
+	if text := bytes.TrimSpace(line); len(text) > 0 {
+		l.last = strings.ToValidUTF8(string(text[:min(len(text), maxLast)]), "")
+	}
 	_, err := l.w.Write(append([]byte(l.prefix), line...))
 	return err
 }

@@ -3,6 +3,7 @@ package waycli
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -39,5 +40,21 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 }
 
 func textLog(s *screen, least slog.Level, color bool) *slog.Logger {
-	return slog.New(tint.NewTextHandler(s, &tint.Options{Level: least, NoColor: !color, TimeFormat: time.TimeOnly}))
+	return slog.New(tint.NewTextHandler(s, &tint.Options{Level: least, NoColor: !color, TimeFormat: time.TimeOnly, ReplaceAttr: harmless}))
+}
+
+// harmless makes what strangers wrote into a message visible, before a terminal obeys
+// it: tint escapes no message, and in a value with colours everything but ESC.
+func harmless(_ []string, a slog.Attr) slog.Attr {
+	switch v := a.Value.Any().(type) {
+	case slog.Level, time.Time, time.Duration: // of the log itself
+	case string:
+		a.Value = slog.StringValue(strings.ReplaceAll(v, "\x1b", "␛"))
+		if a.Key == slog.MessageKey {
+			a.Value = slog.StringValue(visible(v))
+		}
+	default:
+		a.Value = slog.StringValue(strings.ReplaceAll(fmt.Sprint(v), "\x1b", "␛"))
+	}
+	return a
 }

@@ -125,7 +125,7 @@ With --json: {"outbox": [{"transport", "pending", "oldest_age_seconds",
 }
 
 func (s *session) outboxStats(ctx context.Context, transport string, failIf []string) error {
-	conditions, err := parseConditions(failIf)
+	conditions, err := parseConditions(failIf, outboxFigures)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/waybill-go/waybill/config"
 )
@@ -68,10 +69,32 @@ func (o *output) table(header []string, rows [][]any) {
 // plain returns s, quoted if it has unprintable characters: keys and errors are
 // untrusted, and must not control the terminal.
 func plain(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+	if strings.ContainsFunc(s, unprintable) {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
+
+// visible returns s with its unprintable characters escaped, for text of which a part
+// is a stranger's.
+func visible(s string) string {
+	if !strings.ContainsFunc(s, unprintable) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		if unprintable(r) {
+			quoted := strconv.Quote(s[:n])
+			b.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			b.WriteString(s[:n])
+		}
+		s = s[n:]
+	}
+	return b.String()
 }
 
 // ago returns a time as its distance from now, short.

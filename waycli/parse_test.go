@@ -19,7 +19,7 @@ func TestConditionsCompare(t *testing.T) {
 		{"pending >= 1000", 1000, true}, {"blocked<1", 0, true}, {"blocked<=0", 1, false},
 		{"delayed==0", 0, true}, {"delayed!=0", 0, false}, {"oldest_age>5m", 300, false}, {"oldest_age>5m", 300.1, true}, {"oldest_age>1d", 90000, true},
 	} {
-		parsed, err := parseCondition(c.text)
+		parsed, err := parseCondition(c.text, allFigures)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func TestConditionsCompare(t *testing.T) {
 
 func TestWrongConditionsAreUsageErrors(t *testing.T) {
 	for _, text := range []string{"", "pending", ">1", "pending=1", "pending=>1", "pending>", "pending>1.5", "pending>many", "oldest_age>5", "age>5m", "pending!1"} {
-		if _, err := parseCondition(text); ExitCode(err) != 2 {
+		if _, err := parseCondition(text, outboxFigures); ExitCode(err) != 2 {
 			t.Errorf("parseCondition(%q) = %v, want a usage error", text, err)
 		}
 	}

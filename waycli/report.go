@@ -33,9 +33,9 @@ func PrintError(w io.Writer, name string, err error, asJSON bool) {
 		return
 	}
 	for _, c := range all {
-		fmt.Fprintf(w, "%s: %s\n", name, c.Message)
+		fmt.Fprintf(w, "%s: %s\n", name, visible(c.Message))
 		if c.Hint != "" {
-			fmt.Fprintf(w, "hint: %s\n", c.Hint)
+			fmt.Fprintf(w, "hint: %s\n", visible(c.Hint))
 		}
 	}
 }

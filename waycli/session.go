@@ -111,14 +111,18 @@ func (s *session) database(ctx context.Context) (Database, error) {
 
 // origin returns the place of the configured database.
 func (s *session) origin() string {
-	if s.flags.database != "" {
+	switch {
+	case s.flags.database != "":
 		return "--database"
-	}
-	origin := s.cfg.Origins()["database"]
-	if origin == "default" {
+	case !s.named():
 		return "the default: name another with --database or in " + config.DefaultFile
 	}
-	return origin
+	return s.cfg.Origins()["database"]
+}
+
+// named reports whether the database is not the default one.
+func (s *session) named() bool {
+	return s.flags.database != "" || s.cfg.Origins()["database"] != "default"
 }
 
 // open opens a database, once for each DSN. Origin is the place of the DSN.

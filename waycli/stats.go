@@ -16,15 +16,18 @@ func (c *cli) statsCommand() *cobra.Command {
 	var failIf []string
 	cmd := &cobra.Command{
 		Use:   "stats",
-		Short: "Count what is in the outbox, the queues and the inbox, and list relays",
+		Short: "Count what is in the outbox, the queues, the retry queues and the inbox, and list relays",
 		Long: `Count what is in the outbox, the queues and the inbox of the configured database,
+and the failed messages of workers in it and in the stores of transports (transports.NAME.store),
 and list the relays that have reported within the last minute, with what keeps
 them from publishing or from hearing of commits. (Those of a SQLite file do not report.)
 
 With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_flight",
-"retrying", "oldest_age_seconds"}], "inbox": [...], "relays": [{"transport",
-"host", "pid", "started_at", "seen_at", "problem", "degraded", "since"}]}, the
-lists without detail here as "outbox stats" and "inbox stats" have them. Problem
+"retrying", "oldest_age_seconds"}], "retries": [{"transport", "retrying", "parked",
+"failed"}], "inbox": [...], "relays": [{"transport", "host", "pid", "started_at",
+"seen_at", "problem", "degraded", "since"}]}, the
+lists without detail here as "outbox stats" and "inbox stats" have them. Retrying
+of retries includes parked; failed are dead letters. Problem
 says why nothing goes out, degraded why a relay that is to listen finds messages
 by polling alone. They and since are left out while nothing is amiss.
 ` + failIfHelp,
@@ -38,7 +41,7 @@ by polling alone. They and since are left out while nothing is amiss.
 }
 
 func (s *session) stats(ctx context.Context, failIf []string) error {
-	conditions, err := parseConditions(failIf)
+	conditions, err := parseConditions(failIf, allFigures)
 	if err != nil {
 		return err
 	}
@@ -47,15 +50,19 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 		return err
 	}
 	var all struct {
-		Outbox []admin.OutboxStats `json:"outbox"`
-		Queues []admin.QueueStats  `json:"queues"`
-		Inbox  []admin.InboxStats  `json:"inbox"`
-		Relays []admin.Relay       `json:"relays"`
+		Outbox  []admin.OutboxStats `json:"outbox"`
+		Queues  []admin.QueueStats  `json:"queues"`
+		Retries []admin.WorkerStats `json:"retries"`
+		Inbox   []admin.InboxStats  `json:"inbox"`
+		Relays  []admin.Relay       `json:"relays"`
 	}
 	if all.Outbox, err = db.OutboxStats(ctx); err != nil {
 		return err
 	}
 	if all.Queues, err = db.QueueStats(ctx); err != nil {
+		return err
+	}
+	if all.Retries, err = s.workerStats(ctx); err != nil {
 		return err
 	}
 	if all.Inbox, err = db.InboxStats(ctx); err != nil {
@@ -64,9 +71,11 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	if all.Relays, err = db.Relays(ctx); err != nil {
 		return err
 	}
+	figures := figuresOf(all.Outbox)
+	addWorkers(figures, all.Queues, all.Retries)
 	if s.flags.json {
 		s.stdout.json(all)
-		return check(conditions, figuresOf(all.Outbox))
+		return check(conditions, figures)
 	}
 	s.stdout.line("Outbox")
 	s.outboxTable(all.Outbox)
@@ -76,13 +85,48 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 		rows[i] = []any{q.Queue, count(q.Pending), seconds(q.OldestAgeSeconds), count(q.InFlight), count(q.Retrying)}
 	}
 	s.stdout.table([]string{"QUEUE", "PENDING", "OLDEST", "IN FLIGHT", "RETRYING"}, rows)
+	s.stdout.line("\nFailed in workers")
+	s.workerTable(all.Retries)
 	s.stdout.line("\nInbox")
 	s.inboxTable(all.Inbox)
 	if db.Traits().KeepsReports {
 		s.stdout.line("\nRelays")
 		s.relayTable(all.Relays)
 	}
-	return check(conditions, figuresOf(all.Outbox))
+	return check(conditions, figures)
+}
+
+// workerStats counts the failed messages of workers in the configured database and the
+// stores of transports.
+func (s *session) workerStats(ctx context.Context) ([]admin.WorkerStats, error) {
+	all := []admin.WorkerStats{} // [] and not null in JSON
+	seen := map[Database]bool{}
+	add := func(db Database, err error) error {
+		if err != nil || seen[db] {
+			return err
+		}
+		seen[db] = true
+		stats, err := db.WorkerStats(ctx)
+		all = append(all, stats...)
+		return err
+	}
+	if err := add(s.database(ctx)); err != nil {
+		return nil, err
+	}
+	for _, name := range transportNames(s.cfg) {
+		if err := add(s.storeOf(ctx, name)); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (s *session) workerTable(stats []admin.WorkerStats) {
+	rows := make([][]any, len(stats))
+	for i, w := range stats {
+		rows[i] = []any{w.Transport, count(w.Retrying), count(w.Parked), count(w.Failed)}
+	}
+	s.stdout.table([]string{"TRANSPORT", "RETRYING", "PARKED", "DEAD LETTERS"}, rows)
 }
 
 func (s *session) relayTable(relays []admin.Relay) {

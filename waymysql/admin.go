@@ -3,6 +3,7 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -132,6 +133,45 @@ func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
 	})
 }
 
+// Retries implements admin.Retries.
+func (db *DB) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.RetryingMessage, error) {
+	return query(ctx, db, db.retry.Query("list"), func(rows *sql.Rows, m *admin.RetryingMessage) error {
+		return rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, &m.Failures, &m.Crashes, maybe{&m.DueAt}, &m.Parked, &m.InFlight, &m.Bytes, &m.LastError)
+	}, append(twice(q.Transport, q.Key), q.After, limit(q.Limit))...)
+}
+
+// WorkerStats implements admin.Retries.
+func (db *DB) WorkerStats(ctx context.Context) ([]admin.WorkerStats, error) {
+	return query(ctx, db, db.retry.Query("worker_stats"), func(rows *sql.Rows, s *admin.WorkerStats) error {
+		return rows.Scan(&s.Transport, &s.Retrying, &s.Parked, &s.Failed)
+	})
+}
+
+// ReleaseRetries implements admin.Retries.
+func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
+	if err := db.writer(ctx); err != nil {
+		return 0, err
+	}
+	ids, err := idsOf(ctx, db.pool, db.retry.Query("parked"), append([]any{[]byte(transport)}, twice(key)...)...)
+	if err != nil {
+		return 0, translate(err)
+	}
+	done, err := db.pool.ExecContext(ctx, db.retry.Query("release_parked"), jsonIDs(ids))
+	if err != nil {
+		return 0, translate(err)
+	}
+	db.retries.HintQueue(transport)
+	n, err := done.RowsAffected()
+	return int(n), err
+}
+
+// FailedAttempts implements admin.Retries.
+func (db *DB) FailedAttempts(ctx context.Context, transport string, message waybill.MessageID) ([]admin.FailedAttempt, error) {
+	return query(ctx, db, db.retry.Query("attempts"), func(rows *sql.Rows, a *admin.FailedAttempt) error {
+		return rows.Scan(&a.Attempt, moment{&a.At}, &a.Worker, &a.Handler, &a.ErrorType, &a.Error, &a.Stack, &a.Fingerprint)
+	}, []byte(transport), hexID(message))
+}
+
 // InboxStats implements admin.Database.
 func (db *DB) InboxStats(ctx context.Context) ([]admin.InboxStats, error) {
 	return query(ctx, db, db.inbox.Query("stats"), func(rows *sql.Rows, s *admin.InboxStats) error {
@@ -148,7 +188,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	}
 	found, err := query(ctx, db, db.inbox.Query("lookup"), func(rows *sql.Rows, e *admin.InboxEntry) error {
 		return rows.Scan(&e.Handler, &e.DedupKey, id{&e.MessageID}, moment{&e.ProcessedAt})
-	}, hexID(message), []byte("k:"+cleanText(idOrKey)))
+	}, hexID(message), []byte(cleanText(idOrKey)))
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.schema, idOrKey, waybill.ErrNotFound)
 	}
@@ -172,9 +212,13 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 	if err := db.writer(ctx); err != nil {
 		return 0, err
 	}
+	recorded, err := db.InboxRetention(ctx)
+	if err := errors.Join(err, sqlcore.CheckPrune(age, recorded)); err != nil {
+		return 0, err
+	}
 	return sqlcore.Prune(pruneBatch, progress, func() (n int, err error) {
 		err = db.inTx(ctx, func(tx *sql.Tx) (err error) {
-			n, err = db.prune(ctx, tx, age)
+			n, err = db.prune(ctx, tx, age, pruneBatch)
 			return err
 		})
 		return n, translate(err)
@@ -182,14 +226,14 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 }
 
 // prune removes a batch.
-func (db *DB) prune(ctx context.Context, tx *sql.Tx, age time.Duration) (n int, err error) {
+func (db *DB) prune(ctx context.Context, tx *sql.Tx, age time.Duration, max int) (n int, err error) {
 	var old []clause
 	err = each(ctx, tx, db.inbox.Query("old"), func(rows *sql.Rows) error {
 		var handler, key []byte
 		err := rows.Scan(&handler, &key)
 		old = append(old, fill(db.inbox.Query("entry"), handler, key))
 		return err
-	}, age.Microseconds(), pruneBatch)
+	}, age.Microseconds(), max)
 	if err != nil || len(old) == 0 {
 		return 0, err
 	}

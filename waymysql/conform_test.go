@@ -33,6 +33,11 @@ func TestQueue(t *testing.T) {
 	waytest.Queue(t, harness)
 }
 
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	waytest.Retries(t, harness)
+}
+
 func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 	db, dsn := newDB(t, waymysql.Config{})
 	p := waytest.SQLHarness(t, db, db.Pool(), "business")
@@ -41,8 +46,23 @@ func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 		db, network := through(t, dsn)
 		return db, func() { network.Reset() }
 	}
+	p.Impatient = func(t *testing.T) (waytest.Store[*sql.Tx], time.Duration) {
+		return open(t, dsn, waymysql.Config{IdleTimeout: time.Second}), time.Second
+	}
 	p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
 		return db.Queue(name, waymysql.QueueConfig{Lease: lease})
+	}
+	p.Retries = db.RetryQueueWithLease
+	p.LockedQueue = func(t *testing.T, name string) (waytest.Transport, func()) {
+		q, err := open(t, with(t, dsn, map[string]string{"innodb_lock_wait_timeout": "1"}), waymysql.Config{}).Queue(name, waymysql.QueueConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx := begin(t, db.Pool())
+		if err := waytest.ExecSQL("SELECT bucket FROM waybill_outbox_gate WHERE transport = -1 FOR UPDATE")(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		return q, func() { _ = tx.Rollback() }
 	}
 	p.Bucket = func(ctx context.Context, id waybill.MessageID) (bucket int, err error) {
 		err = db.Pool().QueryRowContext(ctx, "SELECT bucket FROM waybill_outbox WHERE message_id = ? UNION ALL SELECT -1 FROM waybill_outbox_unkeyed WHERE message_id = ?", id[:], id[:]).Scan(&bucket)

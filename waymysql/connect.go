@@ -70,6 +70,13 @@ func pooled(connector driver.Connector) *sql.DB {
 	return pool
 }
 
+// silenceLimits are the settings of sessions that the server ends when the client is silent:
+// between statements, and in the middle of a statement or its result.
+func (db *DB) silenceLimits() map[string]string {
+	idle := strconv.Itoa(int(db.idle.Seconds()))
+	return map[string]string{"wait_timeout": idle, "net_write_timeout": idle, "net_read_timeout": idle}
+}
+
 // relayPool returns the pool for claims, whose sessions the server ends when
 // they are silent, and when they do not read its answers.
 func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
@@ -80,13 +87,12 @@ func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.relays == nil {
-		idle := strconv.Itoa(int(db.idle.Seconds()))
-		settings := map[string]string{
-			f.isolation: "'READ-COMMITTED'", "wait_timeout": idle, "net_write_timeout": idle, "net_read_timeout": idle, "innodb_lock_wait_timeout": idle,
-			"autocommit": "1",
-			// The statistics of an outbox are always wrong: look at the index instead.
-			"eq_range_index_dive_limit": "0",
-		}
+		settings := db.silenceLimits()
+		settings[f.isolation] = "'READ-COMMITTED'"
+		settings["innodb_lock_wait_timeout"] = settings["wait_timeout"]
+		settings["autocommit"] = "1"
+		// The statistics of an outbox are always wrong: look at the index instead.
+		settings["eq_range_index_dive_limit"] = "0"
 		if !f.mariaDB {
 			settings["information_schema_stats_expiry"] = "0" // or the table's next id is that of yesterday
 		}

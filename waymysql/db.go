@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // Tx is a unit of work on MySQL or MariaDB.
@@ -29,7 +30,11 @@ var (
 	_ outbox.Store           = (*DB)(nil)
 	_ inbox.Store[*sql.Tx]   = (*DB)(nil)
 	_ inbox.Log              = (*DB)(nil)
+	_ inbox.Pruner           = (*DB)(nil)
+	_ worker.Inbox           = (*DB)(nil)
 	_ admin.Database         = (*DB)(nil)
+	_ admin.Retries          = (*DB)(nil)
+	_ worker.Store           = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -42,9 +47,10 @@ type Config struct {
 	// Retention is how long the inbox remembers; zero means 30 days. A message
 	// older than that is not handled.
 	Retention time.Duration
-	// IdleTimeout is how long a relay that holds rows may be silent before the
-	// server ends its session, in whole seconds; zero means 30 s. It must be longer
-	// than the relay's publish deadline and three heartbeats of its broker together.
+	// IdleTimeout is how long the process of a relay that holds rows, or of a unit of
+	// work, may be silent before the server ends its session, in whole seconds; zero means
+	// 30 s. It must be longer than the relay's publish deadline and three heartbeats of its
+	// broker together.
 	IdleTimeout time.Duration
 	// MaxConns bounds the connections of units of work; zero means 32.
 	MaxConns int
@@ -75,12 +81,17 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, dispatching, claiming, inbox, queue, admin, failed, migrating, rebucketing, serving sqlfile.Set
+	outbox, dispatching, claiming, inbox, queue, retry, admin, failed, migrating, rebucketing, serving sqlfile.Set
+
+	retryQueue sqlfile.Set // queue for the table of the retry queues
 
 	usual    rowSize      // of an outbox's rows
 	longest  atomic.Int64 // delay of a retry that this process has written
 	promoter promoter
 	wakes    sqlcore.Wakes
+	retries  sqlcore.Wakes // of retry queues, which may have the names of queues
+
+	retaining sqlcore.Retention
 
 	mu        sync.Mutex
 	relays    *sql.DB // for claims, once there is one: sessions that end when they are silent
@@ -151,41 +162,45 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 	}
 	var err error
 	for name, set := range map[string]*sqlfile.Set{
-		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "admin": &db.admin,
+		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "retry": &db.retry, "admin": &db.admin,
 		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving,
 	} {
 		if *set, err = namedSQL(name, schema, prefix); err != nil {
 			return nil, err
 		}
 	}
+	if db.retryQueue, err = namedSQL("queue", schema, prefix, "app.waybill_queue", "app.waybill_retry"); err != nil {
+		return nil, err
+	}
 	// Statements outside of a transaction commit, whatever the server's default is.
 	if db.pool, err = db.connect(map[string]string{"autocommit": "1"}); err != nil {
 		return nil, err
 	}
-	guarded, err := db.connector(map[string]string{"autocommit": "0"})
+	settings := db.silenceLimits()
+	settings["autocommit"] = "0"
+	guarded, err := db.connector(settings)
 	if err != nil {
 		return nil, err
 	}
 	db.units = pooled(unitConnector{guarded})
+	db.units.SetConnMaxIdleTime(db.idle / 2)
 	db.units.SetMaxOpenConns(cmp.Or(cfg.MaxConns, defaultConns))
 	return db, nil
 }
 
-// namedSQL reads a file of named statements.
-func namedSQL(file, schema, prefix string) (sqlfile.Set, error) {
+// namedSQL reads a file of named statements, with replaced names of tables: pairs of an old
+// and a new one.
+func namedSQL(file, schema, prefix string, replaced ...string) (sqlfile.Set, error) {
 	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
 	if err != nil {
 		return sqlfile.Set{}, err
 	}
-	return sqlfile.MustParse(file+".sql", qualify(string(text), schema, prefix)), nil
+	return sqlfile.MustParse(file+".sql", qualify(strings.NewReplacer(replaced...).Replace(string(text)), schema, prefix)), nil
 }
 
 // Pool returns a pool of the same database, for statements and transactions of
 // the application's own.
 func (db *DB) Pool() *sql.DB { return db.pool }
-
-// Retention returns how long the inbox remembers.
-func (db *DB) Retention() time.Duration { return db.retention }
 
 // Close closes the connections. Relays and workers must have ended.
 func (db *DB) Close() error {

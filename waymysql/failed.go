@@ -15,7 +15,7 @@ import (
 // Failed implements admin.Database.
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
 	return query(ctx, db, db.failed.Query("list"), func(rows *sql.Rows, m *admin.FailedMessage) error {
-		return rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, &m.Failures, maybe{&m.FirstFailedAt}, moment{&m.FailedAt}, &m.LastError, maybe{&m.RemovedAt}, &m.Bytes)
+		return rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, &m.Failures, maybe{&m.FirstFailedAt}, moment{&m.FailedAt}, &m.LastError, maybe{&m.RemovedAt}, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
 	}, append(twice(q.State, q.Transport, q.Key, q.Name, join(q.Numbers)), q.After, limit(q.Limit))...)
 }
 
@@ -42,6 +42,11 @@ func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err err
 	err = db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		take := func(number int64) (outbox.Row, string, error) { return db.takeSkipped(ctx, tx, number) }
 		n, err = sqlcore.RetryFailed(numbers, take, func(row outbox.Row) error { return db.Write(ctx, tx, row) })
+		if err != nil {
+			return err
+		}
+		replayed, err := db.replay(ctx, tx, numbers)
+		n += replayed
 		return err
 	})
 	if err != nil {
@@ -59,6 +64,17 @@ func (db *DB) takeSkipped(ctx context.Context, tx *sql.Tx, number int64) (row ou
 	}
 	_, err = tx.ExecContext(ctx, db.failed.Query("delete_skipped"), number)
 	return row, meta, err
+}
+
+// replay puts workers' messages into the retry queues again, and returns how many.
+func (db *DB) replay(ctx context.Context, tx *sql.Tx, numbers []int64) (int, error) {
+	ids, err := idsOf(ctx, tx, db.failed.Query("replayable"), jsonIDs(numbers))
+	for _, name := range []string{"retrying", "replay"} {
+		if err == nil && len(ids) > 0 {
+			_, err = tx.ExecContext(ctx, db.failed.Query(name), jsonIDs(ids))
+		}
+	}
+	return len(ids), err
 }
 
 // RemoveFailed implements admin.Database.

@@ -19,7 +19,7 @@ func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 	if err != nil {
 		return false, err
 	}
-	if err := fits(e); err != nil {
+	if err := e.Check(); err != nil {
 		return false, err
 	}
 	_, err = tx.ExecContext(ctx, db.inbox.Query("claim"), e.Handler, e.DedupKey, hexID(e.MessageID), u != nil)
@@ -54,7 +54,7 @@ func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn 
 	case u == nil:
 		return false, nil, errNoUnit
 	}
-	if err := fits(e); err != nil {
+	if err := e.Check(); err != nil {
 		return false, err, nil
 	}
 	all := db.processed(u.done)
@@ -109,15 +109,6 @@ func (db *DB) processed(entries []inbox.Entry) (all []statement) {
 	return all
 }
 
-// fits refuses values that are too long for their columns. A server whose sql_mode is
-// not strict would cut them, and take two entries for one.
-func fits(e inbox.Entry) error {
-	if len(e.Handler) > 190 || len(e.DedupKey) > 512 {
-		return waybill.Unrecoverable(fmt.Errorf("inbox: the handler's name has %d bytes, the dedup key %d: allowed are 190 and 512", len(e.Handler), len(e.DedupKey)))
-	}
-	return nil
-}
-
 // sure refuses an entry that is in doubt.
 func (db *DB) sure(ctx context.Context, tx *sql.Tx, e inbox.Entry) error {
 	var inDoubt bool
@@ -134,6 +125,9 @@ func (db *DB) sure(ctx context.Context, tx *sql.Tx, e inbox.Entry) error {
 
 // Contains implements inbox.Log.
 func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error) {
+	if err := e.Check(); err != nil {
+		return false, err
+	}
 	if err := db.ensureSchema(ctx); err != nil {
 		return false, err
 	}
@@ -146,7 +140,7 @@ func (db *DB) Insert(ctx context.Context, e inbox.Entry) error {
 	if err := db.writer(ctx); err != nil {
 		return err
 	}
-	if err := fits(e); err != nil {
+	if err := e.Check(); err != nil {
 		return err
 	}
 	_, err := db.pool.ExecContext(ctx, db.inbox.Query("mark"), e.Handler, e.DedupKey, hexID(e.MessageID))

@@ -328,8 +328,8 @@ func TestUnitWhoseTransactionIsLostDispatchesNothing(t *testing.T) {
 
 func TestTransactionOfAnotherDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
-	dsn := driverDSN(t, testserver.MariaDB(t))
 	for _, mode := range []string{"'STRICT_TRANS_TABLES'", "''"} {
+		dsn := driverDSN(t, testserver.MariaDB(t))
 		a := open(t, with(t, dsn, map[string]string{"sql_mode": mode}), waymysql.Config{Prefix: "a_"})
 		b, other := newDB(t, waymysql.Config{})
 		if _, err := a.SchemaUp(t.Context()); err != nil {
@@ -371,10 +371,6 @@ func TestTransactionOfAnotherDatabaseIsRefused(t *testing.T) {
 			if err := tx.Rollback(); err != nil {
 				t.Fatal(err)
 			}
-		}
-		exec(t, a, "DROP TABLE IF EXISTS a_meta, a_outbox, a_outbox_unkeyed, a_outbox_gate, a_outbox_bucket, a_transport, a_outbox_blocked, a_delayed, a_inbox, a_queue, a_workers, a_failed")
-		for _, p := range []string{"insert", "dispatch", "dispatch_to", "dispatch_all"} {
-			exec(t, a, "DROP PROCEDURE IF EXISTS a_"+p)
 		}
 	}
 }

@@ -3,13 +3,18 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -24,10 +29,10 @@ type QueueConfig struct {
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
 // a relay and receives; any number of processes may. A key's messages are delivered
 // to one receiver at a time, in order, and no more of them before the last are
-// settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
-// commit in this process ends the wait. It has the methods of waybill.Sender,
-// waybill.Receiver and outbox.Publisher, and is safe for
-// concurrent use.
+// settled; a call of Receive returns at most a tenth of its maximum of one key.
+// Between looks at an empty queue Receive waits from 5 to 250 ms; a commit in this
+// process ends the wait. It has the methods of waybill.Sender, waybill.Receiver and
+// outbox.Publisher, and is safe for concurrent use.
 type Queue struct{ *queue }
 
 type queue = sqlcore.Queue // embedded by a name that is not exported
@@ -69,72 +74,139 @@ func turn(queue string) int {
 	return int(h.Sum32() % turns)
 }
 
-// Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, limit int) (delivered []*waybill.Delivery, err error) {
+// Any implements sqlcore.ReceiverStore.
+func (s queueStore) Any(ctx context.Context, queue string) (bool, error) {
 	if err := s.db.promote(ctx); err != nil {
-		return nil, translate(err)
+		return false, translate(err)
 	}
-	if ids, err := s.free(ctx, s.db.pool, to.Queue, 1); err != nil || len(ids) == 0 {
-		return nil, translate(err) // without waiting for a turn
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), to.Lease)
+	return s.db.anyRows(ctx, s.db.queue, queue)
+}
+
+// Claim implements sqlcore.ReceiverStore.
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
+	return s.db.claimRows(ctx, s.db.queue, to, fn)
+}
+
+func (db *DB) anyRows(ctx context.Context, set sqlfile.Set, queue string) (found bool, err error) {
+	err = db.pool.QueryRowContext(ctx, set.Query("any"), []byte(queue), []byte(queue)).Scan(&found)
+	return found, translate(err)
+}
+
+// claimRows claims from queues or retry queues, by the statements of their table.
+func (db *DB) claimRows(ctx context.Context, set sqlfile.Set, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
+	ctx, cancel := sqlcore.ClaimContext(ctx, to.Lease)
 	defer cancel()
-	err = s.db.inTx(ctx, func(tx *sql.Tx) error {
-		var locked int
-		if err := tx.QueryRowContext(ctx, s.db.queue.Query("turn"), turn(to.Queue)).Scan(&locked); err != nil {
-			return err
-		}
-		ids, err := s.free(ctx, tx, to.Queue, limit)
-		if err != nil || len(ids) == 0 {
-			return err
-		}
-		delivered, err = s.lock(ctx, tx, ids)
-		if err != nil || len(delivered) == 0 {
-			return err
-		}
-		ids = ids[:0]
-		for _, d := range delivered {
-			ids = append(ids, d.Tag.(sqlcore.DeliveredRow).ID)
-		}
-		_, err = tx.ExecContext(ctx, s.db.queue.Query("lease"), jsonIDs(ids), to.Lease.Microseconds(), hexID(to.Holder))
-		return err
-	})
-	if err != nil {
-		return nil, translate(err)
+	return translate(db.inTx(ctx, func(tx *sql.Tx) error { return fn(ctx, queueClaim{tx, set, to}) }))
+}
+
+// queueClaim implements sqlcore.QueueClaim.
+type queueClaim struct {
+	tx  *sql.Tx
+	sql sqlfile.Set
+	to  sqlcore.Consumer
+}
+
+// Read implements sqlcore.QueueClaim.
+func (c queueClaim) Read(ctx context.Context, limit, each int) ([]sqlcore.QueueRow, error) {
+	var locked int
+	if err := c.tx.QueryRowContext(ctx, c.sql.Query("turn"), turn(c.to.Queue)).Scan(&locked); err != nil {
+		return nil, err
 	}
-	return delivered, nil
+	due, err := idsOf(ctx, c.tx, c.sql.Query("due"), []byte(c.to.Queue), limit)
+	if err == nil && len(due) > 0 {
+		due, err = idsOf(ctx, c.tx, c.sql.Query("lock_due"), jsonIDs(due))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Set(ctx, sqlcore.Claimable, due); err != nil {
+		return nil, err
+	}
+	found, first, err := c.read(ctx, limit)
+	if err != nil || each == 1 {
+		return slices.Concat(found, first), err
+	}
+	for _, r := range first {
+		if r.Held == sqlcore.SetAside {
+			if found, err = c.behind(ctx, found, r, each-1); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return slices.Concat(found, first), nil
 }
 
-// free returns the ids of rows that may be leased.
-func (s queueStore) free(ctx context.Context, from querier, queue string, limit int) (ids []int64, err error) {
-	err = each(ctx, from, s.db.queue.Query("free"), func(rows *sql.Rows) error {
-		var id int64
-		err := rows.Scan(&id)
-		ids = append(ids, id)
+// read returns the oldest claimable rows, and the first held rows of their keys: a row in
+// flight or, without one, the oldest set aside.
+func (c queueClaim) read(ctx context.Context, limit int) (found, first []sqlcore.QueueRow, err error) {
+	seen := map[string]bool{"": true}
+	err = each(ctx, c.tx, c.sql.Query("read"), func(rows *sql.Rows) error {
+		var r sqlcore.QueueRow
+		var head, aside sql.NullInt64
+		if err := rows.Scan(&r.ID, &r.Key, &head, &aside); err != nil {
+			return err
+		}
+		found = append(found, r)
+		switch {
+		case seen[r.Key]:
+		case head.Valid:
+			first = append(first, sqlcore.QueueRow{ID: head.Int64, Key: r.Key, Held: sqlcore.InFlight})
+		case aside.Valid:
+			first = append(first, sqlcore.QueueRow{ID: aside.Int64, Key: r.Key, Held: sqlcore.SetAside})
+		}
+		seen[r.Key] = true
+		return nil
+	}, []byte(c.to.Queue), limit)
+	return found, first, err
+}
+
+// behind adds the next rows of a key to those found.
+func (c queueClaim) behind(ctx context.Context, found []sqlcore.QueueRow, first sqlcore.QueueRow, limit int) ([]sqlcore.QueueRow, error) {
+	args := []any{[]byte(c.to.Queue), []byte(first.Key), first.ID, limit}
+	err := each(ctx, c.tx, c.sql.Query("behind"), func(rows *sql.Rows) error {
+		r := sqlcore.QueueRow{Key: first.Key}
+		err := rows.Scan(&r.ID, &r.Held)
+		if !slices.ContainsFunc(found, func(other sqlcore.QueueRow) bool { return other.ID == r.ID }) {
+			found = append(found, r)
+		}
 		return err
-	}, []byte(queue), limit)
-	return ids, err
+	}, append(args, args...)...)
+	return found, err
 }
 
-// lock reads rows that were free just now, and locks them. A row that is held
-// after all was settled late, in the moment between, by its last holder: its key
-// is left alone.
-func (s queueStore) lock(ctx context.Context, tx *sql.Tx, ids []int64) (delivered []*waybill.Delivery, err error) {
-	waits := map[string]bool{}
-	err = each(ctx, tx, s.db.queue.Query("lock"), func(rows *sql.Rows) error {
+// Lock implements sqlcore.QueueClaim.
+func (c queueClaim) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
+	return lockRows(ctx, c.tx, c.sql, ids)
+}
+
+// lockRows locks rows, except those that another transaction has locked.
+func lockRows(ctx context.Context, tx *sql.Tx, set sqlfile.Set, ids []int64) (map[int64]sqlcore.Held, error) {
+	states := map[int64]sqlcore.Held{}
+	err := each(ctx, tx, set.Query("lock"), func(rows *sql.Rows) error {
+		var id int64
+		var held sqlcore.Held
+		err := rows.Scan(&id, &held)
+		states[id] = held
+		return err
+	}, jsonIDs(ids))
+	return states, err
+}
+
+// Lease implements sqlcore.QueueClaim.
+func (c queueClaim) Lease(ctx context.Context, ids []int64) (delivered []*waybill.Delivery, err error) {
+	if _, err := c.tx.ExecContext(ctx, c.sql.Query("lease"), jsonIDs(ids), c.to.Lease.Microseconds(), hexID(c.to.Holder)); err != nil {
+		return nil, err
+	}
+	err = each(ctx, c.tx, c.sql.Query("leased"), func(rows *sql.Rows) error {
 		rec := &waybill.Record{}
 		d := &waybill.Delivery{Record: rec}
 		var l sqlcore.DeliveredRow
 		var meta string
-		var held bool
-		if err := rows.Scan(&l.ID, &held, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}, &d.Failures, &l.Lease); err != nil {
+		if err := rows.Scan(&l.ID, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}, &d.Failures, &l.Lease, &d.Redelivered); err != nil {
 			return err
 		}
-		if waits[rec.Key] || held {
-			waits[rec.Key] = rec.Key != ""
-			return nil
-		}
 		rec.Problem = headers.Decode(rec, meta)
+		l.Key = rec.Key
 		d.Tag = l
 		delivered = append(delivered, d)
 		return nil
@@ -142,43 +214,111 @@ func (s queueStore) lock(ctx context.Context, tx *sql.Tx, ids []int64) (delivere
 	return delivered, err
 }
 
-// Settle implements sqlcore.QueueStore. It locks the rows, and changes those whose lease
-// is the last.
-func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (settled map[sqlcore.DeliveredRow]bool, err error) {
-	ids := make([]int64, len(delivered))
-	for i, l := range delivered {
-		ids[i] = l.ID
+// Set implements sqlcore.QueueClaim.
+func (c queueClaim) Set(ctx context.Context, to sqlcore.Held, ids []int64) error {
+	return setRows(ctx, c.tx, c.sql, to, ids)
+}
+
+// setRows sets the state of locked rows.
+func setRows(ctx context.Context, tx *sql.Tx, set sqlfile.Set, to sqlcore.Held, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
 	}
-	err = s.db.inTx(ctx, func(tx *sql.Tx) error {
-		last := map[sqlcore.DeliveredRow]bool{}
-		err := each(ctx, tx, s.db.queue.Query("leases"), func(rows *sql.Rows) error {
-			var l sqlcore.DeliveredRow
-			err := rows.Scan(&l.ID, &l.Lease)
-			last[l] = true
+	name := map[sqlcore.Held]string{sqlcore.Claimable: "make_claimable", sqlcore.SetAside: "set_aside"}[to]
+	_, err := tx.ExecContext(ctx, set.Query(name), jsonIDs(ids))
+	return err
+}
+
+// Settle implements sqlcore.ReceiverStore.
+func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
+	return s.db.settleRows(ctx, s.db.queue, s.db.queue.Query(c.Verb), by, c, delivered)
+}
+
+// settleRows locks rows, and runs the statement of a change on those whose lease is the
+// last.
+func (db *DB) settleRows(ctx context.Context, set sqlfile.Set, statement string, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (settled map[sqlcore.DeliveredRow]bool, err error) {
+	err = db.inTx(ctx, func(tx *sql.Tx) error {
+		if settled, err = lockLeased(ctx, tx, set, by, delivered); err != nil || len(settled) == 0 {
 			return err
-		}, jsonIDs(ids), hexID(by.Holder))
-		if err != nil {
-			return err
 		}
-		settled = map[sqlcore.DeliveredRow]bool{}
-		var ours []int64
-		for _, l := range delivered {
-			if last[l] {
-				settled[l], ours = true, append(ours, l.ID)
-			}
-		}
-		if len(ours) == 0 {
-			return nil
-		}
-		args := []any{jsonIDs(ours)}
+		args := []any{jsonIDs(rowIDs(maps.Keys(settled)))}
 		switch c.Verb {
 		case "renew":
 			args = append(args, c.After.Microseconds())
 		case "retry":
 			args = append(args, c.Headers, c.After.Microseconds())
 		}
-		_, err = tx.ExecContext(ctx, s.db.queue.Query(c.Verb), args...)
+		if _, err = tx.ExecContext(ctx, statement, args...); err == nil && c.Verb == "ack" {
+			err = next(ctx, tx, set, by.Queue, settled)
+		}
 		return err
 	})
 	return settled, translate(err)
+}
+
+func rowIDs(rows iter.Seq[sqlcore.DeliveredRow]) (ids []int64) {
+	for l := range rows {
+		ids = append(ids, l.ID)
+	}
+	return ids
+}
+
+// lockLeased locks the rows of deliveries, and returns those whose lease is the last.
+func lockLeased(ctx context.Context, tx *sql.Tx, set sqlfile.Set, by sqlcore.Consumer, delivered []sqlcore.DeliveredRow) (ours map[sqlcore.DeliveredRow]bool, err error) {
+	ours = map[sqlcore.DeliveredRow]bool{}
+	err = each(ctx, tx, set.Query("leases"), func(rows *sql.Rows) error {
+		var l sqlcore.DeliveredRow
+		err := rows.Scan(&l.ID, &l.Lease, &l.Key)
+		if slices.Contains(delivered, l) {
+			ours[l] = true
+		}
+		return err
+	}, jsonIDs(rowIDs(slices.Values(delivered))), hexID(by.Holder))
+	return ours, err
+}
+
+// next makes the oldest row set aside of each key of acknowledged rows claimable, unless
+// the key has a row in flight: that one brings it back then. A row in flight that is locked
+// is being settled, maybe by a transaction that does not see that this one's row is
+// gone: it does not count.
+func next(ctx context.Context, tx *sql.Tx, set sqlfile.Set, queue string, acked map[sqlcore.DeliveredRow]bool) error {
+	keys := map[string]bool{}
+	for l := range acked {
+		if l.Key != "" {
+			keys[fmt.Sprintf("%x", l.Key)] = true
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	hex, err := json.Marshal(slices.Collect(maps.Keys(keys)))
+	if err != nil {
+		return err
+	}
+	heads := map[int64]sql.NullInt64{} // by the row set aside
+	var ids []int64
+	err = each(ctx, tx, set.Query("next"), func(rows *sql.Rows) error {
+		var aside int64
+		var head sql.NullInt64
+		err := rows.Scan(&aside, &head)
+		heads[aside] = head
+		if ids = append(ids, aside); head.Valid {
+			ids = append(ids, head.Int64)
+		}
+		return err
+	}, []byte(queue), []byte(queue), string(hex))
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	states, err := lockRows(ctx, tx, set, ids)
+	if err != nil {
+		return err
+	}
+	var free []int64
+	for aside, head := range heads {
+		if held, ok := states[aside]; ok && held == sqlcore.SetAside && states[head.Int64] != sqlcore.InFlight {
+			free = append(free, aside)
+		}
+	}
+	return setRows(ctx, tx, set, sqlcore.Claimable, free)
 }

@@ -103,6 +103,17 @@ func each(ctx context.Context, q querier, text string, scan func(rows *sql.Rows)
 	return rows.Err()
 }
 
+// idsOf runs a statement that returns ids.
+func idsOf(ctx context.Context, q querier, text string, args ...any) (ids []int64, err error) {
+	err = each(ctx, q, text, func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, args...)
+	return ids, err
+}
+
 // rowsOfKey returns the rows of a bucket behind an id, and their keys: of one key, or of
 // all for "".
 func (db *DB) rowsOfKey(ctx context.Context, q querier, transport, bucket int16, after int64, key string, limit int) (ids []int64, keys []string, err error) {

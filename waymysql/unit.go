@@ -59,11 +59,17 @@ type insideKey struct{ db *DB }
 // and the error wraps waybill.ErrTransactionLost. When ctx ends while the unit
 // commits, which may wait for dispatchers to the same bucket, the outcome is
 // unknown: the error wraps waybill.ErrCommitUnknown.
+//
+// The server ends the transaction of a process that is silent for Config.IdleTimeout. A
+// slow function is not silent, unless it keeps a result open for as long.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction
 	}
 	if err := db.writer(ctx); err != nil {
+		return err
+	}
+	if err := db.recordRetention(ctx); err != nil {
 		return err
 	}
 	conn, err := db.units.Conn(ctx)
@@ -77,9 +83,14 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if err != nil {
 		return fmt.Errorf("begin: %w", translate(err))
 	}
+	stop := sqlcore.KeepAlive(ctx, db.idle, func(ctx context.Context) {
+		// Without an error: it would close conn, which waits for the end of tx.
+		_ = conn.Raw(func(raw any) error { raw.(*unitConn).keepAlive(ctx); return nil })
+	})
 	u, committed := &unit{db: db}, false
 	units.Store(tx, u)
 	defer func() {
+		stop()
 		u.End()
 		units.Delete(tx)
 		if !committed {
@@ -92,6 +103,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	stop()
 	rows := u.End()
 	if err := db.patiently(func() error { return db.commit(ctx, conn, tx, append(u.entries, u.done...), rows) }); err != nil {
 		return err

@@ -24,7 +24,7 @@ func (c unitConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	full, ok := conn.(fullConn)
 	if !ok {
-		return nil, errors.Join(errors.New("waymysql: the driver's connection lacks a method that it had"), conn.Close())
+		return nil, errors.Join(errIncomplete, conn.Close())
 	}
 	return &unitConn{fullConn: full}, nil
 }
@@ -41,10 +41,92 @@ type fullConn interface {
 	driver.Validator
 }
 
-// A unitConn is a connection for units of work.
+// A unitConn is a connection for units of work. database/sql calls it, and its rows, by
+// one goroutine at a time.
 type unitConn struct {
 	fullConn
 	committed bool // the transaction was, by a statement of ours
+	reading   int  // results that are open
+}
+
+// errIncomplete says that the driver has changed.
+var errIncomplete = errors.New("waymysql: the driver's connection lacks a method that it had")
+
+// QueryContext implements driver.QueryerContext.
+func (c *unitConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.read(c.fullConn.QueryContext(ctx, query, args))
+}
+
+// PrepareContext implements driver.ConnPrepareContext.
+func (c *unitConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	s, err := c.fullConn.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	full, ok := s.(fullStmt)
+	if !ok {
+		return nil, errors.Join(errIncomplete, s.Close())
+	}
+	return unitStmt{full, c}, nil
+}
+
+// read counts a result as open until it is closed.
+func (c *unitConn) read(rows driver.Rows, err error) (driver.Rows, error) {
+	if err != nil {
+		return nil, err
+	}
+	full, ok := rows.(fullRows)
+	if !ok {
+		return nil, errors.Join(errIncomplete, rows.Close())
+	}
+	c.reading++
+	return &unitRows{full, c}, nil
+}
+
+// A fullStmt has the methods of the driver's statement that database/sql uses.
+type fullStmt interface {
+	driver.Stmt
+	driver.StmtExecContext
+	driver.StmtQueryContext
+	driver.NamedValueChecker
+}
+
+type unitStmt struct {
+	fullStmt
+	conn *unitConn
+}
+
+// QueryContext implements driver.StmtQueryContext.
+func (s unitStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return s.conn.read(s.fullStmt.QueryContext(ctx, args))
+}
+
+// A fullRows has the methods of the driver's rows that database/sql uses.
+type fullRows interface {
+	driver.RowsNextResultSet
+	driver.RowsColumnTypeScanType
+	driver.RowsColumnTypeDatabaseTypeName
+	driver.RowsColumnTypeNullable
+	driver.RowsColumnTypePrecisionScale
+}
+
+type unitRows struct {
+	fullRows
+	conn *unitConn
+}
+
+// Close implements driver.Rows. database/sql calls it once.
+func (r *unitRows) Close() error {
+	r.conn.reading--
+	return r.fullRows.Close()
+}
+
+// keepAlive shows the server that the process lives. The connection cannot send anything
+// while a result is open.
+func (c *unitConn) keepAlive(ctx context.Context) {
+	if c.reading == 0 {
+		_ = c.Ping(ctx) // the next statement fails as well
+	}
 }
 
 // BeginTx implements driver.ConnBeginTx.

@@ -2,6 +2,7 @@ package waypg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -131,7 +132,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 		err := rows.Scan(&e.Handler, &e.DedupKey, &id, &e.ProcessedAt)
 		e.MessageID, e.ProcessedAt = id, e.ProcessedAt.UTC()
 		return err
-	}, id.String(), "k:"+cleanText(idOrKey))
+	}, id.String(), cleanText(idOrKey))
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.catalog.database, idOrKey, waybill.ErrNotFound)
 	}
@@ -155,6 +156,10 @@ const pruneBatch = 1000
 func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(int)) (total int, err error) {
 	p, err := db.ensureSchema(ctx)
 	if err != nil {
+		return 0, err
+	}
+	recorded, err := db.InboxRetention(ctx)
+	if err := errors.Join(err, sqlcore.CheckPrune(age, recorded)); err != nil {
 		return 0, err
 	}
 	return sqlcore.Prune(pruneBatch, progress, func() (int, error) {

@@ -58,8 +58,8 @@ func TestInboxIsPrunedInBatches(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		db := open(t, at, waypg.Config{})
 		exec(t, db, `INSERT INTO waybill_inbox (handler, dedup_key, message_id, processed_at)
-			SELECT 'h', 'k:' || n, gen_random_uuid(), now() - interval '2 hours' FROM generate_series(1, 2500) AS n;
-			INSERT INTO waybill_inbox (handler, dedup_key, message_id) SELECT 'new', 'k:' || n, gen_random_uuid() FROM generate_series(1, 5) AS n`)
+			SELECT 'h', 'k:n/' || n, gen_random_uuid(), now() - interval '2 hours' FROM generate_series(1, 2500) AS n;
+			INSERT INTO waybill_inbox (handler, dedup_key, message_id) SELECT 'new', 'k:n/' || n, gen_random_uuid() FROM generate_series(1, 5) AS n`)
 		if n, err := db.InboxOlder(t.Context(), time.Hour); err != nil || n != 2500 {
 			t.Errorf("InboxOlder = %d, %v, want 2500", n, err)
 		}
@@ -72,7 +72,7 @@ func TestInboxIsPrunedInBatches(t *testing.T) {
 		if err != nil || len(stats) != 1 || stats[0].Handler != "new" || stats[0].Entries != 5 {
 			t.Errorf("InboxStats = %+v, %v", stats, err)
 		}
-		if found, err := db.InboxLookup(t.Context(), "3"); err != nil || len(found) != 1 || found[0].DedupKey != "k:3" {
+		if found, err := db.InboxLookup(t.Context(), "3"); err != nil || len(found) != 1 || found[0].DedupKey != "k:n/3" {
 			t.Errorf("InboxLookup = %+v, %v", found, err)
 		}
 		for _, unknown := range []string{"nope", waybill.MessageID{1}.String(), "a\x00b"} {

@@ -29,6 +29,10 @@ func TestQueue(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) { waytest.Queue(t, pgxHarness(t, at)) })
 }
 
+func TestRetries(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Retries(t, pgxHarness(t, at)) })
+}
+
 // The other library has the same tables and relays.
 func TestDispatchOfDatabaseSQL(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) { waytest.Dispatch(t, sqlHarness(t, at)) })
@@ -42,6 +46,7 @@ func TestInboxOfDatabaseSQL(t *testing.T) {
 // faster than a database.
 type schema struct {
 	dsn, name string
+	pooled    bool
 	db        *waypg.DB
 }
 
@@ -49,10 +54,20 @@ func schemas(t *testing.T, at opener) func(t *testing.T) schema {
 	dsn := at(t)
 	maker := connect(t, dsn, waypg.Config{})
 	var n atomic.Int64
+	conn, err := maker.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	var pid uint32
+	if err := conn.QueryRow(t.Context(), "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	pooled := pid != conn.Conn().PgConn().PID()
 	return func(t *testing.T) schema {
 		name := fmt.Sprint("place", n.Add(1))
 		exec(t, maker, "CREATE SCHEMA "+name)
-		return schema{dsn, name, openAt(t, dsn, waypg.Config{Schema: name})}
+		return schema{dsn, name, pooled, openAt(t, dsn, waypg.Config{Schema: name})}
 	}
 }
 
@@ -89,10 +104,13 @@ func pgxHarness(t *testing.T, at opener) func(t *testing.T) waytest.Harness[pgx.
 				db, network := s.behindProxy(t)
 				return db, func() { network.Reset() }
 			},
-			Queue:  s.queue,
-			Bucket: s.bucket,
-			Ends:   map[string]func(ctx context.Context, tx pgx.Tx) error{"ROLLBACK": run("ROLLBACK"), "COMMIT": run("COMMIT")},
-			Losses: map[string]func(ctx context.Context, tx pgx.Tx) error{"a failed statement": run("SELECT 1/0")},
+			Impatient:   func(t *testing.T) (waytest.Store[pgx.Tx], time.Duration) { return s.impatient(t), impatience },
+			Queue:       s.queue,
+			Retries:     s.db.RetryQueueWithLease,
+			LockedQueue: s.lockedQueue(),
+			Bucket:      s.bucket,
+			Ends:        map[string]func(ctx context.Context, tx pgx.Tx) error{"ROLLBACK": run("ROLLBACK"), "COMMIT": run("COMMIT")},
+			Losses:      map[string]func(ctx context.Context, tx pgx.Tx) error{"a failed statement": run("SELECT 1/0")},
 			LostAnswer: func(t *testing.T) (waytest.Store[pgx.Tx], func()) {
 				lossy, network := s.behindCutter(t)
 				return lossy, func() { network.set(true, "") } // the commit, with its rows, is one round trip
@@ -108,6 +126,7 @@ func sqlHarness(t *testing.T, at opener) func(t *testing.T) waytest.Harness[*sql
 		s := next(t)
 		p := waytest.SQLHarness(t, s.db.SQL(), s.db.SQL().Pool(), s.name+".business")
 		p.Another = func(t *testing.T) waytest.Store[*sql.Tx] { return s.another(t).SQL() }
+		p.Impatient = func(t *testing.T) (waytest.Store[*sql.Tx], time.Duration) { return s.impatient(t).SQL(), impatience }
 		p.Queue, p.Bucket = s.queue, s.bucket
 		p.Ends = map[string]func(ctx context.Context, tx *sql.Tx) error{
 			"ROLLBACK": waytest.ExecSQL("ROLLBACK"), "COMMIT": waytest.ExecSQL("COMMIT"), "tx.Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
@@ -124,6 +143,14 @@ func sqlHarness(t *testing.T, at opener) func(t *testing.T) waytest.Harness[*sql
 // another is the database as another process sees it.
 func (s schema) another(t *testing.T) *waypg.DB {
 	return connect(t, s.dsn, waypg.Config{Schema: s.name})
+}
+
+// impatience is the idle timeout of impatient.
+const impatience = 2 * time.Second
+
+// impatient is another with a short idle timeout.
+func (s schema) impatient(t *testing.T) *waypg.DB {
+	return connect(t, s.dsn, waypg.Config{Schema: s.name, IdleTimeout: impatience})
 }
 
 // behindCutter connects through a network of the test's own.
@@ -161,6 +188,28 @@ func (s schema) through(t *testing.T, start func(target string) (addr string)) *
 
 func (s schema) queue(name string, lease time.Duration) (waytest.Transport, error) {
 	return s.db.Queue(name, waypg.QueueConfig{Lease: lease})
+}
+
+// lockedQueue is nil behind a pooler, whose sessions have no settings of one client.
+func (s schema) lockedQueue() func(t *testing.T, name string) (waytest.Transport, func()) {
+	if s.pooled {
+		return nil
+	}
+	return func(t *testing.T, name string) (waytest.Transport, func()) {
+		db := connect(t, s.dsn+"&lock_timeout=300", waypg.Config{Schema: s.name})
+		q, err := db.Queue(name, waypg.QueueConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := s.db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE "+s.name+".waybill_queue IN EXCLUSIVE MODE"); err != nil {
+			t.Fatal(err)
+		}
+		return q, func() { _ = tx.Rollback(context.Background()) }
+	}
 }
 
 func (s schema) bucket(ctx context.Context, id waybill.MessageID) (bucket int, err error) {

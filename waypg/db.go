@@ -23,6 +23,7 @@ import (
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // Tx is a unit of work on PostgreSQL.
@@ -33,7 +34,12 @@ var (
 	_ outbox.Store          = (*DB)(nil)
 	_ inbox.Store[pgx.Tx]   = (*DB)(nil)
 	_ inbox.Log             = (*DB)(nil)
+	_ inbox.Pruner          = (*DB)(nil)
+	_ worker.Inbox          = (*DB)(nil)
 	_ admin.Database        = (*DB)(nil)
+	_ admin.Retries         = (*DB)(nil)
+	_ admin.DeadLetters     = (*DB)(nil)
+	_ worker.Store          = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -46,14 +52,15 @@ type Config struct {
 	// Retention is how long the inbox remembers; zero means 30 days. A message
 	// older than that is not handled.
 	Retention time.Duration
-	// IdleTimeout is how long a relay that holds rows may be silent before the
-	// server ends its session; zero means 30 s. It must be longer than the
-	// relay's publish deadline and three heartbeats of its broker together.
+	// IdleTimeout is how long the process of a relay that holds rows, or of an inbox
+	// handler, may be silent before the server ends its session; zero means 30 s. It
+	// must be longer than the relay's publish deadline and three heartbeats of its
+	// broker together.
 	IdleTimeout time.Duration
-	// Notify announces commits of units of work to relays of other processes
-	// (NOTIFY), and lets relays of this one hear of theirs (LISTEN). Each takes a
-	// connection besides the pool's. Commits do not wait for it, and relays poll
-	// as without it, because an announcement can be lost.
+	// Notify announces commits of units of work, and of queues, to relays and
+	// workers of other processes (NOTIFY), and lets those of this one hear of theirs
+	// (LISTEN). Each takes a connection besides the pool's. Commits do not wait for it, and
+	// relays and workers poll as without it, because an announcement can be lost.
 	Notify bool
 	// Listen is a connection string for hearing announcements, needed where the
 	// pool's connections go through a pooler: it names the server itself. Relays
@@ -90,14 +97,16 @@ type DB struct {
 	idle      time.Duration
 	owned     bool // Close closes the pool
 	wakes     sqlcore.Wakes
-	due       atomic.Bool // delayed messages are, as a claim has seen
+	retries   sqlcore.Wakes // of retry queues, which may have the names of queues
+	due       atomic.Bool   // delayed messages are, as a claim has seen
 	pace      readpos.PromotionPace
 	promoter  promoter
 	longest   atomic.Int64 // the longest delay of a retry so far
+	retaining sqlcore.Retention
 	schema    string
 	self      string    // payload of this DB's announcements
 	notifier  *notifier // nil unless commits are announced
-	listener  *listener // nil unless relays listen
+	listener  *listener // nil unless relays and workers listen
 
 	mu         sync.Mutex
 	catalog    *catalog // nil until the database was reached
@@ -105,6 +114,7 @@ type DB struct {
 	buckets    int      // of each transport
 	transports map[string]int16
 	relaying   map[int16]*readpos.Positions
+	unlisten   func() // ends the listening for queues; nil before the first
 	sqlDB      *SQLDB
 }
 
@@ -209,9 +219,6 @@ func (db *DB) setUpWaking(cfg Config) error {
 // Pool returns the pool.
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
-// Retention returns how long the inbox remembers.
-func (db *DB) Retention() time.Duration { return db.retention }
-
 // SQL returns the outbox and inbox for transactions of database/sql, on
 // connections of the same pool.
 func (db *DB) SQL() *SQLDB {
@@ -228,8 +235,11 @@ func (db *DB) SQL() *SQLDB {
 func (db *DB) Close() error {
 	db.notifier.close()
 	db.mu.Lock()
-	sqlDB := db.sqlDB
+	sqlDB, unlisten := db.sqlDB, db.unlisten
 	db.mu.Unlock()
+	if unlisten != nil {
+		unlisten()
+	}
 	var err error
 	if sqlDB != nil {
 		err = sqlDB.pool.Close()
@@ -244,7 +254,9 @@ func (db *DB) Close() error {
 func (db *DB) hintRows(rows []outbox.Row) {
 	db.wakes.HintRows(rows)
 	for _, row := range rows {
-		if row.Queue == "" {
+		if row.Queue != "" {
+			db.notifier.hint(queuePrefix + row.Queue)
+		} else {
 			db.notifier.hint(row.Transport)
 		}
 	}

@@ -34,7 +34,9 @@ func unavailable(err error) bool {
 			return true
 		case code == "25006", code == "25P03", code == "25P04": // read-only, idle or transaction timeout
 			return true
-		case code == "57014": // statement_timeout, or a cancel from outside
+		case code == "57014", code == lockNotAvailable: // statement_timeout or a cancel from outside, lock_timeout
+			return true
+		case strings.HasPrefix(code, "40"): // deadlock, serialization failure: the transaction was rolled back
 			return true
 		}
 		return false

@@ -11,9 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 func failedSQL(p *catalog) sqlfile.Set { return p.failed }
@@ -22,7 +20,7 @@ func failedSQL(p *catalog) sqlfile.Set { return p.failed }
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
 	return query(ctx, db, failedSQL, "list", func(rows pgx.Rows, m *admin.FailedMessage) error {
 		var id [16]byte
-		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.Failures, &m.FirstFailedAt, &m.FailedAt, &m.LastError, &m.RemovedAt, &m.Bytes)
+		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.Failures, &m.FirstFailedAt, &m.FailedAt, &m.LastError, &m.RemovedAt, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
 		m.ID, m.CreatedAt, m.FailedAt = id, m.CreatedAt.UTC(), m.FailedAt.UTC()
 		for _, at := range []*time.Time{m.FirstFailedAt, m.RemovedAt} {
 			if at != nil {
@@ -30,7 +28,46 @@ func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMe
 			}
 		}
 		return err
-	}, q.State, q.Transport, q.Key, q.Name, nullIf(len(q.Numbers) == 0, q.Numbers), q.After, limit(q.Limit))
+	}, append(failedFilter(q), q.After, limit(q.Limit))...)
+}
+
+// failedFilter are the first parameters of the statements that select dead letters.
+func failedFilter(q admin.FailedQuery) []any {
+	return []any{
+		q.State, q.Transport, q.Key, q.Name, nullIf(len(q.Numbers) == 0, q.Numbers),
+		q.Source, q.FailureTransport, q.Handler, q.Fingerprint, cleanText(q.Error),
+		nullIf(q.Since.IsZero(), q.Since), nullIf(q.Until.IsZero(), q.Until),
+	}
+}
+
+// FailedGroups implements admin.DeadLetters.
+func (db *DB) FailedGroups(ctx context.Context, q admin.FailedQuery) ([]admin.FailedGroup, error) {
+	return query(ctx, db, failedSQL, "groups", func(rows pgx.Rows, g *admin.FailedGroup) error {
+		err := rows.Scan(&g.Fingerprint, &g.Messages, &g.FirstFailedAt, &g.LastFailedAt, &g.Names, &g.Handlers, &g.Example, &g.Error)
+		g.FirstFailedAt, g.LastFailedAt = g.FirstFailedAt.UTC(), g.LastFailedAt.UTC()
+		return err
+	}, failedFilter(q)...)
+}
+
+// FailedAgain implements admin.DeadLetters.
+func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) (n int, err error) {
+	p, err := db.ensureSchema(ctx)
+	if err != nil {
+		return 0, err
+	}
+	transports, ids := make([]string, len(replayed)), make([]string, len(replayed))
+	for i, m := range replayed {
+		transports[i], ids[i] = m.Transport, m.ID.String()
+	}
+	err = db.pool.QueryRow(ctx, p.failed.Query("failed_again"), transports, ids).Scan(&n)
+	return n, translate(err)
+}
+
+// WorkerStats implements admin.Retries.
+func (db *DB) WorkerStats(ctx context.Context) ([]admin.WorkerStats, error) {
+	return query(ctx, db, failedSQL, "worker_stats", func(rows pgx.Rows, s *admin.WorkerStats) error {
+		return rows.Scan(&s.Transport, &s.Retrying, &s.Parked, &s.Failed)
+	})
 }
 
 // FailedContent implements admin.Database.
@@ -48,37 +85,12 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 	return c, translate(err)
 }
 
-// RetryFailed implements admin.Database.
-func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil { // an operator's process may know no transport
-		return 0, err
-	}
-	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		take := func(number int64) (row outbox.Row, meta string, err error) {
-			rec := &waybill.Record{}
-			row.Record = rec
-			err = tx.QueryRow(ctx, p.failed.Query("take"), number).Scan(&row.Transport, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt)
-			return row, meta, err
-		}
-		n, err = sqlcore.RetryFailed(numbers, take, func(row outbox.Row) error { return db.Write(ctx, tx, row) })
+// Audit implements admin.DeadLetters.
+func (db *DB) Audit(ctx context.Context, max int) ([]admin.AuditEntry, error) {
+	return query(ctx, db, failedSQL, "audit_list", func(rows pgx.Rows, e *admin.AuditEntry) error {
+		var filter string
+		err := rows.Scan(&e.At, &e.Actor, &e.Action, &filter, &e.Messages)
+		e.At, e.Filter = e.At.UTC(), json.RawMessage(filter)
 		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("retry: %w", translate(err))
-	}
-	return n, nil
-}
-
-// RemoveFailed implements admin.Database.
-func (db *DB) RemoveFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return 0, err
-	}
-	tag, err := db.pool.Exec(ctx, p.failed.Query("remove"), numbers)
-	return int(tag.RowsAffected()), translate(err)
+	}, limit(max))
 }

@@ -17,12 +17,29 @@ import (
 // InsertTx implements inbox.Store. A transaction that handles the same message
 // at this moment is waited for.
 func (db *DB) InsertTx(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, error) {
+	if err := e.Check(); err != nil {
+		return false, err
+	}
 	p, err := db.resolveInTx(ctx, tx.QueryRow)
 	if err != nil {
 		return false, err
 	}
-	tag, err := tx.Exec(ctx, p.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID.String())
+	u, err := db.unitOf(tx)
+	if err != nil {
+		return false, err
+	}
+	tag, err := tx.Exec(ctx, p.inbox.Query("claim"), db.claimArgs(u, e)...)
 	return tag.RowsAffected() == 1, translate(err)
+}
+
+// claimArgs are the parameters of claim in a unit of work, or in another transaction for nil.
+func (db *DB) claimArgs(u *unit, e inbox.Entry) []any {
+	var idle *int64
+	if u != nil {
+		idle = new(db.idle.Milliseconds())
+		u.timed.Store(true)
+	}
+	return []any{e.Handler, e.DedupKey, e.MessageID.String(), idle}
 }
 
 // InTransaction implements inbox.Store.
@@ -42,7 +59,14 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	if u == nil {
 		return false, nil, errNoUnit
 	}
-	p, err := db.resolveInTx(ctx, u.conn.QueryRow)
+	if err := e.Check(); err != nil {
+		return false, err, nil
+	}
+	var p *catalog
+	err := u.use(func(conn *pgx.Conn) (err error) {
+		p, err = db.resolveInTx(ctx, conn.QueryRow)
+		return err
+	})
 	if err != nil {
 		return false, nil, err
 	}
@@ -52,18 +76,18 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 		batch.Queue("RELEASE SAVEPOINT waybill_part")
 	}
 	batch.Queue("SAVEPOINT waybill_part")
-	batch.Queue(p.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID.String()).Exec(func(tag pgconn.CommandTag) error {
+	batch.Queue(p.inbox.Query("claim"), db.claimArgs(u, e)...).Exec(func(tag pgconn.CommandTag) error {
 		fresh = tag.RowsAffected() == 1
 		return nil
 	})
-	if err := u.conn.SendBatch(ctx, batch).Close(); err != nil {
+	if err := u.use(func(conn *pgx.Conn) error { return conn.SendBatch(ctx, batch).Close() }); err != nil {
 		return false, nil, fmt.Errorf("inbox: %w", translate(err))
 	}
 	if !fresh {
 		return false, nil, nil
 	}
 	failed = fn(context.WithValue(ctx, insideKey{db}, true))
-	switch err := stillOpen(u.conn); {
+	switch err := u.use(stillOpen); {
 	case err == errAborted && failed == nil:
 		failed = err
 	case err == errEnded:
@@ -81,12 +105,24 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 		return true, nil, fmt.Errorf("%w: %w", waybill.ErrTransactionLost, failed)
 	}
 	u.Undo(mark)
-	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
-	defer cancel()
-	if _, err := u.conn.Exec(undoing, "ROLLBACK TO SAVEPOINT waybill_part"); err != nil {
-		return true, nil, fmt.Errorf("rollback to savepoint: %w", translate(err))
+	if err := u.undoPart(ctx); err != nil {
+		return true, nil, err
 	}
 	return true, failed, nil
+}
+
+// undoPart rolls back to the savepoint of the last part.
+func (u *unit) undoPart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
+	defer cancel()
+	err := u.use(func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "ROLLBACK TO SAVEPOINT waybill_part")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("rollback to savepoint: %w", translate(err))
+	}
+	return nil
 }
 
 // errNoUnit says that a part needs InTx.
@@ -94,6 +130,9 @@ var errNoUnit = errors.New("waypg: the transaction is not one of InTx")
 
 // Contains implements inbox.Log.
 func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error) {
+	if err := e.Check(); err != nil {
+		return false, err
+	}
 	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return false, err
@@ -104,10 +143,13 @@ func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error
 
 // Insert implements inbox.Log.
 func (db *DB) Insert(ctx context.Context, e inbox.Entry) error {
+	if err := e.Check(); err != nil {
+		return err
+	}
 	p, err := db.ensureSchema(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = db.pool.Exec(ctx, p.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID.String())
+	_, err = db.pool.Exec(ctx, p.inbox.Query("claim"), db.claimArgs(nil, e)...)
 	return translate(err)
 }

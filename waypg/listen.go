@@ -20,7 +20,7 @@ const listenHeartbeat = 5 * time.Second
 
 // A listener hears of commits of other processes, on one connection outside the
 // pool that is always being read, and passes them on as hints. It runs while a
-// relay runs. Without a connection it has an error, and relays poll as without it.
+// relay runs, and from the first Receive of a queue until DB.Close. Without a connection it has an error, and relays poll as without it.
 type listener struct {
 	db        *DB
 	to        *pgx.ConnConfig // nil means where the pool leads
@@ -59,6 +59,19 @@ func (l *listener) hold(ctx context.Context, p *catalog) (release func()) {
 			l.end()
 		}
 	})
+}
+
+// listenForQueue has the listener run, until DB.Close, and listen for a queue.
+func (db *DB) listenForQueue(ctx context.Context, p *catalog, queue string) {
+	if db.listener == nil {
+		return
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.unlisten == nil {
+		db.unlisten = db.listener.hold(ctx, p)
+	}
+	db.listener.add(queuePrefix + queue)
 }
 
 // add makes it listen for a transport, at once if it runs.
@@ -139,7 +152,7 @@ func (l *listener) hear(ctx context.Context, p *catalog) error {
 			alive = time.Now()
 			// This DB has hinted at its own commits before it announced them.
 			if transport, ok := transports[heard.Channel]; ok && heard.Payload != l.db.self {
-				l.db.wakes.Hint(transport)
+				l.hint(transport)
 			}
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -152,6 +165,15 @@ func (l *listener) hear(ctx context.Context, p *catalog) error {
 			alive = time.Now()
 		}
 	}
+}
+
+// hint wakes the relay of a transport, or the receivers of a queue.
+func (l *listener) hint(transport string) {
+	if queue, ok := strings.CutPrefix(transport, queuePrefix); ok {
+		l.db.wakes.HintQueue(queue)
+		return
+	}
+	l.db.wakes.Hint(transport)
 }
 
 // waits notes what ends the coming wait, unless there are more transports than
@@ -253,7 +275,7 @@ func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn, p *catalog, tr
 			return fmt.Errorf("listen: %w", translate(err))
 		}
 		transports[channel] = transport
-		l.db.wakes.Hint(transport)
+		l.hint(transport)
 	}
 	l.setError("")
 	return nil

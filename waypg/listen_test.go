@@ -63,6 +63,38 @@ func TestCommitInAnotherProcessWakesTheRelay(t *testing.T) {
 	}
 }
 
+// A queue's receivers hear of what other processes send to it, by a relay or in a
+// transaction, and of no other queue.
+func TestCommitInAnotherProcessWakesTheReceiver(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	here := openAt(t, dsn, waypg.Config{Notify: true})
+	there := connect(t, dsn, waypg.Config{Notify: true})
+	local(t, here, order{"x", 0})
+	receiveSome(t, newQueue(t, there, "q", waypg.QueueConfig{}), 1)
+	await(t, "it listens", 10*time.Second, func() bool { return listeners(t, here) == 1 })
+	hints(there.QueueWake("q"), 1) // to look once after it began to listen
+	for name, send := range map[string]func() error{
+		"a sender": func() error {
+			return newQueue(t, here, "q", waypg.QueueConfig{}).Send(t.Context(), record(t, order{"x", 0}))
+		},
+		"a transaction": func() error { local(t, here, order{"x", 2}); return nil },
+	} {
+		if err := send(); err != nil {
+			t.Fatal(err)
+		}
+		if n := hints(there.QueueWake("q"), 1); n != 1 {
+			t.Errorf("%s: %d hints, want 1", name, n)
+		}
+	}
+	if err := newQueue(t, here, "other", waypg.QueueConfig{}).Send(t.Context(), record(t, order{"x", 0})); err != nil {
+		t.Fatal(err)
+	}
+	if n := hints(there.QueueWake("q"), 0); n != 0 {
+		t.Errorf("another queue: %d hints, want none", n)
+	}
+}
+
 // hints counts the hints that come until a moment passes without one. Wanted ones
 // may take their time.
 func hints(wake <-chan struct{}, wanted int) (n int) {

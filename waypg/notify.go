@@ -31,16 +31,20 @@ const (
 var reconnect = waybill.Backoff{Delay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: 5 * time.Second}
 
 // channelOf names the channel on which the commits of a transport's messages are
-// announced. Other languages compute the same: see docs/schema.md.
+// announced; of a queue it is queue://NAME. Other languages compute the same: see
+// docs/schema.md.
 func channelOf(p *catalog, prefix, transport string) string {
 	sum := md5.Sum([]byte(p.database + "/" + qualified(p.schema, prefix) + "/" + transport))
 	return "waybill_" + hex.EncodeToString(sum[:])
 }
 
+// queuePrefix makes a queue's name one of a transport, for announcements.
+const queuePrefix = "queue://"
+
 // NotifyStats counts the announcements of a DB with Config.Notify.
 type NotifyStats struct {
-	Sent   int64 // announcements, each of one transport
-	Failed int64 // attempts that failed; relays found those messages by polling
+	Sent   int64 // announcements, each of one transport or queue
+	Failed int64 // attempts that failed; relays and workers found those messages by polling
 }
 
 // A notifier announces to other processes that this one has committed rows, on
@@ -58,7 +62,7 @@ type notifier struct {
 	sent, failed atomic.Int64
 
 	mu      sync.Mutex
-	pending map[string]bool // transports
+	pending map[string]bool // transports and queues
 	done    chan struct{}   // nil before the first hint; closed when run has ended
 	closed  bool
 
@@ -153,7 +157,7 @@ func (n *notifier) announce(ctx context.Context) {
 	n.hangUp()
 	n.failed.Add(1)
 	if n.failures++; n.failures == 1 {
-		n.log.LogAttrs(ctx, slog.LevelWarn, "commits cannot be announced, relays of other processes find them by polling", slog.String("err", oneLine(err)))
+		n.log.LogAttrs(ctx, slog.LevelWarn, "commits cannot be announced, relays and workers of other processes find them by polling", slog.String("err", oneLine(err)))
 	}
 }
 

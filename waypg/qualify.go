@@ -33,13 +33,14 @@ func qualify(text, schema, prefix string) string {
 	return strings.ReplaceAll(text, mark, qualified(schema, prefix))
 }
 
-// mustNamed returns the statements of an embedded file.
-func mustNamed(file, schema, prefix string) sqlfile.Set {
+// mustNamed returns the statements of an embedded file, with replaced words such as the
+// names of tables: pairs of an old and a new one.
+func mustNamed(file, schema, prefix string, replaced ...string) sqlfile.Set {
 	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
 	if err != nil {
 		panic(err) // the file is not in the binary
 	}
-	return sqlfile.MustParse(file+".sql", qualify(string(text), schema, prefix))
+	return sqlfile.MustParse(file+".sql", qualify(strings.NewReplacer(replaced...).Replace(string(text)), schema, prefix))
 }
 
 // qualified begins the name of every table and function.

@@ -3,13 +3,17 @@ package waypg
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -24,10 +28,11 @@ type QueueConfig struct {
 // A Queue is a transport kept in a table: queue://NAME. It sends, publishes for
 // a relay and receives; any number of processes may. A key's messages are delivered
 // to one receiver at a time, in order, and no more of them before those are
-// settled. Between looks at an empty queue Receive waits from 5 to 250 ms; a
-// commit in this process ends the wait. It has the methods of waybill.Sender,
-// waybill.Receiver and outbox.Publisher, and is safe for
-// concurrent use.
+// settled; a call of Receive returns at most a tenth of its maximum of one key.
+// Between looks at an empty queue Receive waits from 5 to 250 ms; a commit in this
+// process ends the wait, and with Config.Notify or Config.Listen one of another
+// process that announces. It has the methods of waybill.Sender, waybill.Receiver and
+// outbox.Publisher, and is safe for concurrent use.
 type Queue struct{ *queue }
 
 type queue = sqlcore.Queue // embedded by a name that is not exported
@@ -64,36 +69,91 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 	if err := s.db.queueInserts(s.db.resolved(), batch, rows); err != nil {
 		return err
 	}
-	return translate(s.db.pool.SendBatch(ctx, batch).Close())
+	if err := s.db.pool.SendBatch(ctx, batch).Close(); err != nil {
+		return translate(err)
+	}
+	s.db.hintRows(rows)
+	return nil
 }
 
-// Claim implements sqlcore.QueueStore.
-func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, limit int) (delivered []*waybill.Delivery, err error) {
+// Any implements sqlcore.ReceiverStore.
+func (s queueStore) Any(ctx context.Context, queue string) (found bool, err error) {
 	p := s.db.resolved()
+	s.db.listenForQueue(ctx, p, queue)
 	if err := s.db.promoteDue(ctx, p); err != nil {
-		return nil, err
+		return false, err
 	}
-	var found bool
-	if err := s.db.pool.QueryRow(ctx, p.queue.Query("any"), to.Queue).Scan(&found); err != nil || !found {
-		return nil, translate(err)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), to.Lease)
+	return s.db.anyRow(ctx, p.queue, queue)
+}
+
+// anyRow reports whether a claim from a queue or a retry queue may find rows, by the
+// statements of its table.
+func (db *DB) anyRow(ctx context.Context, sql sqlfile.Set, queue string) (found bool, err error) {
+	err = db.pool.QueryRow(ctx, sql.Query("any"), queue).Scan(&found)
+	return found, translate(err)
+}
+
+// Claim implements sqlcore.ReceiverStore.
+func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
+	return s.db.claimRows(ctx, s.db.resolved().queue, to, fn)
+}
+
+// claimRows is Claim by the statements of a table.
+func (db *DB) claimRows(ctx context.Context, sql sqlfile.Set, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
+	ctx, cancel := sqlcore.ClaimContext(ctx, to.Lease)
 	defer cancel()
-	err = pgx.BeginTxFunc(ctx, s.db.pool, readCommitted, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, p.queue.Query("one_claimer"), p.namespace, to.Queue); err != nil {
-			return err
-		}
-		rows, err := tx.Query(ctx, p.queue.Query("claim"), to.Queue, to.Holder.String(), to.Lease.Seconds(), limit)
-		if err != nil {
-			return err
-		}
-		delivered, err = pgx.CollectRows(rows, toDelivery)
+	return translate(pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+		return fn(ctx, queueClaim{tx, sql, db.resolved().namespace, to})
+	}))
+}
+
+// queueClaim implements sqlcore.QueueClaim.
+type queueClaim struct {
+	tx        pgx.Tx
+	sql       sqlfile.Set
+	namespace int32
+	to        sqlcore.Consumer
+}
+
+// Read implements sqlcore.QueueClaim.
+func (c queueClaim) Read(ctx context.Context, limit, each int) (found []sqlcore.QueueRow, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(c.sql.Query("turn"), c.namespace, c.to.Queue)
+	batch.Queue(c.sql.Query("due"), c.to.Queue, limit)
+	batch.Queue(c.sql.Query("read"), c.to.Queue, limit, each).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlcore.QueueRow])
 		return err
 	})
+	return found, c.tx.SendBatch(ctx, batch).Close()
+}
+
+// Lock implements sqlcore.QueueClaim.
+func (c queueClaim) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
+	rows, err := c.tx.Query(ctx, c.sql.Query("lock"), ids)
 	if err != nil {
-		return nil, translate(err)
+		return nil, err
 	}
-	return delivered, nil
+	states := map[int64]sqlcore.Held{}
+	var id int64
+	var held sqlcore.Held
+	_, err = pgx.ForEachRow(rows, []any{&id, &held}, func() error { states[id] = held; return nil })
+	return states, err
+}
+
+// Lease implements sqlcore.QueueClaim.
+func (c queueClaim) Lease(ctx context.Context, ids []int64) ([]*waybill.Delivery, error) {
+	rows, err := c.tx.Query(ctx, c.sql.Query("lease"), ids, c.to.Holder.String(), c.to.Lease.Seconds())
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, toDelivery)
+}
+
+// Set implements sqlcore.QueueClaim.
+func (c queueClaim) Set(ctx context.Context, to sqlcore.Held, ids []int64) error {
+	name := map[sqlcore.Held]string{sqlcore.Claimable: "make_claimable", sqlcore.SetAside: "set_aside"}[to]
+	_, err := c.tx.Exec(ctx, c.sql.Query(name), ids)
+	return err
 }
 
 func toDelivery(row pgx.CollectableRow) (*waybill.Delivery, error) {
@@ -102,21 +162,31 @@ func toDelivery(row pgx.CollectableRow) (*waybill.Delivery, error) {
 	var delivered sqlcore.DeliveredRow
 	var meta string
 	var id [16]byte
-	if err := row.Scan(&delivered.ID, &id, &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt, &d.Failures, &delivered.Lease); err != nil {
+	if err := row.Scan(&delivered.ID, &id, &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt, &d.Failures, &delivered.Lease, &d.Redelivered); err != nil {
 		return nil, err
 	}
 	rec.ID, rec.DispatchedAt = id, rec.DispatchedAt.UTC()
 	rec.Problem = headers.Decode(rec, meta)
+	delivered.Key = rec.Key
 	d.Tag = delivered
 	return d, nil
 }
 
-// Settle implements sqlcore.QueueStore.
+// Settle implements sqlcore.ReceiverStore.
 func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
+	sql := s.db.resolved().queue
+	return s.db.settleRows(ctx, sql, sql.Query(c.Verb), by, c, delivered)
+}
+
+// settleRows runs the statement of a change on a table. It is one transaction, in one
+// round trip.
+func (db *DB) settleRows(ctx context.Context, sql sqlfile.Set, statement string, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
 	ids, leases := make([]int64, len(delivered)), make([]int64, len(delivered))
+	keys := map[string]bool{}
 	for i, l := range delivered {
-		ids[i], leases[i] = l.ID, l.Lease
+		ids[i], leases[i], keys[l.Key] = l.ID, l.Lease, true
 	}
+	delete(keys, "")
 	args := []any{by.Holder.String(), ids, leases}
 	switch c.Verb {
 	case "renew":
@@ -124,12 +194,32 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.Q
 	case "retry":
 		args = append(args, c.After.Seconds(), c.Headers)
 	}
-	rows, err := s.db.pool.Query(ctx, s.db.resolved().queue.Query(c.Verb), args...)
-	if err != nil {
-		return nil, translate(err)
-	}
 	settled := make(map[sqlcore.DeliveredRow]bool, len(delivered))
-	var l sqlcore.DeliveredRow
-	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Lease}, func() error { settled[l] = true; return nil })
-	return settled, translate(err)
+	batch := &pgx.Batch{}
+	batch.Queue(statement, args...).Query(collectRows(settled))
+	if c.Verb == "ack" && len(keys) > 0 {
+		batch.Queue(sql.Query("next"), by.Queue, slices.Collect(maps.Keys(keys)))
+	}
+	return settled, db.sendTransaction(ctx, batch)
+}
+
+// collectRows adds the rows that a statement returns to settled.
+func collectRows(settled map[sqlcore.DeliveredRow]bool) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var l sqlcore.DeliveredRow
+		_, err := pgx.ForEachRow(rows, []any{&l.ID, &l.Lease, &l.Key}, func() error { settled[l] = true; return nil })
+		return err
+	}
+}
+
+// sendTransaction runs statements of which each sees what was committed before it, as
+// one transaction.
+func (db *DB) sendTransaction(ctx context.Context, statements *pgx.Batch) error {
+	batch := &pgx.Batch{}
+	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch.QueuedQueries = append(batch.QueuedQueries, statements.QueuedQueries...)
+	batch.Queue("COMMIT")
+	return translate(db.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { // which ends the connection after an error
+		return conn.SendBatch(ctx, batch).Close()
+	}))
 }

@@ -127,3 +127,32 @@ func TestQueueDispatchersOfAKeyTakeTurns(t *testing.T) {
 		}
 	}
 }
+
+// Retries and releases are no lost leases.
+func TestOnlyALostLeaseMarksADeliveryAsRedelivered(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db := open(t, at, waypg.Config{})
+		dying, q := newQueue(t, db, "q", waypg.QueueConfig{Lease: 300 * time.Millisecond}), newQueue(t, db, "q", waypg.QueueConfig{})
+		local(t, db, order{"x", 0})
+		take := func(from *waypg.Queue, what string, want bool) *waybill.Delivery {
+			t.Helper()
+			d := receiveSome(t, from, 1)[0]
+			if d.Redelivered != want {
+				t.Errorf("%s: Redelivered = %v, want %v", what, d.Redelivered, want)
+			}
+			return d
+		}
+		first := take(q, "new", false)
+		if err := q.Retry(t.Context(), first, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Release(t.Context(), take(q, "after a retry", false)); err != nil {
+			t.Fatal(err)
+		}
+		take(dying, "after a release", false)
+		if err := q.Release(t.Context(), take(q, "after a lost lease", true)); err != nil {
+			t.Fatal(err)
+		}
+		take(q, "after a release of a redelivered message", false)
+	})
+}

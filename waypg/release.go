@@ -29,7 +29,7 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 	if err != nil {
 		return 0, err
 	}
-	r := release{db: db, at: p, query: []any{q.Transport, q.Key, q.Route, q.Row}, key: q.Key}
+	r := release{db: db, at: p, query: []any{q.Transport, q.Key, q.Route, q.Row}, key: q.Key, of: q}
 	if q.SkipHead {
 		err = r.skipHeads(ctx)
 	}
@@ -51,6 +51,7 @@ type release struct {
 	at    *catalog
 	query []any // selects entries
 	key   string
+	of    admin.BlockedQuery
 	began time.Time // by the database's clock
 	n     int       // entries released so far
 }
@@ -92,9 +93,22 @@ func (r *release) retrying(ctx context.Context) error {
 		return err
 	}
 	var due int
-	err = r.db.pool.QueryRow(ctx, r.at.settle.Query("due_now"), r.query...).Scan(&due)
+	err = pgx.BeginTxFunc(ctx, r.db.pool, readCommitted, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, r.at.settle.Query("due_now"), r.query...).Scan(&due); err != nil {
+			return err
+		}
+		return r.audit(ctx, tx, due)
+	})
 	r.n += due
 	return err
+}
+
+// audit records that n entries were released in a transaction.
+func (r *release) audit(ctx context.Context, tx pgx.Tx, n int) error {
+	if n == 0 {
+		return nil
+	}
+	return audit(ctx, r.at, tx, "outbox release", r.of, n)
 }
 
 // each calls fn for the entries that a statement selects, in batches under the locks
@@ -111,7 +125,10 @@ func (r *release) each(ctx context.Context, query string, args []any, remove boo
 				return err
 			}
 			last = found[len(found)-1]
-			return r.change(ctx, tx, found, remove, fn)
+			if err := r.change(ctx, tx, found, remove, fn); err != nil {
+				return err
+			}
+			return r.audit(ctx, tx, len(found))
 		})
 		if err != nil {
 			return err
@@ -225,6 +242,10 @@ func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket in
 		return 0, err
 	}
 	ended, err := tx.Exec(ctx, sql.Query("end_release"), transport, bucket, keys)
+	if err != nil {
+		return 0, err
+	}
+	// The last batch of a key records its release; an interrupted one is repeated.
 	r.n += int(ended.RowsAffected())
-	return max(last, 1), err
+	return max(last, 1), r.audit(ctx, tx, int(ended.RowsAffected()))
 }

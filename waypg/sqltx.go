@@ -32,12 +32,13 @@ func (s *SQLDB) unitOf(tx *sql.Tx) (*unit, error) {
 }
 
 // InTx implements outbox.Writer and inbox.Store. Savepoints that the function sets
-// with SQL statements do not undo messages: use Tx.Savepoint.
+// with SQL statements do not undo messages: use Tx.Savepoint. The idle timeout is as for
+// DB.InTx.
 func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if ctx.Value(insideKey{s.DB}) != nil {
 		return waybill.ErrNestedTransaction
 	}
-	p, err := s.ensureSchema(ctx)
+	p, err := s.beforeUnit(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,12 +54,17 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 		return fmt.Errorf("begin: %w", translate(err))
 	}
 	u := &unit{db: s.DB}
-	// No other code uses the connection while the unit is open.
+	// While the unit is open, its function and its keep-alive alone use the connection.
 	if err := conn.Raw(func(c any) error { u.conn = c.(*stdlib.Conn).Conn(); return nil }); err != nil {
 		return err
 	}
+	stop := sqlcore.KeepAlive(ctx, s.idle, func(ctx context.Context) {
+		// The lock of database/sql keeps statements of fn away.
+		_ = conn.Raw(func(any) error { u.ping(ctx); return nil })
+	})
 	units.Store(tx, u)
 	defer func() {
+		stop()
 		u.End()
 		units.Delete(tx)
 		_ = tx.Rollback() // after a commit this does nothing
@@ -69,6 +75,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	stop()
 	if err := stillOpen(u.conn); err != nil {
 		return err
 	}
@@ -157,13 +164,20 @@ func (s *SQLDB) insert(ctx context.Context, p *catalog, tx *sql.Tx, rows []outbo
 
 // InsertTx implements inbox.Store.
 func (s *SQLDB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
+	if err := e.Check(); err != nil {
+		return false, err
+	}
 	p, err := s.resolveInTx(ctx, func(ctx context.Context, query string, args ...any) pgx.Row {
 		return tx.QueryRowContext(ctx, query, args...)
 	})
 	if err != nil {
 		return false, err
 	}
-	result, err := tx.ExecContext(ctx, p.inbox.Query("claim"), e.Handler, e.DedupKey, e.MessageID.String())
+	u, err := s.unitOf(tx)
+	if err != nil {
+		return false, err
+	}
+	result, err := tx.ExecContext(ctx, p.inbox.Query("claim"), s.claimArgs(u, e)...)
 	if err != nil {
 		return false, translate(err)
 	}

@@ -17,9 +17,9 @@ import (
 // A unit is one unit of work.
 type unit struct {
 	sqlcore.Unit
-	db    *DB
-	conn  *pgx.Conn // of InTx
-	parts int       // of a group, so far
+	sharedConn // of InTx
+	db         *DB
+	parts      int // of a group, so far
 }
 
 // savepoint is the name of all savepoints: the server lets a later one hide an earlier
@@ -108,11 +108,15 @@ type insideKey struct{ db *DB }
 // InTx implements outbox.Writer and inbox.Store. Dispatched messages are written
 // in one round trip together with COMMIT, after the deferred constraints were
 // checked, so that the dispatch locks are held for as short as can be.
+//
+// From its first inbox entry on the server ends the transaction of a process that is silent
+// for Config.IdleTimeout. A slow function is not silent, unless it keeps a result open for
+// as long, or has used LargeObjects or Conn of the transaction.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if ctx.Value(insideKey{db}) != nil {
 		return waybill.ErrNestedTransaction
 	}
-	place, err := db.ensureSchema(ctx)
+	place, err := db.beforeUnit(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,9 +129,11 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 	if err != nil {
 		return fmt.Errorf("begin: %w", translate(err))
 	}
-	u := &unit{db: db, conn: conn.Conn()}
+	u := &unit{db: db, sharedConn: sharedConn{conn: conn.Conn()}}
+	stop := sqlcore.KeepAlive(ctx, db.idle, u.ping)
 	committed := false
 	defer func() {
+		stop()
 		u.End()
 		if !committed && !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
@@ -135,12 +141,13 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 			_ = tx.Rollback(ctx)
 		}
 	}()
-	if err := fn(context.WithValue(ctx, insideKey{db}, true), &unitTx{tx, u}); err != nil {
+	if err := fn(context.WithValue(ctx, insideKey{db}, true), &unitTx{&sharedTx{tx, &u.sharedConn}, u}); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	stop()
 	if err := stillOpen(conn.Conn()); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -117,7 +118,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 		err := rows.Scan(&e.Handler, &e.DedupKey, &e.MessageID, &at)
 		e.ProcessedAt = micros(at)
 		return err
-	}, id[:], "k:"+idOrKey)
+	}, id[:], idOrKey)
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.path, idOrKey, waybill.ErrNotFound)
 	}
@@ -139,6 +140,10 @@ const pruneBatch = 1000
 // InboxPrune implements admin.Database.
 func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(int)) (int, error) {
 	if err := db.checkSchema(ctx); err != nil {
+		return 0, err
+	}
+	recorded, err := db.InboxRetention(ctx)
+	if err := errors.Join(err, sqlcore.CheckPrune(age, recorded)); err != nil {
 		return 0, err
 	}
 	before := time.Now().Add(-age).UnixMicro()

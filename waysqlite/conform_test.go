@@ -14,9 +14,10 @@ import (
 	"github.com/waybill-go/waybill/waytest"
 )
 
-func TestOutbox(t *testing.T) { waytest.Outbox(t, harness) }
-func TestInbox(t *testing.T)  { waytest.Inbox(t, harness) }
-func TestQueue(t *testing.T)  { waytest.Queue(t, harness) }
+func TestOutbox(t *testing.T)  { waytest.Outbox(t, harness) }
+func TestInbox(t *testing.T)   { waytest.Inbox(t, harness) }
+func TestQueue(t *testing.T)   { waytest.Queue(t, harness) }
+func TestRetries(t *testing.T) { waytest.Retries(t, harness) }
 
 // harness is the conformance suites' database.
 func harness(t *testing.T) waytest.Harness[*sql.Tx] {
@@ -26,6 +27,18 @@ func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 	p.OneWriter, p.OneClaim = true, true
 	p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
 		return db.Queue(name, waysqlite.QueueConfig{Lease: lease})
+	}
+	p.Retries = db.RetryQueueWithLease
+	p.LockedQueue = func(t *testing.T, name string) (waytest.Transport, func()) {
+		q, err := openAt(t, db.Path(), waysqlite.Config{BusyTimeout: 300 * time.Millisecond}).Queue(name, waysqlite.QueueConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := db.SQL().Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q, func() { _ = tx.Rollback() }
 	}
 	p.Ends = map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"ROLLBACK":    waytest.ExecSQL("ROLLBACK"),

@@ -22,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // Tx is a unit of work on SQLite.
@@ -32,7 +33,12 @@ var (
 	_ outbox.Store           = (*DB)(nil)
 	_ inbox.Store[*sql.Tx]   = (*DB)(nil)
 	_ inbox.Log              = (*DB)(nil)
+	_ inbox.Pruner           = (*DB)(nil)
+	_ worker.Inbox           = (*DB)(nil)
 	_ admin.Database         = (*DB)(nil)
+	_ admin.Retries          = (*DB)(nil)
+	_ admin.DeadLetters      = (*DB)(nil)
+	_ worker.Store           = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -70,8 +76,12 @@ type DB struct {
 	busy           time.Duration // the longest wait for the writer
 	owned          bool          // Close closes the pools
 	wakes          sqlcore.Wakes
+	retaining      sqlcore.Retention
+	retries        sqlcore.Wakes // of the retry queues
 
-	outboxSQL, failedSQL, inboxSQL, queueSQL, adminSQL, migrateSQL sqlfile.Set
+	outboxSQL, failedSQL, inboxSQL, queueSQL, retrySQL, adminSQL, migrateSQL sqlfile.Set
+	// retryQueueSQL is queueSQL for the table of the retry queues.
+	retryQueueSQL sqlfile.Set
 
 	mu         sync.Mutex
 	ready      bool // the schema was checked
@@ -134,11 +144,15 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		cursors: map[int64]cursor{}, claimed: map[part]bool{},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "admin": &db.adminSQL, "migrate": &db.migrateSQL} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "retry": &db.retrySQL, "admin": &db.adminSQL, "migrate": &db.migrateSQL} {
 		var err error
 		if *set, err = namedSQL(name, prefix); err != nil {
 			return nil, err
 		}
+	}
+	var err error
+	if db.retryQueueSQL, err = namedSQL("queue", prefix, "waybill_queue", "waybill_retry"); err != nil {
+		return nil, err
 	}
 	var mode string
 	if err := writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
@@ -155,21 +169,23 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 	return db, nil
 }
 
-// namedSQL returns the statements of an embedded file.
-func namedSQL(file, prefix string) (sqlfile.Set, error) {
+// namedSQL returns the statements of an embedded file, with replaced words such as the
+// names of tables: pairs of an old and a new one.
+func namedSQL(file, prefix string, replaced ...string) (sqlfile.Set, error) {
 	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
 	if err != nil {
 		return sqlfile.Set{}, err
 	}
-	return sqlfile.MustParse(file+".sql", string(text)).Rewrite(prefix), nil
+	return sqlfile.MustParse(file+".sql", sqlfile.Rewrite(strings.NewReplacer(replaced...).Replace(string(text)), prefix)), nil
 }
 
 func badPrefix(prefix string) error {
 	return fmt.Errorf("waysqlite: table prefix %q: use lower case letters, digits and '_'", prefix)
 }
 
-// checkFile makes a wrong path an error that says which part of it is wrong,
-// and keeps SQLite from creating a file where none is wanted.
+// checkFile makes a wrong path an error that says which part of it is wrong. It creates a
+// missing file for its owner alone, because it has the bodies of messages; SQLite gives its
+// other files the same mode.
 func checkFile(path string, mustExist bool) error {
 	info, err := os.Stat(path)
 	switch {
@@ -186,7 +202,11 @@ func checkFile(path string, mustExist bool) error {
 	if mustExist {
 		return fmt.Errorf("waysqlite: there is no database at %s: check the path, or create it with `waybill schema up --database %s`", path, dsnOf(path))
 	}
-	return nil
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("waysqlite: %w", err)
+	}
+	return f.Close()
 }
 
 // dsnOf returns the DSN of the file at path, as the command line takes it.
@@ -229,9 +249,6 @@ func (db *DB) ReadSQL() *sql.DB { return db.reader }
 
 // Path returns the file's absolute path.
 func (db *DB) Path() string { return db.path }
-
-// Retention returns how long the inbox remembers.
-func (db *DB) Retention() time.Duration { return db.retention }
 
 // Close closes what Open opened. Relays and workers must have ended.
 func (db *DB) Close() error {

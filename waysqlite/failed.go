@@ -4,14 +4,15 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 // Failed implements admin.Database.
@@ -19,10 +20,76 @@ func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMe
 	return query(ctx, db, db.failedSQL.Query("list"), func(rows *sql.Rows, m *admin.FailedMessage) error {
 		var created, at int64
 		var first, removed sql.NullInt64
-		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, &m.ID, &created, &m.Failures, &first, &at, &m.LastError, &removed, &m.Bytes)
+		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, &m.ID, &created, &m.Failures, &first, &at, &m.LastError, &removed, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
 		m.CreatedAt, m.FirstFailedAt, m.FailedAt, m.RemovedAt = micros(created), microsOrNil(first), micros(at), microsOrNil(removed)
 		return err
-	}, q.State, q.Transport, q.Key, q.Name, list(q.Numbers), q.After, cmp.Or(q.Limit, -1))
+	}, append(failedFilter(q), q.After, cmp.Or(q.Limit, -1))...)
+}
+
+// failedFilter are the first parameters of the statements that select dead letters.
+func failedFilter(q admin.FailedQuery) []any {
+	since, until := int64(math.MinInt64), int64(math.MaxInt64)
+	if !q.Since.IsZero() {
+		since = q.Since.UnixMicro()
+	}
+	if !q.Until.IsZero() {
+		until = q.Until.UnixMicro()
+	}
+	return []any{
+		q.State, q.Transport, q.Key, q.Name, list(q.Numbers),
+		q.Source, q.FailureTransport, q.Handler, q.Fingerprint, q.Error, since, until,
+	}
+}
+
+// FailedGroups implements admin.DeadLetters.
+func (db *DB) FailedGroups(ctx context.Context, q admin.FailedQuery) ([]admin.FailedGroup, error) {
+	return query(ctx, db, db.failedSQL.Query("groups"), func(rows *sql.Rows, g *admin.FailedGroup) error {
+		var first, last int64
+		var names, handlers string
+		if err := rows.Scan(&g.Fingerprint, &g.Messages, &first, &last, &names, &handlers, &g.Example, &g.Error); err != nil {
+			return err
+		}
+		g.FirstFailedAt, g.LastFailedAt = micros(first), micros(last)
+		if err := json.Unmarshal([]byte(names), &g.Names); err != nil {
+			return err
+		}
+		err := json.Unmarshal([]byte(handlers), &g.Handlers)
+		slices.Sort(g.Names)
+		slices.Sort(g.Handlers)
+		return err
+	}, failedFilter(q)...)
+}
+
+// FailedAgain implements admin.DeadLetters.
+func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) (n int, err error) {
+	pairs := make([][2]string, len(replayed))
+	for i, m := range replayed {
+		pairs[i] = [2]string{m.Transport, hex.EncodeToString(m.ID[:])}
+	}
+	text, _ := json.Marshal(pairs) // texts always encode
+	found, err := query(ctx, db, db.failedSQL.Query("failed_again"), func(rows *sql.Rows, n *int) error { return rows.Scan(n) }, string(text))
+	if err != nil {
+		return 0, err
+	}
+	return found[0], nil
+}
+
+// WorkerStats implements admin.Retries.
+func (db *DB) WorkerStats(ctx context.Context) ([]admin.WorkerStats, error) {
+	return query(ctx, db, db.failedSQL.Query("worker_stats"), func(rows *sql.Rows, s *admin.WorkerStats) error {
+		return rows.Scan(&s.Transport, &s.Retrying, &s.Parked, &s.Failed)
+	})
+}
+
+// Audit implements admin.DeadLetters.
+func (db *DB) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, error) {
+	return query(ctx, db, db.failedSQL.Query("audit_list"), func(rows *sql.Rows, e *admin.AuditEntry) error {
+		var at int64
+		var filter string
+		err := rows.Scan(&at, &e.Actor, &e.Action, &filter, &e.Messages)
+		e.At, e.Filter = micros(at), json.RawMessage(filter)
+		return err
+	}, cmp.Or(limit, -1))
 }
 
 // FailedContent implements admin.Database. Headers of another program's that are
@@ -41,39 +108,4 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 		c.Headers, _ = json.Marshal(meta)
 	}
 	return c, translate(err)
-}
-
-// RetryFailed implements admin.Database.
-func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	err = db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		take := func(number int64) (row outbox.Row, meta string, err error) {
-			rec := &waybill.Record{}
-			row.Record = rec
-			var created int64
-			err = tx.QueryRowContext(ctx, db.failedSQL.Query("take"), number).Scan(&row.Transport, &rec.ID, &rec.Name, &rec.Key, &meta, &rec.Body, &created)
-			rec.DispatchedAt = micros(created)
-			return row, meta, err
-		}
-		n, err = sqlcore.RetryFailed(numbers, take, func(row outbox.Row) error { return db.Write(ctx, tx, row) })
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("retry: %w", translate(err))
-	}
-	return n, nil
-}
-
-// RemoveFailed implements admin.Database.
-func (db *DB) RemoveFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return 0, err
-	}
-	err = db.write(ctx, func(tx *txn) error {
-		n, err = tx.exec(ctx, db.failedSQL.Query("remove"), list(numbers))
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("remove: %w", err)
-	}
-	return n, nil
 }

@@ -11,6 +11,9 @@ import (
 
 // InsertTx implements inbox.Store.
 func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
+	if err := e.Check(); err != nil {
+		return false, err
+	}
 	result, err := tx.ExecContext(ctx, db.inboxSQL.Query("claim"), e.Handler, e.DedupKey, e.MessageID[:])
 	if err != nil {
 		return false, translate(err)
@@ -30,6 +33,9 @@ func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn 
 	}
 	if u == nil {
 		return false, nil, errNoUnit
+	}
+	if err := e.Check(); err != nil {
+		return false, err, nil
 	}
 	mark := u.Mark()
 	open := "SAVEPOINT waybill_part"
@@ -58,6 +64,9 @@ var errNoUnit = errors.New("waysqlite: the transaction is not one of InTx")
 
 // Contains implements inbox.Log.
 func (db *DB) Contains(ctx context.Context, e inbox.Entry) (bool, error) {
+	if err := e.Check(); err != nil {
+		return false, err
+	}
 	if err := db.checkSchema(ctx); err != nil {
 		return false, err
 	}

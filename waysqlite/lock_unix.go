@@ -16,7 +16,7 @@ type fileLock struct{ f *os.File }
 
 // lockFile takes the lock at path or fails with waybill.ErrRelayRunning.
 func lockFile(path string) (*fileLock, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("relay lock: %w", err)
 	}

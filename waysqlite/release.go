@@ -30,7 +30,12 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (released int, 
 	}, q.Transport, q.Key, q.Row)
 	for err == nil && len(entries) > 0 {
 		b := releasing{DB: db, skipHead: q.SkipHead}
-		err = db.write(ctx, func(tx *txn) error { return b.release(ctx, tx, entries) })
+		err = db.write(ctx, func(tx *txn) error {
+			if err := b.release(ctx, tx, entries); err != nil {
+				return err
+			}
+			return db.audit(ctx, tx.Tx, "outbox release", q, b.released)
+		})
 		if err == nil {
 			entries, released = entries[b.done:], released+b.released
 		}

@@ -124,3 +124,19 @@ func TestPathsWithSpecialCharactersOpen(t *testing.T) {
 		t.Errorf("the file is %s", db.Path())
 	}
 }
+
+// The file has the bodies of messages.
+func TestFilesAreForTheirOwnerAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "waybill.db")
+	db := openAt(t, path, waysqlite.Config{})
+	stop, err := db.StartRelay(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for _, name := range []string{path, path + "-wal", path + "-shm", path + ".relay"} {
+		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v, want -rw-------", name, info.Mode(), err)
+		}
+	}
+}

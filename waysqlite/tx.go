@@ -18,13 +18,9 @@ func newTxn(tx *sql.Tx) *txn { return &txn{tx, map[string]*sql.Stmt{}} }
 
 // exec returns how many rows a statement has changed.
 func (tx *txn) exec(ctx context.Context, query string, args ...any) (int, error) {
-	stmt := tx.prepared[query]
-	if stmt == nil {
-		var err error
-		if stmt, err = tx.PrepareContext(ctx, query); err != nil {
-			return 0, err
-		}
-		tx.prepared[query] = stmt
+	stmt, err := tx.prepare(ctx, query)
+	if err != nil {
+		return 0, err
 	}
 	result, err := stmt.ExecContext(ctx, args...)
 	if err != nil {
@@ -32,6 +28,26 @@ func (tx *txn) exec(ctx context.Context, query string, args ...any) (int, error)
 	}
 	n, err := result.RowsAffected()
 	return int(n), err
+}
+
+// query returns the rows of a statement.
+func (tx *txn) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	stmt, err := tx.prepare(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.QueryContext(ctx, args...)
+}
+
+func (tx *txn) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	if stmt := tx.prepared[query]; stmt != nil {
+		return stmt, nil
+	}
+	stmt, err := tx.PrepareContext(ctx, query)
+	if err == nil {
+		tx.prepared[query] = stmt
+	}
+	return stmt, err
 }
 
 // close closes the statements of a transaction that continues.

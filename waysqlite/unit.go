@@ -67,6 +67,9 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	if err := db.checkSchema(ctx); err != nil {
 		return err
 	}
+	if err := db.recordRetention(ctx); err != nil {
+		return err
+	}
 	// The transaction begins and ends by our word alone: a context that ends
 	// between COMMIT and its answer must not change the reported result.
 	conn, err := db.writerConn(ctx)

@@ -36,6 +36,7 @@ func dispatchCases[TX any]() []testCase[TX] {
 		{"DispatchInTheCallersOwnTransactionSharesItsFate", dispatchInTheCallersOwnTransactionSharesItsFate[TX]},
 		{"NestedUnitOfWorkIsRefused", nestedUnitOfWorkIsRefused[TX]},
 		{"DispatchAfterTheUnitIsRefused", dispatchAfterTheUnitIsRefused[TX]},
+		{"DispatchWhileTheUnitEndsIsKeptOrRefused", dispatchWhileTheUnitEnds[TX]},
 		{"UnitThatWasEndedInsideDispatchesNothing", unitThatWasEndedInsideDispatchesNothing[TX]},
 		{"UnitThatLosesItsTransactionDoesNothing", unitThatLosesItsTransactionDoesNothing[TX]},
 		{"IgnoredErrorOfAStatementTearsNothingApart", ignoredErrorOfAStatementTearsNothingApart[TX]},
@@ -92,7 +93,7 @@ func rollbackLeavesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	s.wantWaiting("after a commit", order{"k", 0}, order{"k", 2})
 	s.wantTexts("committed")
 	if s.Queue != nil {
-		wantOrders(t, "in the queue after a commit", receive(t, s.queue("local", 0), 10), order{"k", 0}, order{"k", 2})
+		wantOrders(t, "in the queue after a commit", receive(t, s.queue("local", 0), 20), order{"k", 0}, order{"k", 2})
 	}
 }
 

@@ -7,6 +7,7 @@
 //	func TestOutbox(t *testing.T) { waytest.Outbox(t, harness) }
 //	func TestInbox(t *testing.T)  { waytest.Inbox(t, harness) }
 //	func TestQueue(t *testing.T)  { waytest.Queue(t, harness) }
+//	func TestRetries(t *testing.T) { waytest.Retries(t, harness) }
 //
 //	func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 //		db := open(t) // tables of t's own, and empty
@@ -20,8 +21,8 @@
 // [SQLHarness] fills in what any *sql.DB can do; for another library of
 // transactions the fields are filled by hand. The fields that may be nil are
 // abilities: a case that needs one which is missing is skipped and says so.
-// Further interfaces of the [Store] are detected: admin.Database, inbox.Store
-// and inbox.Log.
+// Further interfaces of the [Store] are detected: admin.Database, admin.Retries, admin.DeadLetters,
+// [DeadLetters], inbox.Store and inbox.Log.
 //
 // Each case is named for its promise and has its own harness, so all run in
 // parallel. A defect found in one database becomes a case for all of them. One

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // A Store is an outbox from both sides: the application's and the relay's.
@@ -59,9 +60,19 @@ type Harness[TX any] struct {
 	// store's connections, as the end of its process would. The store connects
 	// anew when it is used again. Nil when there is no network.
 	Crashing func(t *testing.T) (store Store[TX], crash func())
+	// Impatient opens it as Another does, with an idle timeout of its inbox's
+	// transactions, which should be short. Nil when silence ends no transaction.
+	Impatient func(t *testing.T) (store Store[TX], idle time.Duration)
 	// Queue returns a new receiver of a queue in this database. A lease of zero
 	// is the usual one. Nil when there are no queues.
 	Queue func(name string, lease time.Duration) (Transport, error)
+	// Retries returns a new receiver of the retry queue of a transport. A lease of zero is
+	// the usual one. Nil when there are no retry queues.
+	Retries func(transport string, lease time.Duration) (worker.RetryQueue, error)
+	// LockedQueue locks the table of the queues against claims until unlock is called, and
+	// returns a receiver whose session gives up on a lock within seconds. Nil when
+	// that cannot be.
+	LockedQueue func(t *testing.T, name string) (q Transport, unlock func())
 	// Bucket returns the bucket in which a message waits in the outbox: 0 to 63,
 	// or -1 without a key. Nil when the outbox has no buckets.
 	Bucket func(ctx context.Context, id waybill.MessageID) (int, error)

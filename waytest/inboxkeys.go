@@ -71,3 +71,34 @@ func entriesDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
 		}
 	}
 }
+
+// A key that a column does not take is the error of its message, which will not pass later,
+// and none of the transaction's.
+func keyThatFitsNoColumnFailsAlone[TX any](t *testing.T, s *fixture[TX]) {
+	store := s.inbox()
+	for i, key := range []string{"k:" + strings.Repeat("x", 9000), "k:a\x00b", "k:\xff"} {
+		e := inbox.Entry{Handler: "h", DedupKey: key, MessageID: waybill.MessageID{1}}
+		err := store.InTx(t.Context(), func(ctx context.Context, tx TX) error {
+			if _, err := store.InsertTx(ctx, tx, e); !waybill.IsUnrecoverable(err) {
+				t.Errorf("InsertTx of key %d = %v, want an unrecoverable error", i, err)
+			}
+			_, failed, lost := store.RunInSavepoint(ctx, tx, e, func(context.Context) error {
+				t.Errorf("key %d: the handler ran", i)
+				return nil
+			})
+			if !waybill.IsUnrecoverable(failed) || lost != nil {
+				t.Errorf("RunInSavepoint of key %d = %v, %v, want an unrecoverable error and a transaction that continues", i, failed, lost)
+			}
+			return s.Insert(ctx, tx, fmt.Sprint("beside ", i))
+		})
+		if err != nil {
+			t.Errorf("the transaction of the message beside key %d = %v", i, err)
+		}
+		if log, ok := s.Store.(inbox.Log); ok {
+			if err := log.Insert(t.Context(), e); !waybill.IsUnrecoverable(err) {
+				t.Errorf("Insert of key %d = %v, want an unrecoverable error", i, err)
+			}
+		}
+	}
+	s.wantTexts("beside 0", "beside 1", "beside 2")
+}

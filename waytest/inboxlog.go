@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 func lookupFindsWhatWasHandled[TX any](t *testing.T, s *fixture[TX]) {
@@ -20,7 +21,7 @@ func lookupFindsWhatWasHandled[TX any](t *testing.T, s *fixture[TX]) {
 	h.handle("a", fine[TX])
 	h.handle("b", fine[TX])
 	plain, keyed, other := arrival(t, order{"k", 1}), arrival(t, order{"k", 2}), arrival(t, order{"k", 3})
-	keyed.Headers = map[string]string{waybill.HeaderIdempotencyKey: "payment 42"}
+	keyed.Headers = map[string]string{waybill.HeaderIdempotencyKey: "pay/ment 42"}
 	for _, rec := range []*waybill.Record{plain, keyed} {
 		if err := h.receive(rec); err != nil {
 			t.Fatal(err)
@@ -30,7 +31,7 @@ func lookupFindsWhatWasHandled[TX any](t *testing.T, s *fixture[TX]) {
 		id  waybill.MessageID
 		key string
 	}{
-		plain.ID.String(): {plain.ID, plain.ID.String()}, keyed.ID.String(): {keyed.ID, "k:payment 42"}, "payment 42": {keyed.ID, "k:payment 42"},
+		plain.ID.String(): {plain.ID, plain.ID.String()}, keyed.ID.String(): {keyed.ID, "k:order.placed/pay/ment 42"}, "pay/ment 42": {keyed.ID, "k:order.placed/pay/ment 42"},
 	} {
 		found, err := operator.InboxLookup(t.Context(), what)
 		if err != nil || len(found) != 2 {
@@ -48,7 +49,7 @@ func lookupFindsWhatWasHandled[TX any](t *testing.T, s *fixture[TX]) {
 			t.Errorf("InboxLookup(%s): handlers (-want +got):\n%s", what, diff)
 		}
 	}
-	for _, what := range []string{other.ID.String(), "Payment 42", "payment 42 ", "payment", "k:payment 42", "", "nobody's \x00"} {
+	for _, what := range []string{other.ID.String(), "Pay/ment 42", "pay/ment 42 ", "pay", "ment 42", "k:pay/ment 42", "k:order.placed/pay/ment 42", "order.placed/pay/ment 42", "42", "%", "", "nobody's \x00"} {
 		if found, err := operator.InboxLookup(t.Context(), what); !errors.Is(err, waybill.ErrNotFound) {
 			t.Errorf("InboxLookup(%q) = %+v, %v, want ErrNotFound", what, found, err)
 		}
@@ -99,6 +100,61 @@ func pruningForgetsWhatIsOld[TX any](t *testing.T, s *fixture[TX]) {
 	}
 	remember(0, true)        // forgotten
 	remember(entries, false) // not yet
+}
+
+// Applications record how long they count on entries, and the longest counts, until an
+// operator sets another.
+func pruningKeepsWhatAnApplicationCountsOn[TX any](t *testing.T, s *fixture[TX]) {
+	operator := s.operator()
+	pruner, ok := s.Store.(inbox.Pruner)
+	if !ok {
+		t.Skip("the store is no inbox.Pruner")
+	}
+	retention := func(what string, want time.Duration) {
+		t.Helper()
+		if got, err := operator.InboxRetention(t.Context()); err != nil || got != want {
+			t.Errorf("%s: InboxRetention = %v, %v, want %v", what, got, err, want)
+		}
+	}
+	prune := func(what string, want int) {
+		t.Helper()
+		if n, err := pruner.PruneExpired(t.Context(), 2); err != nil || n != want {
+			t.Errorf("%s: PruneExpired = %d, %v, want %d", what, n, err, want)
+		}
+	}
+	s.put(s.outbox(outbox.Config{}), order{"k", 0})
+	retention("before a message was handled", 0)
+	h := s.handling()
+	h.handle("h", fine[TX])
+	for i := range 3 {
+		if err := h.receive(arrival(t, order{"k", i})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := s.inbox().Retention()
+	retention("after messages were handled", own)
+	var refused *admin.RetentionError
+	if n, err := operator.InboxPrune(t.Context(), own-time.Second, nil); !errors.As(err, &refused) || n != 0 || refused.Recorded != own {
+		t.Errorf("InboxPrune below the retention = %d, %v, want a RetentionError", n, err)
+	}
+	prune("entries of now", 0)
+	if err := operator.SetInboxRetention(t.Context(), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	retention("after it was set", time.Second)
+	time.Sleep(2500 * time.Millisecond) // beyond the retention and the resolution of the column
+	prune("the first batch of expired entries", 2)
+	prune("the rest", 1)
+	if s.Another != nil { // another application begins
+		there := *s
+		there.Store = s.Another(t)
+		other := there.handling()
+		other.handle("h", fine[TX])
+		if err := other.receive(arrival(t, order{"k", 9})); err != nil {
+			t.Fatal(err)
+		}
+		retention("after another application began", own)
+	}
 }
 
 func logRemembersEffectsOutsideTheDatabase[TX any](t *testing.T, s *fixture[TX]) {

@@ -32,10 +32,10 @@ func queueOfTheSameDatabaseNeedsNoRelay[TX any](t *testing.T, s *fixture[TX]) {
 		if err := inTx(dispatch); err != nil {
 			t.Fatal(err)
 		}
-		ds := receive(t, q, 10)
+		ds := receive(t, q, 40)
 		wantOrders(t, what+": at once", ds, order{"x", 1}, order{"x", 2})
 		try(t, "Ack", q.Ack(t.Context(), ds...))
-		ds = receive(t, q, 10)
+		ds = receive(t, q, 40)
 		wantOrders(t, what+": when due", ds, order{"x", 0})
 		if took := time.Since(start); took < delay {
 			t.Errorf("%s: the delayed one came after %v, want %v", what, took, delay)
@@ -59,7 +59,7 @@ func dispatchersToAQueueTakeTurns[TX any](t *testing.T, s *fixture[TX]) {
 		select {
 		case err := <-second:
 			second <- err
-			if got := glance(t, q, 10); len(got) > 0 {
+			if got := glance(t, q, 40); len(got) > 0 {
 				t.Errorf("%v was delivered while a transaction that had dispatched to the key before was open", ordersOf(got))
 			}
 		case <-time.After(moment):
@@ -97,7 +97,7 @@ func delayedMessagesAreOrderedFromTheirDueTime[TX any](t *testing.T, s *fixture[
 		try(t, "Send", q.Send(t.Context(), rec))
 	}
 	start := time.Now()
-	ds := receive(t, q, 10)
+	ds := receive(t, q, 100)
 	wantOrders(t, "when all are due", ds, order{"x", 0}, order{"x", 1}, order{"x", 2}, order{"x", 3}, order{"x", 4})
 	for i, d := range ds {
 		due := start.Add(-time.Hour + time.Duration(i+1)*time.Minute)
@@ -169,11 +169,11 @@ func recordsPassTheQueueUnchanged[TX any](t *testing.T, s *fixture[TX]) {
 			wantSame(t, fmt.Sprint(what, ", message ", i), want[i], d.Record)
 		}
 	}
-	ds := receive(t, q, 10)
+	ds := receive(t, q, 40)
 	check("at first", ds)
 	try(t, "Retry", q.Retry(t.Context(), ds[0], 0)) // is stored anew
 	try(t, "Release", q.Release(t.Context(), ds[1:]...))
-	check("after a retry", receive(t, q, 10))
+	check("after a retry", receive(t, q, 40))
 }
 
 func keysOfAQueueDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
@@ -182,7 +182,7 @@ func keysOfAQueueDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
 	}
 	for i, name := range []string{"q", "Q", "q ", "ъ"} {
 		q := s.queue(name, 0)
-		ds := receive(t, q, 10)
+		ds := receive(t, q, 40)
 		wantOrders(t, "queue "+name, ds, order{"x", i})
 		try(t, "Ack", q.Ack(t.Context(), ds...))
 	}
@@ -198,5 +198,5 @@ func keysOfAQueueDifferBytewise[TX any](t *testing.T, s *fixture[TX]) {
 			t.Errorf("delivered %v of key %q while no key but others is held", ordersOf(ds), ds[0].Record.Key)
 		}
 	}
-	wantOrders(t, "while each key is held", glance(t, q, 10))
+	wantOrders(t, "while each key is held", glance(t, q, 40))
 }

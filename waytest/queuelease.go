@@ -36,7 +36,7 @@ func holderWhoseLeaseEndedIsFenced[TX any](t *testing.T, s *fixture[TX]) {
 		t.Errorf("Renew of the new holder = %v, %v", lost, err)
 	}
 	try(t, "Ack of the new holder", b.Ack(t.Context(), taken...))
-	wantOrders(t, "what is left", receive(t, b, 10), order{"x", 1})
+	wantOrders(t, "what is left", receive(t, b, 40), order{"x", 1})
 }
 
 // The same receiver may have let a lease end and claimed the row again: its first

@@ -156,7 +156,7 @@ func (m *queueModel[TX]) by(rt *rapid.T) int {
 }
 
 func (m *queueModel[TX]) receive(rt *rapid.T) {
-	m.take(rt, m.by(rt), rapid.IntRange(1, 5).Draw(rt, "max"), 10*time.Millisecond)
+	m.take(rt, m.by(rt), rapid.SampledFrom([]int{1, 2, 5, 20, 30, 100}).Draw(rt, "max"), 10*time.Millisecond)
 }
 
 // take receives messages, compares them with the model, and adds them to hand.

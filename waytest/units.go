@@ -34,6 +34,37 @@ func dispatchAfterTheUnitIsRefused[TX any](t *testing.T, s *fixture[TX]) {
 	s.wantWaiting("afterwards")
 }
 
+// A goroutine that the function did not wait for.
+func dispatchWhileTheUnitEnds[TX any](t *testing.T, s *fixture[TX]) {
+	out := s.outbox(outbox.Config{})
+	want := 0
+	for n := range 20 {
+		key, accepted := fmt.Sprint("k", n, "-"), make(chan int)
+		err := out.InTx(t.Context(), func(ctx context.Context, tx outbox.Tx[TX]) error {
+			if _, err := tx.Dispatch(ctx, order{key, 0}); err != nil {
+				return err
+			}
+			go func() {
+				seq := 1
+				for ; ; seq++ {
+					if _, err := tx.Dispatch(context.WithoutCancel(ctx), order{key, seq}); err != nil {
+						break
+					}
+				}
+				accepted <- seq
+			}()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want += <-accepted
+	}
+	if got := len(s.take(outbox.DefaultTransport)); got != want {
+		t.Errorf("the outbox has %d messages, and %d were accepted", got, want)
+	}
+}
+
 func unitThatWasEndedInsideDispatchesNothing[TX any](t *testing.T, s *fixture[TX]) {
 	if len(s.Ends) == 0 {
 		t.Skip("a function cannot end its transaction")

@@ -9,122 +9,117 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// receive receives messages while there is room for them. It returns nil when ctx
-// ends or no message arrived for the idle time.
-func (r *running) receive(ctx context.Context) error {
-	pause := 50 * time.Millisecond
+const minPause, maxPause = 50 * time.Millisecond, 5 * time.Second
+
+// receive receives messages of s while there is room for them. It returns nil when ctx
+// ends, or when no message arrived at the transport for the idle time.
+func (r *running) receive(ctx context.Context, s *source) error {
+	pause := minPause
 	for {
 		var room int
 		select {
 		case <-ctx.Done():
 			return nil
-		case room = <-r.room:
+		case room = <-s.room:
 		}
 		waiting, cancel := ctx, context.CancelFunc(func() {})
-		if r.cfg.Idle > 0 {
+		if r.cfg.Idle > 0 && s == r.main {
 			waiting, cancel = context.WithTimeout(ctx, r.cfg.Idle)
 		}
-		ds, err := r.from.Receive(waiting, room)
-		idle := waiting.Err() != nil
+		ds, err := s.Receive(waiting, room)
+		// A receiver that was still connecting has not seen that there is no message.
+		idle := waiting.Err() != nil && !errors.Is(err, waybill.ErrUnavailable)
 		cancel()
 		if len(ds) > 0 {
-			pause = 50 * time.Millisecond
-			r.received <- ds // coordinate listens until receive has returned
+			pause = minPause
+			r.received <- r.check(ctx, s, ds) // coordinate listens until receive has returned
 			continue
 		}
 		switch {
-		case ctx.Err() == nil && idle && r.holds():
-			continue // no message arrives, but some are unsettled
-		case idle:
+		case ctx.Err() != nil, idle && !r.holds():
 			return nil
+		case idle:
+			continue // no message arrives, but some are unsettled
 		case err == nil:
 			return errors.New("worker: receiver returned neither messages nor an error")
 		case !errors.Is(err, waybill.ErrUnavailable):
 			return err
 		}
 		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot receive, will try again", slog.String("transport", r.cfg.Transport), slog.Duration("retry_in", pause), slog.Any("err", err))
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx.Done(), pause) {
 			return nil
-		case <-time.After(pause):
 		}
-		pause = min(2*pause, 5*time.Second)
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// sleep waits, and reports false if it was interrupted.
+func sleep(interrupt <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-interrupt:
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 
 // holds reports whether any delivery is unsettled.
 func (r *running) holds() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.cancels) > 0
+	for _, s := range r.sources {
+		if s.holds() {
+			return true
+		}
+	}
+	return false
 }
 
-// acknowledge acknowledges the deliveries in acks, up to 200 with one call. It returns
-// when acks is closed, and closes settled.
-func (r *running) acknowledge() {
-	defer close(r.settled)
-	for d := range r.acks {
-		batch := []*waybill.Delivery{d}
-		for more := true; more && len(batch) < 200; {
-			select {
-			case d, ok := <-r.acks:
-				if more = ok; ok {
-					batch = append(batch, d)
-				}
-			default:
-				more = false
-			}
-		}
-		ctx, cancel := r.settling()
-		err := r.from.Ack(ctx, batch...)
-		cancel()
-		switch {
-		case errors.Is(err, waybill.ErrLeaseLost):
-			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "handled, but the lease was lost: it comes again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
-		case err != nil:
-			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "acknowledgement failed: the messages come again", slog.String("transport", r.cfg.Transport), slog.Int("messages", len(batch)), slog.Any("err", err))
-		}
-		r.forget(batch)
-		r.settled <- len(batch)
+// check asks the retry queue which of the transport's messages belong there: those of
+// keys that wait for a retry, also when another process, which has ended, has put them
+// there, and those that were acknowledged too late. It tries again while the store is
+// unavailable.
+func (r *running) check(ctx context.Context, s *source, ds []*waybill.Delivery) batch {
+	b := batch{from: s, ds: ds, contained: make([]bool, len(ds)), stored: r.stored.Load()}
+	if r.retries == nil || s == r.retries {
+		return b
 	}
+	var asked []*waybill.Delivery
+	var at []int
+	for i, d := range ds {
+		if d.Record.Key != "" || d.Redelivered {
+			asked, at = append(asked, d), append(at, i)
+		}
+	}
+	for pause := minPause; len(asked) > 0; pause = min(2*pause, maxPause) {
+		contained, err := r.retries.retries.Contains(ctx, asked...)
+		if err == nil {
+			for i, in := range contained {
+				b.contained[at[i]] = in
+			}
+			break
+		}
+		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot read the retry queue, will try again", slog.String("transport", r.cfg.Transport), slog.Duration("retry_in", pause), slog.Any("err", err))
+		if !sleep(ctx.Done(), pause) {
+			b.unchecked = true
+			break
+		}
+	}
+	return b
 }
 
-// renew renews the leases of unsettled deliveries and cancels the handlers of
-// deliveries whose lease is lost. It ends with work.
-func (r *running) renew(lease time.Duration) {
-	tick := time.NewTicker(lease / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.work.Done():
-			return
-		case <-tick.C:
-		}
-		r.mu.Lock()
-		ds := make([]*waybill.Delivery, 0, len(r.cancels))
-		for d := range r.cancels {
-			ds = append(ds, d)
-		}
-		r.mu.Unlock()
-		if len(ds) == 0 {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(r.work, lease/3)
-		lost, err := r.from.Renew(ctx, ds...)
-		cancel()
-		if err != nil && r.work.Err() == nil {
-			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "leases not renewed, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
-		}
-		r.mu.Lock()
-		for _, d := range lost {
-			stop, held := r.cancels[d]
-			if held {
-				r.lost[d] = true
-			}
-			if stop != nil {
-				stop(waybill.ErrLeaseLost)
-			}
-		}
-		r.mu.Unlock()
+// belongs reports whether the i-th message of b goes to the retry queue before it is
+// handled: behind others of its key, or because the process that had it may have ended by
+// it, which is counted there.
+func (r *running) belongs(b batch, i int) bool {
+	d := b.ds[i]
+	if b.contained[i] || d.Redelivered && d.Record.Problem == nil {
+		return true
 	}
+	last, waits := r.waiting[d.Record.Key]
+	if waits && last <= b.stored {
+		delete(r.waiting, d.Record.Key) // all of its messages have left the retry queue
+		return false
+	}
+	return waits
 }

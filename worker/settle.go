@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -15,87 +17,163 @@ const settleTimeout = 10 * time.Second
 
 // finish settles a delivery whose handlers have returned.
 func (r *running) finish(o outcome) {
-	d := o.d
+	s, d := o.from, o.d
+	suspect := s == r.retries && d.Redelivered
+	if suspect {
+		r.suspecting = false
+	}
 	switch {
 	case o.err == nil:
 		crash.At(crash.WorkerBeforeAck)
-		r.queue.Succeeded(d)
-		r.acks <- d
-	case errors.Is(o.cause, waybill.ErrLeaseLost):
+		r.pause = 0
+		s.queue.Succeeded(d)
+		s.acks <- d
+	case errors.Is(o.cause, waybill.ErrLeaseLost) || s.lost(d):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
 		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
-		// Deliveries behind it must not run before its new holder is done.
-		behind := r.queue.Failed(d)
-		r.drop(d)
-		r.release(append(behind, r.queue.Forget(d)...))
+		// Deliveries behind it must not run before its new holder is done. Releasing d has no
+		// effect on a message that is another worker's, but the receiver counts it in flight.
+		s.release(r, slices.Concat([]*waybill.Delivery{d}, s.queue.Failed(d), s.queue.Forget(d)))
+	case suspect && (errors.Is(o.cause, ErrDrained) || unavailable(o.err)):
+		if o.cause == nil {
+			r.pauseAfter(d, o.err)
+		}
+		r.move(move{from: s, Move: Move{Delivery: d}, behind: s.queue.Failed(d)}) // which ends the count of its start
 	case errors.Is(o.cause, ErrDrained):
-		r.release(append([]*waybill.Delivery{d}, r.queue.Failed(d)...))
-		r.queue.Forget(d)
+		s.release(r, append([]*waybill.Delivery{d}, s.queue.Failed(d)...))
+		s.queue.Forget(d)
+	case unavailable(o.err):
+		r.wait(s, d, o.err)
 	default:
-		r.retry(d, o.err)
+		r.fail(s, d, o.err)
 	}
 }
 
-// retry returns d to the transport with a delay, and the deliveries behind it without.
-func (r *running) retry(d *waybill.Delivery, err error) {
+// unavailable reports whether handling failed because a database or broker could not be
+// reached, or gave up its transaction: that is no failure of the message.
+func unavailable(err error) bool {
+	var several *waybill.HandlersError
+	if errors.As(err, &several) {
+		for _, f := range several.Failed {
+			if !unavailable(f.Err) {
+				return false
+			}
+		}
+		return len(several.Failed) > 0
+	}
+	return errors.Is(err, waybill.ErrUnavailable) || errors.Is(err, waybill.ErrTransactionLost)
+}
+
+// wait keeps d for another attempt after a pause.
+func (r *running) wait(s *source, d *waybill.Delivery, err error) {
+	markHandled(d, err)
+	if r.stopping {
+		s.release(r, append([]*waybill.Delivery{d}, s.queue.Failed(d)...))
+		s.queue.Forget(d)
+		return
+	}
+	s.queue.Return(d)
+	r.pauseAfter(d, err)
+}
+
+// pauseAfter lets no handler begin for a time, which doubles until a message is handled.
+func (r *running) pauseAfter(d *waybill.Delivery, err error) {
+	if r.paused != nil {
+		return
+	}
+	r.pause = min(max(2*r.pause, minPause), maxPause)
+	r.paused = time.After(r.pause)
+	r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "unavailable while handling, the worker pauses", append(r.attrs(d, err), slog.Duration("retry_in", r.pause))...)
+}
+
+// fail counts a failed attempt and decides where the message goes.
+func (r *running) fail(s *source, d *waybill.Delivery, err error) {
+	markHandled(d, err)
+	failures := d.Failures + 1
+	exhausted := failures > r.cfg.MaxRetries || waybill.IsUnrecoverable(err)
+	delay := r.cfg.Retry.After(failures, err)
+	policy := Block
+	switch {
+	case exhausted && r.retries != nil && d.Record.Key == "":
+		policy = Skip
+	case exhausted && r.retries != nil:
+		policy = cmp.Or(r.cfg.OnExhausted, Park)
+	}
+	e := r.event(waybill.Retrying, d, 0, err)
+	e.Failures = failures
+	level, text := slog.LevelError, "handling failed, moved to the dead letters"
+	switch {
+	case policy == Skip:
+		e.Kind = waybill.Skipped
+	case policy == Park:
+		e.Kind, text = waybill.KeyParked, "handling failed, its key is parked"
+	case exhausted:
+		e.Delay, text = r.cfg.Retry.Longest(), "handling failed without retries left, will be retried"
+	default:
+		e.Delay, level, text = delay, slog.LevelWarn, "handling failed, will be retried"
+	}
+	attrs := r.attrs(d, err)
+	if e.Kind == waybill.Retrying {
+		attrs = append(attrs, slog.Duration("retry_in", e.Delay))
+	}
+	r.cfg.Log.LogAttrs(r.work, level, text, attrs...)
+	r.cfg.Observer.Observe(r.work, e)
+	if r.retries == nil {
+		r.retryInPlace(s, d, e.Delay)
+		return
+	}
+	m := move{from: s, Move: Move{
+		Delivery: d, Delay: e.Delay, Parked: policy == Park,
+		Attempt: &Attempt{time.Now().UTC(), identity, describe(err)},
+	}}
+	if policy == Skip {
+		m.DeadLetters = r.cfg.FailureTransport
+		r.move(m) // its key goes on when it is stored
+		return
+	}
+	behind := s.queue.Failed(d)
+	if s == r.retries {
+		m.behind = behind
+		r.move(m)
+		return
+	}
+	r.move(m)
+	for _, d := range behind {
+		r.move(move{from: s, Move: Move{Delivery: d}})
+	}
+	s.queue.Forget(d)
+}
+
+// markHandled notes the handlers that need not run again.
+func markHandled(d *waybill.Delivery, err error) {
 	var several *waybill.HandlersError
 	if errors.As(err, &several) {
 		d.Record.MarkHandled(several.Succeeded...)
 	}
-	failures := d.Failures + 1
-	delay, level := r.cfg.Retry.After(failures, err), slog.LevelWarn
-	if failures > r.cfg.MaxRetries || waybill.IsUnrecoverable(err) {
-		delay, level = r.cfg.Retry.Longest(), slog.LevelError
-	}
-	r.cfg.Log.LogAttrs(r.work, level, "handling failed, will be retried", append(r.attrs(d, err), slog.Duration("retry_in", delay))...)
-	e := r.event(waybill.Retrying, d, 0, err)
-	e.Failures, e.Delay = failures, delay
-	r.cfg.Observer.Observe(r.work, e)
+}
 
+// retryInPlace returns d to its transport with a delay, and the deliveries behind it
+// without.
+func (r *running) retryInPlace(s *source, d *waybill.Delivery, delay time.Duration) {
 	ctx, cancel := r.settling()
 	defer cancel()
-	behind := r.queue.Failed(d)
-	if err := r.from.Retry(ctx, d, delay); err != nil {
+	behind := s.queue.Failed(d)
+	if err := s.Retry(ctx, d, delay); err != nil {
 		// Its lease expires; deliveries behind it must not run before it.
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "retry not stored, the message comes again when its lease ends", r.attrs(d, err)...)
 	}
-	r.drop(d)
-	r.release(append(behind, r.queue.Forget(d)...))
-}
-
-// release returns ds to the transport unhandled.
-func (r *running) release(ds []*waybill.Delivery) {
-	if len(ds) == 0 {
-		return
-	}
-	ctx, cancel := r.settling()
-	defer cancel()
-	if err := r.from.Release(ctx, ds...); err != nil && !errors.Is(err, waybill.ErrLeaseLost) {
-		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "release failed, the messages come again when their leases end", slog.String("transport", r.cfg.Transport), slog.Int("messages", len(ds)), slog.Any("err", err))
-	}
-	r.drop(ds...)
-}
-
-// drop forgets ds without an acknowledgement.
-func (r *running) drop(ds ...*waybill.Delivery) {
-	r.queue.Settled(len(ds))
-	r.forget(ds)
-}
-
-// forget ends the renewal of ds.
-func (r *running) forget(ds []*waybill.Delivery) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, d := range ds {
-		delete(r.cancels, d)
-		delete(r.lost, d)
-	}
+	s.drop(d)
+	s.release(r, append(behind, s.queue.Forget(d)...))
 }
 
 // settling returns the context of calls that settle: they are not cancelled while
 // handlers drain.
 func (r *running) settling() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(r.work), settleTimeout)
+}
+
+func (r *running) event(kind waybill.EventKind, d *waybill.Delivery, took time.Duration, err error) waybill.Event {
+	return waybill.Event{Kind: kind, ID: d.Record.ID, Name: d.Record.Name, Key: d.Record.Key, Transport: r.cfg.Transport, Failures: d.Failures, Duration: took, Err: err}
 }
 
 func (r *running) attrs(d *waybill.Delivery, err error) []slog.Attr {

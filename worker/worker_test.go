@@ -626,7 +626,7 @@ func TestFailedAcknowledgementBringsTheMessageAgain(t *testing.T) {
 
 func TestWrongConfigIsRefused(t *testing.T) {
 	for _, cfg := range []worker.Config{
-		{Concurrency: -1}, {Prefetch: -1}, {MaxRetries: -1}, {Limit: -1}, {Drain: -1}, {Idle: -1},
+		{Concurrency: -1}, {Store: memory.NewDB()}, {Prefetch: -1}, {MaxCrashes: -1}, {OnExhausted: "drop"}, {Limit: -1}, {Drain: -1}, {Idle: -1},
 		{Retry: waybill.Backoff{Delay: -1}}, {Retry: waybill.Backoff{Multiplier: 0.5}}, {Retry: waybill.Backoff{Jitter: 2}},
 	} {
 		if w, err := worker.New(waybill.NewBus("main"), memory.NewDB().Queue("jobs"), cfg); err == nil {

@@ -25,6 +25,18 @@ const (
 	WorkerBeforeCommit = "worker-after-handler-before-commit"
 	// WorkerBeforeAck is a worker that has handled a message.
 	WorkerBeforeAck = "worker-after-commit-before-ack"
+	// WorkerBeforeStore is a worker that has failed messages of its transport to store.
+	WorkerBeforeStore = "worker-after-failure-before-store"
+	// WorkerAfterStore is one that has stored them and not acknowledged them.
+	WorkerAfterStore = "worker-after-store-before-ack"
+	// WorkerBeforeMove is a worker that has failed messages of its retry queue to move.
+	WorkerBeforeMove = "worker-before-move"
+	// WorkerAfterMove is one that has moved them.
+	WorkerAfterMove = "worker-after-move"
+	// WorkerBeforeRetryAck is a worker that has handled messages of its retry queue.
+	WorkerBeforeRetryAck = "worker-before-retry-ack"
+	// WorkerAfterRetryAck is one that has acknowledged them.
+	WorkerAfterRetryAck = "worker-after-retry-ack"
 )
 
 // Points are all there are. The part before the first dash is the role.
@@ -32,4 +44,5 @@ var Points = []string{
 	DispatchBeforeCommit, DispatchAfterCommit,
 	RelayAfterClaim, RelayInPublish, RelayAfterPublish, RelayAfterSettle,
 	WorkerBeforeCommit, WorkerBeforeAck,
+	WorkerBeforeStore, WorkerAfterStore, WorkerBeforeMove, WorkerAfterMove, WorkerBeforeRetryAck, WorkerAfterRetryAck,
 }

@@ -41,6 +41,12 @@ func (q *HandleQueue) Add(d *waybill.Delivery) bool {
 	return true
 }
 
+// Hold counts a delivery that is in flight without an order, until it is settled.
+func (q *HandleQueue) Hold() { q.count++ }
+
+// Return makes d, which has been taken, ready again, after the deliveries of other keys.
+func (q *HandleQueue) Return(d *waybill.Delivery) { q.ready = append(q.ready, d) }
+
 // Take returns the next delivery to run, or nil.
 func (q *HandleQueue) Take() *waybill.Delivery {
 	if len(q.ready) == 0 {

@@ -17,18 +17,24 @@ import (
 
 // A QueueStore is the table of a database's queues. Its errors are translated.
 type QueueStore interface {
-	// Ready refuses unusable tables.
-	Ready(ctx context.Context) error
+	ReceiverStore
 	// Insert writes rows in one transaction.
 	Insert(ctx context.Context, rows []outbox.Row) error
 	// Refuses reports whether an error of Insert is the fault of a row.
 	Refuses(err error) bool
-	// Claim leases up to limit rows to a consumer, in any order. It returns none without a
-	// wait if none is due. A claim that has begun to lease rows outlives ctx: no receiver would
-	// have its rows until the lease ends.
-	Claim(ctx context.Context, to Consumer, limit int) ([]*waybill.Delivery, error)
+}
+
+// A ReceiverStore is a table with rows for receivers. Its errors are translated.
+type ReceiverStore interface {
+	// Ready refuses unusable tables.
+	Ready(ctx context.Context) error
+	// Any reports whether a claim may find rows. Before that it promotes delayed messages.
+	Any(ctx context.Context, queue string) (bool, error)
+	// Claim runs fn in a transaction. See ClaimContext.
+	Claim(ctx context.Context, to Consumer, fn func(context.Context, QueueClaim) error) error
 	// Settle applies a change to the rows that are still leased to a consumer, and returns
-	// these.
+	// these. It locks rows in ascending order. An acknowledgement makes the oldest row set aside of
+	// each key claimable, unless the key has other rows in flight.
 	Settle(ctx context.Context, by Consumer, c QueueChange, delivered []DeliveredRow) (settled map[DeliveredRow]bool, err error)
 }
 
@@ -40,7 +46,10 @@ type Consumer struct {
 }
 
 // DeliveredRow is the Tag of a delivery: its row, and how often that was leased.
-type DeliveredRow struct{ ID, Lease int64 }
+type DeliveredRow struct {
+	ID, Lease int64
+	Key       string
+}
 
 // A QueueChange is a change of a delivered row.
 type QueueChange struct {
@@ -51,8 +60,14 @@ type QueueChange struct {
 
 // A Queue is the receiver and sender of a table's queue. It is safe for concurrent use.
 type Queue struct {
-	self  Consumer
+	*receiver
 	store QueueStore
+}
+
+// A receiver implements waybill.Receiver for a queue or a retry queue.
+type receiver struct {
+	self  Consumer
+	store ReceiverStore
 	wakes *Wakes
 }
 
@@ -60,13 +75,21 @@ const minLease, defaultLease = 50 * time.Millisecond, 15 * time.Second
 
 // NewQueue returns a receiver of a queue. A lease of zero means the default.
 func NewQueue(store QueueStore, wakes *Wakes, name string, lease time.Duration) (*Queue, error) {
+	r, err := newReceiver(store, wakes, name, lease)
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{r, store}, nil
+}
+
+func newReceiver(store ReceiverStore, wakes *Wakes, name string, lease time.Duration) (*receiver, error) {
 	if name == "" || len(name) > 190 {
 		return nil, fmt.Errorf("queue name %q: want 1 to 190 bytes", name)
 	}
 	if lease != 0 && lease < minLease {
 		return nil, fmt.Errorf("queue %s: Lease %v is too short to be renewed, want at least %v", name, lease, minLease)
 	}
-	return &Queue{Consumer{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store, wakes}, nil
+	return &receiver{Consumer{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store, wakes}, nil
 }
 
 // Send implements waybill.Sender.
@@ -122,17 +145,16 @@ const pollMin, pollMax = 5 * time.Millisecond, 250 * time.Millisecond
 
 // Receive implements waybill.Receiver. Between looks at an empty queue it waits from 5
 // to 250 ms; a commit in this process ends the wait.
-func (q *Queue) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	if err := q.store.Ready(ctx); err != nil {
 		return nil, err
 	}
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
-		ds, err := q.store.Claim(ctx, q.self, limit)
+		ds, err := q.claim(ctx, limit)
 		if err != nil && !over(ctx) {
 			return nil, fmt.Errorf("queue %s: %w", q.self.Queue, err)
 		}
 		if len(ds) > 0 {
-			slices.SortFunc(ds, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(DeliveredRow).ID, b.Tag.(DeliveredRow).ID) })
 			return ds, nil
 		}
 		timer := time.NewTimer(pause)
@@ -148,6 +170,31 @@ func (q *Queue) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, er
 	}
 }
 
+// firstWindow and nextWindow are how many claimable rows a claim reads beyond twice its
+// limit: the first, and one after a claim that has set all of its rows aside.
+const firstWindow, nextWindow = 20, 1000
+
+// claim leases up to limit rows, in ascending order, or none if none is due.
+func (q *receiver) claim(ctx context.Context, limit int) (ds []*waybill.Delivery, err error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("receive of at most %d messages", limit)
+	}
+	more := true
+	for window := 2*limit + firstWindow; more && len(ds) == 0; window = 2*limit + nextWindow {
+		if found, err := q.store.Any(ctx, q.self.Queue); err != nil || !found {
+			return nil, err
+		}
+		if err := q.store.Claim(ctx, q.self, func(ctx context.Context, c QueueClaim) (err error) {
+			ds, more, err = claimRows(ctx, c, limit, window)
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(ds, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(DeliveredRow).ID, b.Tag.(DeliveredRow).ID) })
+	return ds, nil
+}
+
 // over reports whether ctx has ended. The timer of a dialer may be a moment ahead of the
 // context's.
 func over(ctx context.Context) bool {
@@ -156,21 +203,21 @@ func over(ctx context.Context) bool {
 }
 
 // Ack implements waybill.Receiver.
-func (q *Queue) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
+func (q *receiver) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
 	err := q.settle(ctx, QueueChange{Verb: "ack"}, ds)
 	q.wakes.HintQueue(q.self.Queue) // the keys' next messages may be delivered now
 	return err
 }
 
 // Release implements waybill.Receiver.
-func (q *Queue) Release(ctx context.Context, ds ...*waybill.Delivery) error {
+func (q *receiver) Release(ctx context.Context, ds ...*waybill.Delivery) error {
 	err := q.settle(ctx, QueueChange{Verb: "release"}, ds)
 	q.wakes.HintQueue(q.self.Queue)
 	return err
 }
 
 // Retry implements waybill.Receiver.
-func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Duration) error {
+func (q *receiver) Retry(ctx context.Context, d *waybill.Delivery, delay time.Duration) error {
 	meta, err := headers.Encode(d.Record)
 	if err != nil {
 		return err
@@ -179,10 +226,10 @@ func (q *Queue) Retry(ctx context.Context, d *waybill.Delivery, delay time.Durat
 }
 
 // LeaseTime implements waybill.Receiver.
-func (q *Queue) LeaseTime() time.Duration { return q.self.Lease }
+func (q *receiver) LeaseTime() time.Duration { return q.self.Lease }
 
 // Renew implements waybill.Receiver.
-func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
+func (q *receiver) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
 	lost, err := q.change(ctx, QueueChange{Verb: "renew", After: q.self.Lease}, ds)
 	if err != nil {
 		return nil, fmt.Errorf("queue %s: renew: %w", q.self.Queue, err)
@@ -190,20 +237,32 @@ func (q *Queue) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.
 	return lost, nil
 }
 
-func (q *Queue) settle(ctx context.Context, c QueueChange, ds []*waybill.Delivery) error {
+func (q *receiver) settle(ctx context.Context, c QueueChange, ds []*waybill.Delivery) error {
 	lost, err := q.change(ctx, c, ds)
+	return q.outcome(c.Verb, len(ds), lost, err)
+}
+
+// outcome is the error of settling n deliveries of which some were lost.
+func (q *receiver) outcome(verb string, n int, lost []*waybill.Delivery, err error) error {
 	if err == nil && len(lost) > 0 {
-		err = fmt.Errorf("%d of %d messages, the first %s: %w", len(lost), len(ds), lost[0].Record.ID, waybill.ErrLeaseLost)
+		err = fmt.Errorf("%d of %d messages, the first %s: %w", len(lost), n, lost[0].Record.ID, waybill.ErrLeaseLost)
 	}
 	if err != nil {
-		return fmt.Errorf("queue %s: %s: %w", q.self.Queue, c.Verb, err)
+		return fmt.Errorf("queue %s: %s: %w", q.self.Queue, verb, err)
 	}
 	return nil
 }
 
-// change applies c to deliveries, and returns those whose lease is lost. A row may be
-// there twice, with its first lease and with its present one.
-func (q *Queue) change(ctx context.Context, c QueueChange, ds []*waybill.Delivery) (lost []*waybill.Delivery, err error) {
+// change applies c to deliveries, and returns those whose lease is lost.
+func (q *receiver) change(ctx context.Context, c QueueChange, ds []*waybill.Delivery) (lost []*waybill.Delivery, err error) {
+	return q.apply(ctx, ds, func(delivered []DeliveredRow) (map[DeliveredRow]bool, error) {
+		return q.store.Settle(ctx, q.self, c, delivered)
+	})
+}
+
+// apply runs fn on the rows of deliveries, and returns those that it does not return: their
+// lease is lost. A row may be there twice, with its first lease and with its present one.
+func (q *receiver) apply(ctx context.Context, ds []*waybill.Delivery, fn func([]DeliveredRow) (map[DeliveredRow]bool, error)) (lost []*waybill.Delivery, err error) {
 	if len(ds) == 0 {
 		return nil, nil
 	}
@@ -212,20 +271,23 @@ func (q *Queue) change(ctx context.Context, c QueueChange, ds []*waybill.Deliver
 	}
 	delivered := make([]DeliveredRow, len(ds))
 	for i, d := range ds {
-		tag, ok := d.Tag.(DeliveredRow)
-		if !ok {
-			return nil, errors.New("the delivery is not of this transport")
+		if delivered[i], err = tagOf(d); err != nil {
+			return nil, err
 		}
-		delivered[i] = tag
 	}
-	settled, err := q.store.Settle(ctx, q.self, c, delivered)
-	if err != nil {
-		return nil, err
-	}
+	settled, err := fn(delivered)
 	for i, d := range ds {
-		if !settled[delivered[i]] {
+		if err == nil && !settled[delivered[i]] {
 			lost = append(lost, d)
 		}
 	}
-	return lost, nil
+	return lost, err
+}
+
+func tagOf(d *waybill.Delivery) (DeliveredRow, error) {
+	tag, ok := d.Tag.(DeliveredRow)
+	if !ok {
+		return tag, errors.New("the delivery is not of this transport")
+	}
+	return tag, nil
 }

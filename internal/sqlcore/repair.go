@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -32,6 +33,18 @@ func RetryFailed(numbers []int64, take func(number int64) (row outbox.Row, meta 
 		n++
 	}
 	return n, nil
+}
+
+// AsNew makes another message of a skipped one, with its id as causation id.
+func AsNew(rec *waybill.Record) (err error) {
+	if rec.Headers == nil {
+		rec.Headers = map[string]string{}
+	}
+	delete(rec.Headers, waybill.HeaderHandledBy)
+	rec.Headers[waybill.HeaderCausationID] = rec.ID.String()
+	rec.DispatchedAt = time.Now().UTC()
+	rec.ID, err = waybill.NewMessageID()
+	return err
 }
 
 // Prune calls remove until a batch is not full, and reports each batch to progress if

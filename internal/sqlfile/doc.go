@@ -11,9 +11,9 @@
 //	DELETE FROM waybill_outbox WHERE id = ?1;
 //
 // Set.Query gives back the statement alone, without its comments and without
-// the semicolon that makes it pasteable into the database's shell. Set.Rewrite
-// and Rewrite put another table prefix in the place of waybill_; Statements
-// cuts a migration script into the statements a driver takes one by one.
+// the semicolon that makes it pasteable into the database's shell. Rewrite puts
+// another table prefix in the place of waybill_; Statements cuts a migration
+// script into the statements a driver takes one by one.
 //
 // The package reads the SQL that SQLite, PostgreSQL and MySQL agree on, plus
 // dollar quotes, backticks and the bodies of triggers and routines. Where the

@@ -31,16 +31,6 @@ func TestRewriteTouchesOnlyTheStartOfIdentifiers(t *testing.T) {
 	}
 }
 
-func TestSetRewriteLeavesTheFirstSetAlone(t *testing.T) {
-	set := sqlfile.MustParse("outbox.sql", claimAndDone)
-	if got, want := set.Rewrite("shop_").Query("done"), "DELETE FROM shop_outbox WHERE id = ?1"; got != want {
-		t.Errorf("rewritten: %q, want %q", got, want)
-	}
-	if got, want := set.Query("done"), "DELETE FROM waybill_outbox WHERE id = ?1"; got != want {
-		t.Errorf("the set itself: %q, want %q", got, want)
-	}
-}
-
 func TestValidPrefix(t *testing.T) {
 	tests := []struct {
 		prefix string

@@ -2,9 +2,7 @@ package sqlfile
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -12,7 +10,6 @@ import (
 // used concurrently. The zero Set is empty.
 type Set struct {
 	file    string
-	names   []string
 	queries map[string]string
 }
 
@@ -56,7 +53,6 @@ func Parse(file, text string) (Set, error) {
 		case len(stmts) > 1:
 			return fail(sec.body+stmts[1].start, "a second statement in section %q; give it a `-- name: ...` line of its own", sec.name)
 		}
-		s.names = append(s.names, sec.name)
 		s.queries[sec.name] = withoutComments(body[stmts[0].start:stmts[0].end])
 	}
 	return s, nil
@@ -70,21 +66,6 @@ func (s Set) Query(name string) string {
 		panic(fmt.Sprintf("sqlfile: %s has no statement %q", s.file, name))
 	}
 	return q
-}
-
-// Names returns the names of the statements in the order of the file.
-func (s Set) Names() []string {
-	return slices.Clone(s.names)
-}
-
-// Rewrite returns a Set whose statements use another table prefix; see the
-// function Rewrite.
-func (s Set) Rewrite(prefix string) Set {
-	queries := maps.Clone(s.queries)
-	for name, q := range queries {
-		queries[name] = Rewrite(q, prefix)
-	}
-	return Set{file: s.file, names: s.names, queries: queries}
 }
 
 // A section is text[body:end], introduced by the line that begins at start. The

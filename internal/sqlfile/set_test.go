@@ -97,7 +97,7 @@ func TestProgrammersErrorsPanic(t *testing.T) {
 	}{
 		{"unknown query", `outbox.sql has no statement "clam"`, func() { set.Query("clam") }},
 		{"query of the zero set", `no statement "claim"`, func() { sqlfile.Set{}.Query("claim") }},
-		{"invalid prefix", `invalid table prefix "a; DROP"`, func() { set.Rewrite("a; DROP") }},
+		{"invalid prefix", `invalid table prefix "a; DROP"`, func() { sqlfile.Rewrite("", "a; DROP") }},
 		{"broken file", `b.sql:1: section "a" has no statement`, func() { sqlfile.MustParse("b.sql", "-- name: a") }},
 	}
 	for _, tt := range tests {
@@ -134,7 +134,7 @@ func FuzzParse(f *testing.F) {
 			if got := sqlfile.MustParse("again.sql", "-- name: q\n"+q).Query("q"); got != q {
 				t.Errorf("parsed again: %q, want %q", got, q)
 			}
-			if got := set.Rewrite(sqlfile.Prefix).Query(name); got != q {
+			if got := sqlfile.Rewrite(q, sqlfile.Prefix); got != q {
 				t.Errorf("rewritten to its own prefix: %q, want %q", got, q)
 			}
 		}

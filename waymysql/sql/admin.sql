@@ -143,7 +143,8 @@ SELECT t.name, COALESCE(o.n, 0) + COALESCE(u.n, 0),
                               UTC_TIMESTAMP(6)), 0) / 1000000,
        (SELECT COUNT(*) FROM app.waybill_outbox_blocked AS b WHERE b.transport = t.id),
        (SELECT COUNT(*) FROM app.waybill_delayed AS d WHERE d.transport = t.id),
-       (SELECT COUNT(*) FROM app.waybill_failed AS f WHERE f.transport = t.name AND f.state <> 'removed')
+       (SELECT COUNT(*) FROM app.waybill_failed AS f
+        WHERE f.source = 'outbox' AND f.transport = t.name AND f.state <> 'removed')
 FROM   app.waybill_transport AS t
 LEFT   JOIN (SELECT transport, COUNT(*) AS n, MIN(created_at) AS first
              FROM   app.waybill_outbox
@@ -157,8 +158,8 @@ ORDER  BY t.name;
 
 -- name: queue_stats
 SELECT queue, COUNT(*), COALESCE(TIMESTAMPDIFF(MICROSECOND, MIN(created_at), UTC_TIMESTAMP(6)), 0) / 1000000,
-       COALESCE(SUM(held_until > UTC_TIMESTAMP(6) AND holder IS NOT NULL), 0),
-       COALESCE(SUM(held_until > UTC_TIMESTAMP(6) AND holder IS NULL), 0)
+       COALESCE(SUM(held = 1 AND held_until > UTC_TIMESTAMP(6) AND holder IS NOT NULL), 0),
+       COALESCE(SUM(held = 1 AND held_until > UTC_TIMESTAMP(6) AND holder IS NULL), 0)
 FROM   app.waybill_queue
 GROUP  BY queue
 ORDER  BY queue;

@@ -35,10 +35,12 @@ GROUP  BY handler
 ORDER  BY handler;
 
 -- name: lookup
+-- By message id, or by idempotency key under any message name (k:NAME/KEY).
 SELECT handler, dedup_key, message_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(processed_at, '1970-01-01'))
 FROM   app.waybill_inbox
-WHERE  message_id = UNHEX(?) OR dedup_key = ?
+WHERE  message_id = UNHEX(?)
+   OR  dedup_key LIKE 'k:%' AND SUBSTRING(dedup_key, LOCATE('/', dedup_key) + 1) = ?
 ORDER  BY processed_at, handler;
 
 -- name: count_older
@@ -65,3 +67,15 @@ WHERE  ?;
 
 -- name: entry
 i.handler = ? AND i.dedup_key = ?;
+
+-- name: record_retention
+-- The longest retention of an application counts, in seconds.
+INSERT INTO app.waybill_meta (name, value)
+VALUES ('inbox_retention', ?)
+ON     DUPLICATE KEY UPDATE value = IF(CAST(value AS UNSIGNED) < ?, ?, value);
+
+-- name: set_retention
+REPLACE INTO app.waybill_meta (name, value) VALUES ('inbox_retention', ?);
+
+-- name: retention
+SELECT COALESCE((SELECT CAST(value AS UNSIGNED) FROM app.waybill_meta WHERE name = 'inbox_retention'), 0);

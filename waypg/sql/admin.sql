@@ -60,7 +60,8 @@ SELECT t.name, k.n + u.n,
        coalesce(extract(epoch FROM clock_timestamp() - least(k.oldest, u.oldest)), 0)::float8,
        (SELECT count(*) FROM public.waybill_outbox_blocked AS b WHERE b.transport = t.id),
        (SELECT count(*) FROM public.waybill_delayed AS d WHERE d.transport = t.id),
-       (SELECT count(*) FROM public.waybill_failed AS f WHERE f.transport = t.name AND f.state <> 'removed')
+       (SELECT count(*) FROM public.waybill_failed AS f
+        WHERE f.source = 'outbox' AND f.transport = t.name AND f.state <> 'removed')
 FROM   public.waybill_transport AS t,
        LATERAL (SELECT count(*) AS n, min(o.created_at) AS oldest
                 FROM   public.waybill_outbox AS o
@@ -72,8 +73,8 @@ ORDER  BY t.name;
 
 -- name: queue_stats
 SELECT queue, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8,
-       count(*) FILTER (WHERE held_until > now() AND holder IS NOT NULL),
-       count(*) FILTER (WHERE held_until > now() AND holder IS NULL)
+       count(*) FILTER (WHERE held = 1 AND held_until > now() AND holder IS NOT NULL),
+       count(*) FILTER (WHERE held = 1 AND held_until > now() AND holder IS NULL)
 FROM   public.waybill_queue
 GROUP  BY queue
 ORDER  BY queue;

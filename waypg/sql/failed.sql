@@ -1,18 +1,102 @@
--- Dead letters: messages that were skipped.
+-- Dead letters: messages that were skipped by a relay, or failed in a worker.
 
 -- name: list
 -- Without bodies.
 SELECT id, state, transport, message_name, partition_key, message_id, created_at, failures, first_failed_at,
-       failed_at, last_error, removed_at, octet_length(body)
+       failed_at, last_error, removed_at, octet_length(body), source, failure_transport, handler, error_type,
+       fingerprint
 FROM   public.waybill_failed
 WHERE  CASE WHEN $1::text = '' THEN state <> 'removed' ELSE state = $1 END
 AND    ($2::text = '' OR transport = $2)
 AND    ($3::text = '' OR partition_key = $3)
 AND    ($4::text = '' OR message_name = $4)
 AND    ($5::bigint[] IS NULL OR id = ANY ($5))
-AND    id > $6
+AND    ($6::text = '' OR source = $6)
+AND    ($7::text = '' OR failure_transport = $7)
+AND    ($8::text = '' OR handler = $8)
+AND    ($9::text = '' OR fingerprint = $9)
+AND    ($10::text = '' OR strpos(lower(last_error), lower($10)) > 0)
+AND    ($11::timestamptz IS NULL OR failed_at >= $11)
+AND    ($12::timestamptz IS NULL OR failed_at < $12)
+AND    id > $13
 ORDER  BY id
-LIMIT  $7;
+LIMIT  $14;
+
+-- name: groups
+SELECT max(fingerprint), count(*), min(coalesce(first_failed_at, failed_at)), max(failed_at),
+       array_agg(DISTINCT message_name ORDER BY message_name),
+       coalesce(array_agg(DISTINCT handler ORDER BY handler) FILTER (WHERE handler <> ''), '{}'),
+       max(id), (array_agg(last_error ORDER BY id DESC))[1]
+FROM   public.waybill_failed
+WHERE  CASE WHEN $1::text = '' THEN state <> 'removed' ELSE state = $1 END
+AND    ($2::text = '' OR transport = $2)
+AND    ($3::text = '' OR partition_key = $3)
+AND    ($4::text = '' OR message_name = $4)
+AND    ($5::bigint[] IS NULL OR id = ANY ($5))
+AND    ($6::text = '' OR source = $6)
+AND    ($7::text = '' OR failure_transport = $7)
+AND    ($8::text = '' OR handler = $8)
+AND    ($9::text = '' OR fingerprint = $9)
+AND    ($10::text = '' OR strpos(lower(last_error), lower($10)) > 0)
+AND    ($11::timestamptz IS NULL OR failed_at >= $11)
+AND    ($12::timestamptz IS NULL OR failed_at < $12)
+GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN last_error ELSE '' END
+ORDER  BY count(*) DESC, max(id);
+
+-- name: failed_again
+SELECT count(*) FROM unnest($1::text[], $2::uuid[]) AS r (transport, message_id)
+WHERE  EXISTS (SELECT 1 FROM public.waybill_failed AS f
+               WHERE f.transport = r.transport AND f.message_id = r.message_id
+               AND   f.state IN ('skipped', 'failed'))
+OR     EXISTS (SELECT 1 FROM public.waybill_retry AS q
+               WHERE q.queue = r.transport AND q.message_id = r.message_id AND q.failures > 0);
+
+-- name: audit
+INSERT INTO public.waybill_audit (actor, action, filter, messages) VALUES ($1, $2, $3, $4);
+
+-- name: audit_list
+SELECT at, actor, action, filter, messages FROM public.waybill_audit ORDER BY id DESC LIMIT $1;
+
+-- name: edit
+-- Changes the body of $2 to $3, and keeps the old one in the audit.
+WITH edited AS (
+    UPDATE public.waybill_failed SET body = $3
+    WHERE  id = $1 AND body = $2 AND state IN ('skipped', 'failed')
+    RETURNING id)
+INSERT INTO public.waybill_audit (actor, action, filter, messages)
+SELECT $4, 'failed edit',
+       $5::jsonb || jsonb_build_object('number', id, 'original_body_base64', encode($2, 'base64')), 1
+FROM   edited;
+
+-- name: as_new
+-- Adds a worker's message under the id $2 to its retry queue, where all its handlers run. Its entry stays on
+-- record, without content.
+WITH old AS (
+    SELECT * FROM public.waybill_failed
+    WHERE  id = $1 AND source = 'worker' AND state = 'failed'
+    FOR    UPDATE),
+closed AS (
+    UPDATE public.waybill_failed AS f
+    SET    state = 'removed', body = '', headers = '{}', removed_at = clock_timestamp()
+    FROM   old
+    WHERE  f.id = old.id)
+INSERT INTO public.waybill_retry (queue, message_id, message_name, partition_key, headers, body)
+SELECT transport, $2::uuid, message_name, partition_key,
+       headers - $4::text || jsonb_build_object($3::text, message_id), body
+FROM   old;
+
+-- name: worker_stats
+SELECT transport, sum(retrying)::bigint, sum(parked)::bigint, sum(failed)::bigint
+FROM  (SELECT queue AS transport, count(*) AS retrying,
+              count(*) FILTER (WHERE held_until = 'infinity' AND holder IS NULL) AS parked, 0 AS failed
+       FROM   public.waybill_retry
+       GROUP  BY queue
+       UNION  ALL
+       SELECT transport, 0, 0, count(*) FROM public.waybill_failed
+       WHERE  source = 'worker' AND state = 'failed'
+       GROUP  BY transport) AS n
+GROUP  BY transport
+ORDER  BY transport;
 
 -- name: content
 SELECT headers, body FROM public.waybill_failed WHERE id = $1;
@@ -25,4 +109,30 @@ RETURNING transport, message_id, message_name, partition_key, headers, body, cre
 -- name: remove
 -- The row stays, as a record of the missing message.
 UPDATE public.waybill_failed SET state = 'removed', body = '', headers = '{}', removed_at = clock_timestamp()
-WHERE  id = ANY ($1::bigint[]) AND state = 'skipped';
+WHERE  id = ANY ($1::bigint[]) AND state IN ('skipped', 'failed');
+
+-- name: replay
+-- Puts workers' messages into the retry queues again, and returns how many. Their failures begin anew. A
+-- message that is in its retry queue already stays as it is there. An entry whose row was deleted by hand is
+-- replayed too.
+WITH chosen AS (
+    SELECT f.id FROM public.waybill_failed AS f
+    WHERE  f.id = ANY ($1::bigint[])
+    AND    f.source = 'worker'
+    AND   (f.state = 'failed'
+           OR f.state = 'retrying'
+           AND NOT EXISTS (SELECT 1 FROM public.waybill_retry AS q
+                           WHERE q.queue = f.transport AND q.message_id = f.message_id))
+    ORDER  BY f.id
+    FOR    UPDATE),
+entry AS (
+    UPDATE public.waybill_failed AS f SET state = 'retrying' FROM chosen AS c WHERE f.id = c.id
+    RETURNING f.*),
+replayed AS (
+    INSERT INTO public.waybill_retry (
+           queue, message_id, message_name, partition_key, headers, body, created_at)
+    SELECT e.transport, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at
+    FROM   entry AS e
+    ORDER  BY e.id
+    ON     CONFLICT (queue, message_id) DO NOTHING)
+SELECT count(*) FROM entry;

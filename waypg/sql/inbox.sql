@@ -1,8 +1,14 @@
 -- name: claim
 -- Remembers a handler's effect in the handler's own transaction. No row changed
--- means that it has happened before.
+-- means that it has happened before. The transaction gets an idle timeout of $4
+-- milliseconds, unless it has a shorter one: the row of a frozen process must not
+-- hold up its successor for ever. Without $4 it keeps its own.
 INSERT INTO public.waybill_inbox (handler, dedup_key, message_id)
-VALUES ($1, $2, $3::uuid) ON CONFLICT (handler, dedup_key) DO NOTHING;
+SELECT $1, $2, $3::uuid
+WHERE  $4::bigint IS NULL
+OR     set_config('idle_in_transaction_session_timeout', least($4::bigint, nullif(1000 * extract(epoch FROM
+           current_setting('idle_in_transaction_session_timeout')::interval), 0))::bigint::text, true) <> ''
+ON     CONFLICT (handler, dedup_key) DO NOTHING;
 
 -- name: seen
 SELECT EXISTS (SELECT 1 FROM public.waybill_inbox WHERE handler = $1 AND dedup_key = $2);
@@ -14,8 +20,12 @@ GROUP  BY handler
 ORDER  BY handler;
 
 -- name: lookup
-SELECT handler, dedup_key, message_id, processed_at FROM public.waybill_inbox
-WHERE  message_id = $1::uuid OR dedup_key = $2 ORDER BY processed_at, handler;
+-- By message id, or by idempotency key under any message name (k:NAME/KEY).
+SELECT handler, dedup_key, message_id, processed_at
+FROM   public.waybill_inbox
+WHERE  message_id = $1::uuid
+   OR  dedup_key LIKE 'k:%' AND substr(dedup_key, strpos(dedup_key, '/') + 1) = $2
+ORDER  BY processed_at, handler;
 
 -- name: count_older
 SELECT count(*) FROM public.waybill_inbox WHERE processed_at < now() - make_interval(secs => $1::float8);
@@ -30,3 +40,18 @@ WHERE  (handler, dedup_key) IN (
        ORDER  BY processed_at
        LIMIT  $2
        FOR    UPDATE SKIP LOCKED);
+
+-- name: record_retention
+-- The longest retention of an application counts, in seconds.
+INSERT INTO public.waybill_meta AS m (name, value)
+VALUES ('inbox_retention', $1::bigint::text)
+ON     CONFLICT (name) DO UPDATE SET value = excluded.value
+WHERE  m.value::bigint < excluded.value::bigint;
+
+-- name: set_retention
+INSERT INTO public.waybill_meta (name, value)
+VALUES ('inbox_retention', $1::bigint::text)
+ON     CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: retention
+SELECT coalesce((SELECT value::bigint FROM public.waybill_meta WHERE name = 'inbox_retention'), 0);

@@ -1,70 +1,172 @@
+-- Queues. held is 0 for a claimable row, 1 for one in flight (leased, or waiting for a retry), 2 for one set
+-- aside behind a row of its key in flight. A claim waits for no row, and a settling transaction locks rows
+-- in ascending order, so none deadlocks with another.
+
 -- name: insert
 INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
 VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, $6::bytea, $7::timestamptz);
 
--- name: one_claimer
--- Claims of a queue take turns, so that none sees a key free that another is
--- just taking. It is a separate statement: the next one sees the rows that the
--- last claimer has committed.
-SELECT pg_advisory_xact_lock($1::int, hashtext($2::text));
-
 -- name: any
--- Whether claim would find something, without waiting for a turn.
-SELECT EXISTS (
-    SELECT 1 FROM public.waybill_queue AS q
-    WHERE  q.queue = $1
-    AND    q.held_until <= now()
-    AND    (q.partition_key = '' OR NOT EXISTS (
-           SELECT 1 FROM public.waybill_queue AS h
-           WHERE  h.queue = $1
-           AND    h.partition_key = q.partition_key
-           AND    h.held_until > now()
-           AND    h.held_until > '-infinity')));
+-- Whether a claim may find something, without waiting for a turn. The order pins the index.
+SELECT EXISTS (SELECT 1 FROM (
+               SELECT 1 FROM public.waybill_queue AS q
+               WHERE  q.queue = $1
+               AND    q.held = 0
+               ORDER  BY q.queue, q.id
+               LIMIT  1) AS claimable)
+OR     EXISTS (SELECT 1 FROM (
+               SELECT q.held_until FROM public.waybill_queue AS q
+               WHERE  q.queue = $1
+               AND    q.held > 0
+               ORDER  BY q.queue, q.held_until
+               LIMIT  1) AS first
+               WHERE  first.held_until <= now());
 
--- name: claim
--- Leases up to $4 rows to holder $2 for $3 seconds, oldest first. A key that has a
--- leased row, or whose head waits for a retry, is left alone, so that it keeps its
--- order. The caller sorts by id.
+-- name: turn
+-- Claims of a queue take turns, so that none sees a key free that another is just taking. It is a separate
+-- statement: the next ones see the rows that the last claim has committed. The statistics of a queue are
+-- always wrong, so the plans are pinned.
+SELECT pg_advisory_xact_lock($1::int, hashtext($2::text)), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
+
+-- name: due
+-- Makes rows claimable whose lease has ended, or whose retry is due. Rows set aside come back after a while
+-- even if the row before them was deleted by hand.
+UPDATE public.waybill_queue AS q SET held = 0, held_until = '-infinity'
+WHERE  q.id = ANY (ARRAY(
+       SELECT d.id FROM public.waybill_queue AS d
+       WHERE  d.queue = $1
+       AND    d.held > 0
+       AND    d.held_until <= now()
+       ORDER  BY d.queue, d.held_until
+       LIMIT  $2
+       FOR    UPDATE SKIP LOCKED));
+
+-- name: read
+-- The oldest $2 claimable rows and, of each of their keys, one row in flight and the oldest $3 rows set aside.
+-- It is one statement: settling transactions make rows claimable meanwhile.
+WITH found AS MATERIALIZED (
+    SELECT q.id, q.partition_key AS key
+    FROM   public.waybill_queue AS q
+    WHERE  q.queue = $1
+    AND    q.held = 0
+    ORDER  BY q.queue, q.id
+    LIMIT  $2)
+SELECT f.id, f.key, 0 FROM found AS f
+UNION  ALL
+SELECT h.id, k.key, h.held
+FROM  (SELECT DISTINCT f.key FROM found AS f WHERE f.key <> '') AS k, LATERAL (
+      (SELECT q.id, q.held FROM public.waybill_queue AS q
+       WHERE  q.queue = $1
+       AND    q.partition_key = k.key
+       AND    q.held = 1
+       LIMIT  1)
+       UNION  ALL
+      (SELECT q.id, q.held FROM public.waybill_queue AS q
+       WHERE  q.queue = $1
+       AND    q.partition_key = k.key
+       AND    q.held = 2
+       ORDER  BY q.queue, q.partition_key, q.held, q.id
+       LIMIT  $3)) AS h;
+
+-- name: lock
+SELECT q.id, q.held FROM public.waybill_queue AS q WHERE q.id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED;
+
+-- name: lease
+-- Leases rows to holder $2 for $3 seconds. The caller sorts by id.
 UPDATE public.waybill_queue AS q
-SET    held_until = clock_timestamp() + make_interval(secs => $3::float8), holder = $2::uuid,
-       lease = q.lease + 1
-WHERE  q.id IN (
-       SELECT c.id FROM public.waybill_queue AS c
-       WHERE  c.queue = $1
-       AND    c.held_until <= now()
-       AND    (c.partition_key = '' OR NOT EXISTS (
-              SELECT 1 FROM public.waybill_queue AS h
-              WHERE  h.queue = $1
-              AND    h.partition_key = c.partition_key
-              AND    h.held_until > now()
-              AND    h.held_until > '-infinity'))
-       ORDER  BY c.id
-       LIMIT  $4)
+SET    held = 1, held_until = clock_timestamp() + make_interval(secs => $3::float8), holder = $2::uuid,
+       lease = q.lease + 1, redelivered = q.holder IS NOT NULL
+WHERE  q.id = ANY ($1::bigint[])
 RETURNING q.id, q.message_id, q.message_name, q.partition_key, q.headers, q.body, q.created_at, q.failures,
-          q.lease;
+          q.lease, q.redelivered;
+
+-- name: make_claimable
+UPDATE public.waybill_queue AS q SET held = 0, held_until = '-infinity' WHERE q.id = ANY ($1::bigint[]);
+
+-- name: set_aside
+UPDATE public.waybill_queue AS q SET held = 2, held_until = clock_timestamp() + interval '10 minutes'
+WHERE  q.id = ANY ($1::bigint[]);
 
 -- name: ack
 -- Ends deliveries, unless their rows have been leased again.
-DELETE FROM public.waybill_queue AS q USING unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
+DELETE FROM public.waybill_queue AS q WHERE q.id = ANY (ARRAY(
+       SELECT m.id
+       FROM  (SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, lease) ORDER BY u.id) AS u
+       CROSS  JOIN LATERAL (
+              SELECT q.id FROM public.waybill_queue AS q
+              WHERE  q.id = u.id
+              AND    q.lease = u.lease
+              AND    q.holder = $1::uuid
+              FOR    UPDATE) AS m))
+RETURNING q.id, q.lease, q.partition_key;
+
+-- name: next
+-- Makes the oldest row set aside of each key of $2 claimable, unless the key has a row in flight: that one
+-- brings it back then. A statement after the one that deletes, because it must see the rows set aside
+-- behind these rows until they were locked. A row in flight that is locked is being settled, maybe by a
+-- transaction that does not see that this one's row is gone: it does not count.
+UPDATE public.waybill_queue AS q SET held = 0, held_until = '-infinity'
+WHERE  q.id = ANY (ARRAY(
+       SELECT a.id
+       FROM   unnest($2::text[]) AS k (key)
+       CROSS  JOIN LATERAL (
+              SELECT q.id FROM public.waybill_queue AS q
+              WHERE  q.queue = $1
+              AND    q.partition_key = k.key
+              AND    q.held = 2
+              ORDER  BY q.queue, q.partition_key, q.held, q.id
+              LIMIT  1
+              FOR    UPDATE SKIP LOCKED) AS a
+       LEFT   JOIN LATERAL (
+              SELECT q.id FROM public.waybill_queue AS q
+              WHERE  q.queue = $1
+              AND    q.partition_key = k.key
+              AND    q.held = 1
+              ORDER  BY q.queue, q.partition_key, q.held, q.id
+              LIMIT  1
+              FOR    UPDATE SKIP LOCKED) AS h ON true
+       WHERE  h.id IS NULL));
 
 -- name: release
-UPDATE public.waybill_queue AS q SET held_until = '-infinity', holder = NULL
-FROM   unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
+UPDATE public.waybill_queue AS q SET held = 0, held_until = '-infinity', holder = NULL
+WHERE  q.id = ANY (ARRAY(
+       SELECT m.id
+       FROM  (SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, lease) ORDER BY u.id) AS u
+       CROSS  JOIN LATERAL (
+              SELECT q.id FROM public.waybill_queue AS q
+              WHERE  q.id = u.id
+              AND    q.lease = u.lease
+              AND    q.holder = $1::uuid
+              FOR    UPDATE) AS m))
+RETURNING q.id, q.lease, q.partition_key;
 
 -- name: renew
-UPDATE public.waybill_queue AS q SET held_until = clock_timestamp() + make_interval(secs => $4::float8)
-FROM   unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id AND q.lease = u.lease AND q.holder = $1::uuid RETURNING q.id, q.lease;
+UPDATE public.waybill_queue AS q
+SET    held = 1, held_until = clock_timestamp() + make_interval(secs => $4::float8)
+WHERE  q.id = ANY (ARRAY(
+       SELECT m.id
+       FROM  (SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, lease) ORDER BY u.id) AS u
+       CROSS  JOIN LATERAL (
+              SELECT q.id FROM public.waybill_queue AS q
+              WHERE  q.id = u.id
+              AND    q.lease = u.lease
+              AND    q.holder = $1::uuid
+              FOR    UPDATE) AS m))
+RETURNING q.id, q.lease, q.partition_key;
 
 -- name: retry
 -- Counts a failure and lets the row, and its key behind it, wait.
 UPDATE public.waybill_queue AS q
-SET    failures = q.failures + 1, headers = $5::jsonb, holder = NULL,
+SET    failures = q.failures + 1, headers = $5::jsonb, holder = NULL, held = 1,
        held_until = clock_timestamp() + make_interval(secs => $4::float8)
-FROM   unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
-WHERE  q.id = u.id
-AND    q.lease = u.lease
-AND    q.holder = $1::uuid
-RETURNING q.id, q.lease;
+WHERE  q.id = ANY (ARRAY(
+       SELECT m.id
+       FROM  (SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, lease) ORDER BY u.id) AS u
+       CROSS  JOIN LATERAL (
+              SELECT q.id FROM public.waybill_queue AS q
+              WHERE  q.id = u.id
+              AND    q.lease = u.lease
+              AND    q.holder = $1::uuid
+              FOR    UPDATE) AS m))
+RETURNING q.id, q.lease, q.partition_key;

@@ -56,7 +56,8 @@ UPDATE waybill_outbox SET bucket = 0 WHERE id IN (
 SELECT t.name, coalesce(o.n, 0), o.oldest,
        (SELECT count(*) FROM waybill_outbox_blocked AS b WHERE b.transport = t.id),
        (SELECT count(*) FROM waybill_delayed AS d WHERE d.transport = t.id),
-       (SELECT count(*) FROM waybill_failed AS f WHERE f.transport = t.name AND f.state <> 'removed')
+       (SELECT count(*) FROM waybill_failed AS f
+        WHERE  f.source = 'outbox' AND f.transport = t.name AND f.state <> 'removed')
 FROM   waybill_transport AS t
 LEFT   JOIN (
        SELECT transport, count(*) AS n, min(created_at) AS oldest
@@ -65,5 +66,5 @@ ORDER  BY t.name;
 
 -- name: queue_stats
 SELECT queue, count(*), min(created_at),
-       sum(held_until > ?1 AND holder IS NOT NULL), sum(held_until > ?1 AND holder IS NULL)
+       sum(held = 1 AND held_until > ?1 AND holder IS NOT NULL), sum(held = 1 AND held_until > ?1 AND holder IS NULL)
 FROM   waybill_queue GROUP BY queue ORDER BY queue;

@@ -1,12 +1,78 @@
+-- Dead letters: messages that were skipped by a relay, or failed in a worker.
+
 -- name: list
 -- Without bodies. The list ?5 of numbers is null or empty for all.
 SELECT id, state, transport, message_name, partition_key, message_id, created_at,
-       failures, first_failed_at, failed_at, last_error, removed_at, length(body)
+       failures, first_failed_at, failed_at, last_error, removed_at, length(body), source,
+       failure_transport, handler, error_type, fingerprint
 FROM   waybill_failed
 WHERE  iif(?1 = '', state <> 'removed', state = ?1)
 AND    (?2 = '' OR transport = ?2) AND (?3 = '' OR partition_key = ?3) AND (?4 = '' OR message_name = ?4)
-AND    (?5 IN ('null', '[]') OR id IN (SELECT value FROM json_each(?5))) AND id > ?6
-ORDER  BY id LIMIT ?7;
+AND    (?5 IN ('null', '[]') OR id IN (SELECT value FROM json_each(?5)))
+AND    (?6 = '' OR source = ?6) AND (?7 = '' OR failure_transport = ?7) AND (?8 = '' OR handler = ?8)
+AND    (?9 = '' OR fingerprint = ?9) AND (?10 = '' OR instr(lower(last_error), lower(?10)) > 0)
+AND    failed_at >= ?11 AND failed_at < ?12
+AND    id > ?13
+ORDER  BY id LIMIT ?14;
+
+-- name: groups
+SELECT g.*, (SELECT e.last_error FROM waybill_failed AS e WHERE e.id = g.example)
+FROM  (SELECT fingerprint, count(*) AS messages, min(coalesce(first_failed_at, failed_at)), max(failed_at),
+              json_group_array(DISTINCT message_name),
+              json_group_array(DISTINCT handler) FILTER (WHERE handler <> ''),
+              max(id) AS example
+       FROM   waybill_failed
+       WHERE  iif(?1 = '', state <> 'removed', state = ?1)
+       AND    (?2 = '' OR transport = ?2) AND (?3 = '' OR partition_key = ?3) AND (?4 = '' OR message_name = ?4)
+       AND    (?5 IN ('null', '[]') OR id IN (SELECT value FROM json_each(?5)))
+       AND    (?6 = '' OR source = ?6) AND (?7 = '' OR failure_transport = ?7) AND (?8 = '' OR handler = ?8)
+       AND    (?9 = '' OR fingerprint = ?9) AND (?10 = '' OR instr(lower(last_error), lower(?10)) > 0)
+       AND    failed_at >= ?11 AND failed_at < ?12
+       GROUP  BY fingerprint, iif(fingerprint = '', last_error, '')) AS g
+ORDER  BY g.messages DESC, g.example;
+
+-- name: failed_again
+-- How many of the messages, pairs of a transport and an id in the array ?1, have failed.
+SELECT count(*) FROM json_each(?1) AS m
+WHERE  EXISTS (SELECT 1 FROM waybill_failed AS f
+               WHERE f.transport = m.value ->> 0 AND f.message_id = unhex(m.value ->> 1)
+               AND   f.state IN ('skipped', 'failed'))
+OR     EXISTS (SELECT 1 FROM waybill_retry AS q
+               WHERE q.queue = m.value ->> 0 AND q.message_id = unhex(m.value ->> 1) AND q.failures > 0);
+
+-- name: audit
+INSERT INTO waybill_audit (at, actor, action, filter, messages)
+VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?, ?, ?, ?);
+
+-- name: audit_list
+SELECT at, actor, action, filter, messages FROM waybill_audit ORDER BY id DESC LIMIT ?;
+
+-- name: edit
+UPDATE waybill_failed SET body = ?3 WHERE id = ?1 AND body = ?2 AND state IN ('skipped', 'failed');
+
+-- name: failed_id
+SELECT message_id FROM waybill_failed WHERE id = ? AND source = 'worker' AND state = 'failed';
+
+-- name: add_as_new
+-- Adds a worker's message under the id ?2 to its retry queue, where all its handlers run: ?3 is the header of
+-- its old id ?4, ?5 that of its handlers, as JSON paths.
+INSERT INTO waybill_retry (queue, message_id, message_name, partition_key, headers, body)
+SELECT transport, ?2, message_name, partition_key, json_set(json_remove(headers, ?5), ?3, ?4), body
+FROM   waybill_failed
+WHERE  id = ?1;
+
+-- name: worker_stats
+SELECT transport, sum(retrying), sum(parked), sum(failed)
+FROM  (SELECT queue AS transport, count(*) AS retrying,
+              count(*) FILTER (WHERE held_until = 9223372036854775807 AND holder IS NULL) AS parked, 0 AS failed
+       FROM   waybill_retry
+       GROUP  BY queue
+       UNION  ALL
+       SELECT transport, 0, 0, count(*) FROM waybill_failed
+       WHERE  source = 'worker' AND state = 'failed'
+       GROUP  BY transport)
+GROUP  BY transport
+ORDER  BY transport;
 
 -- name: content
 SELECT headers, body FROM waybill_failed WHERE id = ?;
@@ -20,4 +86,24 @@ RETURNING transport, message_id, message_name, partition_key, headers, body, cre
 -- The row stays, as a record of the missing message.
 UPDATE waybill_failed SET state = 'removed', body = x'', headers = '{}',
        removed_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER)
-WHERE  id IN (SELECT value FROM json_each(?)) AND state = 'skipped';
+WHERE  id IN (SELECT value FROM json_each(?)) AND state IN ('skipped', 'failed');
+
+-- name: replay
+-- Marks entries of workers that are to be replayed, those whose row was deleted by hand included.
+UPDATE waybill_failed AS f SET state = 'retrying'
+WHERE  id IN (SELECT value FROM json_each(?1))
+AND    source = 'worker'
+AND   (state = 'failed'
+       OR state = 'retrying'
+       AND NOT EXISTS (SELECT 1 FROM waybill_retry AS q
+                       WHERE q.queue = f.transport AND q.message_id = f.message_id));
+
+-- name: add_replayed
+-- After replay: puts the messages into the retry queues, with failures that begin anew. A message that is in
+-- its retry queue already stays as it is there.
+INSERT INTO waybill_retry (queue, message_id, message_name, partition_key, headers, body, created_at)
+SELECT f.transport, f.message_id, f.message_name, f.partition_key, f.headers, f.body, f.created_at
+FROM   waybill_failed AS f
+WHERE  f.id IN (SELECT value FROM json_each(?1)) AND f.source = 'worker' AND f.state = 'retrying'
+ORDER  BY f.id
+ON     CONFLICT (queue, message_id) DO NOTHING;

@@ -12,8 +12,12 @@ SELECT handler, count(*), min(processed_at), max(processed_at) FROM waybill_inbo
 GROUP  BY handler ORDER BY handler;
 
 -- name: lookup
-SELECT handler, dedup_key, message_id, processed_at FROM waybill_inbox
-WHERE  message_id = ?1 OR dedup_key = ?2 ORDER BY processed_at, handler;
+-- By message id, or by idempotency key under any message name (k:NAME/KEY).
+SELECT handler, dedup_key, message_id, processed_at
+FROM   waybill_inbox
+WHERE  message_id = ?1
+   OR  dedup_key GLOB 'k:*' AND substr(dedup_key, instr(dedup_key, '/') + 1) = ?2
+ORDER  BY processed_at, handler;
 
 -- name: count_older
 SELECT count(*) FROM waybill_inbox WHERE processed_at < ?;
@@ -22,3 +26,18 @@ SELECT count(*) FROM waybill_inbox WHERE processed_at < ?;
 -- A small batch, so that writers wait for milliseconds.
 DELETE FROM waybill_inbox WHERE (handler, dedup_key) IN (
     SELECT handler, dedup_key FROM waybill_inbox WHERE processed_at < ? ORDER BY processed_at LIMIT ?);
+
+-- name: record_retention
+-- The longest retention of an application counts, in seconds.
+INSERT INTO waybill_meta AS m (name, value)
+VALUES ('inbox_retention', CAST(?1 AS TEXT))
+ON     CONFLICT (name) DO UPDATE SET value = excluded.value
+WHERE  CAST(m.value AS INTEGER) < CAST(excluded.value AS INTEGER);
+
+-- name: set_retention
+INSERT INTO waybill_meta (name, value)
+VALUES ('inbox_retention', CAST(?1 AS TEXT))
+ON     CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: retention
+SELECT coalesce((SELECT CAST(value AS INTEGER) FROM waybill_meta WHERE name = 'inbox_retention'), 0);

@@ -1,45 +1,87 @@
+-- Queues. held is 0 for a claimable row, 1 for one in flight (leased, or waiting for a retry), 2 for one set
+-- aside behind a row of its key in flight. A partial index WHERE held > 0 needs these words in the statement.
+
 -- name: insert
 INSERT INTO waybill_queue (queue, message_id, message_name, partition_key, created_at, headers, body)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: any
--- Whether claim would find something, without taking the write lock. INDEXED BY
--- reads the held rows alone; left to itself SQLite reads the whole queue.
-SELECT EXISTS (
-    SELECT 1 FROM waybill_queue
-    WHERE  queue = ?1 AND held_until <= ?2 AND (partition_key = '' OR partition_key NOT IN (
-           SELECT partition_key FROM waybill_queue INDEXED BY waybill_queue_held
-           WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> '')));
+-- Whether a claim may find something, without taking the write lock.
+SELECT EXISTS (SELECT 1 FROM waybill_queue INDEXED BY waybill_queue_claimable WHERE queue = ?1 AND held = 0)
+OR     EXISTS (SELECT 1 FROM waybill_queue INDEXED BY waybill_queue_due
+               WHERE  queue = ?1 AND held > 0
+               AND    held_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER));
 
--- name: claim
--- Leases up to ?5 rows to holder ?3 until ?4, oldest first. A key with a row in
--- flight, or whose head waits for a retry, is left alone, so that it keeps its
--- order: not even the same holder gets more of it, or a row that it has just
--- released could be overtaken by rows on their way to it. RETURNING promises no
--- order: the caller sorts by id.
-UPDATE waybill_queue SET held_until = ?4, holder = ?3, lease = lease + 1
-WHERE  id IN (
-    SELECT id FROM waybill_queue
-    WHERE  queue = ?1 AND held_until <= ?2 AND (partition_key = '' OR partition_key NOT IN (
-           SELECT partition_key FROM waybill_queue INDEXED BY waybill_queue_held
-           WHERE  queue = ?1 AND held_until > 0 AND held_until > ?2 AND partition_key <> ''))
-    ORDER  BY id LIMIT ?5)
-RETURNING id, message_id, message_name, partition_key, headers, body, created_at, failures, lease;
+-- name: due
+-- Makes rows claimable whose lease has ended, or whose retry is due. Rows set aside come back after a while
+-- even if the row before them was deleted by hand.
+UPDATE waybill_queue SET held = 0, held_until = 0
+WHERE  id IN (SELECT id FROM waybill_queue INDEXED BY waybill_queue_due
+              WHERE  queue = ?1 AND held > 0
+              AND    held_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+              ORDER  BY held_until
+              LIMIT  ?2);
+
+-- name: claimable
+SELECT id, partition_key, 0 FROM waybill_queue INDEXED BY waybill_queue_claimable
+WHERE  queue = ?1 AND held = 0
+ORDER  BY id
+LIMIT  ?2;
+
+-- name: in_flight
+-- A row in flight of each key of ?2.
+SELECT min(q.id), q.partition_key, 1 FROM json_each(?2) AS k
+CROSS  JOIN waybill_queue AS q INDEXED BY waybill_queue_held
+WHERE  q.queue = ?1 AND q.partition_key = k.value AND q.held = 1 AND q.held > 0
+GROUP  BY q.partition_key;
+
+-- name: behind
+-- The oldest ?3 rows set aside of a key.
+SELECT id, partition_key, 2 FROM waybill_queue INDEXED BY waybill_queue_held
+WHERE  queue = ?1 AND partition_key = ?2 AND held = 2 AND held > 0
+ORDER  BY id
+LIMIT  ?3;
+
+-- name: lease
+-- Leases rows to holder ?2 for ?3 microseconds.
+UPDATE waybill_queue SET held = 1, holder = ?2, lease = lease + 1, redelivered = holder IS NOT NULL,
+       held_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?3
+WHERE  id IN (SELECT value FROM json_each(?1))
+RETURNING id, message_id, message_name, partition_key, headers, body, created_at, failures, lease,
+          redelivered;
+
+-- name: make_claimable
+UPDATE waybill_queue SET held = 0, held_until = 0 WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: set_aside
+UPDATE waybill_queue SET held = 2, held_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + 600000000
+WHERE  id IN (SELECT value FROM json_each(?1));
 
 -- name: ack
 -- Ends a delivery, unless it has lost its lease.
 DELETE FROM waybill_queue WHERE id = ?1 AND holder = ?2 AND lease = ?3;
 
+-- name: next
+-- Makes the oldest row set aside of key ?2 claimable, unless the key has a row in flight: that one brings it
+-- back then.
+UPDATE waybill_queue SET held = 0, held_until = 0
+WHERE  id = (SELECT id FROM waybill_queue INDEXED BY waybill_queue_held
+             WHERE  queue = ?1 AND partition_key = ?2 AND held = 2 AND held > 0
+             ORDER  BY id
+             LIMIT  1)
+AND    NOT EXISTS (SELECT 1 FROM waybill_queue INDEXED BY waybill_queue_held
+                   WHERE queue = ?1 AND partition_key = ?2 AND held = 1 AND held > 0);
+
 -- name: retry
 -- Counts a failure and lets the row, and its key behind it, wait. The clock is
 -- read while the write lock is held, not before the wait for it.
-UPDATE waybill_queue SET failures = failures + 1, headers = ?5, holder = NULL,
+UPDATE waybill_queue SET failures = failures + 1, headers = ?5, holder = NULL, held = 1,
        held_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?4
 WHERE  id = ?1 AND holder = ?2 AND lease = ?3;
 
 -- name: release
-UPDATE waybill_queue SET held_until = 0, holder = NULL WHERE id = ?1 AND holder = ?2 AND lease = ?3;
+UPDATE waybill_queue SET held = 0, held_until = 0, holder = NULL WHERE id = ?1 AND holder = ?2 AND lease = ?3;
 
 -- name: renew
-UPDATE waybill_queue SET held_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?4
+UPDATE waybill_queue SET held = 1, held_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?4
 WHERE  id = ?1 AND holder = ?2 AND lease = ?3;

@@ -82,7 +82,7 @@ func run(ctx context.Context, database, broker string) error {
 		return err
 	}
 	defer from.Close()
-	w, err := worker.New(bus, from, worker.Config{Transport: "events", Log: slog.Default(), Observer: &seen})
+	w, err := worker.New(bus, from, worker.Config{Transport: "events", Inbox: db, Log: slog.Default(), Observer: &seen})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/waymysql"
 	"github.com/waybill-go/waybill/waypg"
 	"github.com/waybill-go/waybill/waysqlite"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // A Database is a service's own, with its outbox and its inbox. Each kind gives
@@ -34,6 +35,7 @@ type store interface {
 	outbox.Writer[*sql.Tx]
 	outbox.Store
 	inbox.Store[*sql.Tx]
+	worker.Inbox
 	SchemaUp(ctx context.Context) (admin.SchemaStatus, error)
 	io.Closer
 }

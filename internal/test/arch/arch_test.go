@@ -91,7 +91,7 @@ var rules = []rule{
 	{packages: "internal/suggest"},
 	{packages: "internal/test/chaos"},
 	{packages: "internal/test/sim", reaches: core, modules: ids},
-	{packages: "internal/sqlcore", reaches: []string{".", "admin", "outbox", "internal/..."}, modules: ids},
+	{packages: "internal/sqlcore", reaches: []string{".", "admin", "outbox", "worker", "internal/..."}, modules: ids},
 	{packages: "internal/sqlfile"},
 	{packages: "internal/test/e2e"},
 }

@@ -24,7 +24,7 @@ func TestInvariantsNameTestsThatExist(t *testing.T) {
 		}
 		text, err := os.ReadFile(file)
 		if filepath.Base(filepath.Dir(file)) == "waytest" {
-			suite := map[string]string{"inbox.go": "Inbox/", "queue.go": "Queue/"}[d.Name()]
+			suite := map[string]string{"inbox.go": "Inbox/", "queue.go": "Queue/", "retries.go": "Retries/"}[d.Name()]
 			for _, m := range defineCase.FindAllStringSubmatch(string(text), -1) {
 				tests[cmp.Or(suite, "Outbox/")+m[1]] = true
 			}
@@ -49,7 +49,7 @@ func TestInvariantsNameTestsThatExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Example|Outbox/|Inbox/|Queue/)\\w+)`").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz|Example|Outbox/|Inbox/|Queue/|Retries/)\\w+)`").FindAllStringSubmatch(string(text), -1) {
 			named++
 			if !tests[m[1]] {
 				t.Errorf("%s names %s, and there is no such test", doc, m[1])

@@ -24,7 +24,7 @@ func (s *stack) work() {
 	c, err := wayamqp.NewConsumer(wayamqp.Config{URL: s.broker, Queue: handled, QueueType: "classic"})
 	s.must(err)
 	bus := waybill.NewBus("stack")
-	s.open(s.database).handle(bus)
+	s.open(s.database).handle(bus, func() {})
 	w, err := worker.New(bus, c, worker.Config{Transport: handled, Concurrency: 4, Retry: waybill.Backoff{Delay: 100 * time.Millisecond, MaxDelay: time.Second}})
 	s.must(err)
 	ctx, stop := context.WithCancel(context.Background())

@@ -13,6 +13,8 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waytest"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // A kind is one of the databases that the demonstrations run on, with what
@@ -66,6 +68,19 @@ func onBoth(t *testing.T, demonstrate func(t *testing.T, on *kind)) {
 	}
 }
 
+// onOne runs a demonstration on PostgreSQL alone, and with -long on each kind of database.
+func onOne(t *testing.T, demonstrate func(t *testing.T, on *kind)) {
+	t.Parallel()
+	for _, on := range kinds {
+		if on.name == "postgres" || *long {
+			t.Run(on.name, func(t *testing.T) {
+				t.Parallel()
+				demonstrate(t, on)
+			})
+		}
+	}
+}
+
 // An opening says how a process opens its database.
 type opening struct {
 	idle time.Duration
@@ -79,8 +94,12 @@ type database interface {
 	// look is for the test's own statements, with ? for their arguments.
 	look(statement string) (*sql.DB, string)
 	application(cfg outbox.Config) (application, error)
-	// handle registers a handler that writes one row for each message.
-	handle(bus *waybill.Bus)
+	// handle registers a handler that writes one row for each message, and then runs
+	// after.
+	handle(bus *waybill.Bus, after func())
+	// leased returns a queue of the database.
+	leased(name string, lease time.Duration) (waytest.Transport, error)
+	worker.Store
 	Close() error
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waycli/mysql"
 	"github.com/waybill-go/waybill/waymysql"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 var mariaDBKind = kind{
@@ -97,12 +98,17 @@ func (db mariaDB) application(cfg outbox.Config) (application, error) {
 	}, nil
 }
 
-func (db mariaDB) handle(bus *waybill.Bus) {
+func (db mariaDB) handle(bus *waybill.Bus, after func()) {
 	inbox.Handle(bus, db.DB, "count", func(ctx context.Context, tx *sql.Tx, m counted) error {
 		id, _ := waybill.Last[waybill.MessageID](waybill.EnvelopeFrom(ctx))
 		_, err := tx.ExecContext(ctx, "INSERT INTO effects (k, n, message_id) VALUES (?, ?, ?)", m.Key, m.N, id.String())
+		after()
 		return err
 	})
+}
+
+func (db mariaDB) leased(name string, lease time.Duration) (waytest.Transport, error) {
+	return db.Queue(name, waymysql.QueueConfig{Lease: lease})
 }
 
 // counters are the rows of the table counts. They are made before a transaction

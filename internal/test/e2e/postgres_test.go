@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 var postgresKind = kind{
@@ -98,12 +99,17 @@ func (db postgreSQL) application(cfg outbox.Config) (application, error) {
 	}, nil
 }
 
-func (db postgreSQL) handle(bus *waybill.Bus) {
+func (db postgreSQL) handle(bus *waybill.Bus, after func()) {
 	inbox.Handle(bus, db.DB, "count", func(ctx context.Context, tx pgx.Tx, m counted) error {
 		id, _ := waybill.Last[waybill.MessageID](waybill.EnvelopeFrom(ctx))
 		_, err := tx.Exec(ctx, "INSERT INTO effects (k, n, message_id) VALUES ($1, $2, $3)", m.Key, m.N, id.String())
+		after()
 		return err
 	})
+}
+
+func (db postgreSQL) leased(name string, lease time.Duration) (waytest.Transport, error) {
+	return db.Queue(name, waypg.QueueConfig{Lease: lease})
 }
 
 const (

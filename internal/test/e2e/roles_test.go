@@ -23,7 +23,7 @@ import (
 // A relay that is killed or frozen is this test binary again.
 const roleEnv = "WAYBILL_STACK_ROLE"
 
-// A role is a relay in a separate process, which sends itself a signal at one exact
+// A role is a relay or a worker in a separate process, which sends itself a signal at one exact
 // place of its work, once.
 type role struct {
 	Kind             string
@@ -32,6 +32,7 @@ type role struct {
 	Patient          bool
 	Place            string // empty means nowhere
 	Signal           syscall.Signal
+	Until            time.Time // the end of a failure
 }
 
 // The places.
@@ -39,6 +40,9 @@ const (
 	beforePublish = "just before its publish deadline, with nothing sent"
 	beforeSettle  = "after the confirmations, before the rows are deleted"
 	whileRowsCome = "while rows stream to it"
+	inHandler     = "in a handler" // of a worker
+	withExit      = "in a handler that calls os.Exit, of a worker with a store"
+	withRetries   = "nowhere: a worker whose third message of each key bad-* fails until a time"
 )
 
 func play(text string) int {
@@ -81,6 +85,15 @@ func (r role) run() error {
 	}})
 	if err != nil {
 		return err
+	}
+	if r.Place == withRetries {
+		return retrying(ctx, db, r)
+	}
+	if r.Place == withExit {
+		return exiting(ctx, db, r)
+	}
+	if r.Place == inHandler {
+		return work(ctx, db, func() { strike(inHandler) })
 	}
 	p, err := wayamqp.NewPublisher(wayamqp.Config{URL: r.Broker, Exchange: transport, KeyHeader: true, Heartbeat: heartbeat})
 	if err != nil {

@@ -111,7 +111,7 @@ func (on *kind) stackAt(tb testing.TB, database, broker string) *stack {
 		"CREATE TABLE counts (k varchar(255) PRIMARY KEY, n int NOT NULL)",
 		"CREATE TABLE sent (k varchar(255) NOT NULL, n int NOT NULL, name varchar(190) NOT NULL, message_id char(36) NOT NULL)",
 		// Without a unique index on purpose: a second effect must be visible.
-		"CREATE TABLE effects (k varchar(255) NOT NULL, n int NOT NULL, message_id char(36) NOT NULL)",
+		"CREATE TABLE effects (seq serial, k varchar(255) NOT NULL, n int NOT NULL, message_id char(36) NOT NULL)",
 	} {
 		s.exec(statement)
 	}

@@ -99,7 +99,18 @@ var checks = []check{
 	{"ack-over-uncommitted", "./wayamqp", "^TestAcknowledgementCoversOnlyWhatWasHandled$", rabbitmq, says("queue orders has 0 messages, want 20"), false},
 	{"ack-over-uncommitted", "./wayamqp", "^TestAcksCoverExactlyWhatWasAdded$", anywhere, says("the broker holds"), false},
 
+	{"ack-before-store", "./worker", "^TestMessageThatTheStoreRefusesStaysAtItsTransport$", anywhere, says("0 messages left in the queue, want 1"), false},
+	{"ack-before-store", "./worker", "^TestKillAtAnyStepLosesNothing$", anywhere, says("killed (before|after) .*: handled .*, want"), false},
+
+	{"replay-outside-transaction", "./waypg", "^TestReplayThatCannotCommitMovesNothing$", postgres, says("after a replay that failed, want none"), false},
+
+	{"diverted-keys-forgotten", "./worker", "^TestKeyWaitsBehindItsRetry$", anywhere, says("handled .*, want"), false},
+	{"diverted-keys-forgotten", "./worker", "^TestKillAtAnyStepLosesNothing$", anywhere, says("handled .*, want"), false},
+	{"diverted-keys-forgotten", "./internal/test/e2e", "^TestKeysKeepTheirOrderThroughRetriesAndTakeovers$/^postgres$", postgresRabbit, says("in the wrong order"), true},
+
 	{"release-by-reinsertion", "./waypg", "^TestOutbox$/^direct$/^ParkedKeyGoesOnInOrder$", postgres, says(" came, want "), false},
+
+	{"late-holder-moves", "./waypg", "^TestRetries$/^direct$/^LateHolderMovesNothing$", postgres, says("want ErrLeaseLost"), false},
 
 	{"no-savepoint-guard", "./waymysql", "^TestSwallowedDeadlockHasOneEffect$", mariadb, says("acknowledged without a row in the inbox"), false},
 }

@@ -178,7 +178,25 @@ UNION  ALL
 	// A message is acknowledged before its effect is committed: a message whose handler
 	// fails is lost.
 	{"ack-before-commit", []edit{
-		{"worker/worker.go", "err := r.bus.HandleRecord(", "_ = r.from.Ack(ctx, d)\n\t\t\terr := r.bus.HandleRecord("},
+		{"worker/run.go", "err = r.bus.HandleRecord(", "_ = s.Ack(ctx, d)\n\t\terr = r.bus.HandleRecord("},
+	}},
+
+	// A failed message is acknowledged before the retry queue has it: if it cannot be
+	// stored, it is lost.
+	{"ack-before-store", []edit{
+		{"worker/move.go", "crash.At(crash.WorkerBeforeStore)\n", "_ = r.main.Ack(ctx, ds...)\n\tcrash.At(crash.WorkerBeforeStore)\n"},
+	}},
+
+	// Dead letters of workers are replayed outside the transaction of a replay: one that
+	// fails has moved them.
+	{"replay-outside-transaction", []edit{
+		{"waypg/failedchange.go", `tx.QueryRow(ctx, p.failed.Query("replay"), numbers)`, `db.pool.QueryRow(ctx, p.failed.Query("replay"), numbers)`},
+	}},
+
+	// A worker does not ask the retry queue for the keys of the messages that arrive: after a
+	// takeover they overtake those that wait for a retry.
+	{"diverted-keys-forgotten", []edit{
+		{"worker/loops.go", "b.contained[at[i]] = in\n", "b.contained[at[i]] = in && asked[i].Record.Key == \"\"\n"},
 	}},
 
 	// The acknowledgement of a handled message covers all earlier messages, handled or
@@ -191,6 +209,11 @@ UNION  ALL
 	a.front = upto
 	return upto, nil
 `},
+	}},
+
+	// A worker whose lease has ended moves the message that another worker has.
+	{"late-holder-moves", []edit{
+		{"waypg/sql/retry.sql", "    AND    q.lease = $3::bigint\n    AND    q.holder = $1::uuid\n    RETURNING q.id, q.lease, q.partition_key, q.queue, q.message_id, q.failures", "    AND    $3::bigint > 0\n    AND    $1::uuid IS NOT NULL\n    RETURNING q.id, q.lease, q.partition_key, q.queue, q.message_id, q.failures"},
 	}},
 
 	// The parked rows of a released key get new ids: rows that came since are published

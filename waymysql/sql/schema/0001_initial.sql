@@ -29,7 +29,7 @@ CREATE TABLE app.waybill_outbox_bucket (
 
 -- The dispatch locks. Transport 0 is that of the queues, and its bucket -1 the lock
 -- for promoting delayed messages; the rows of transport -1 are the locks for claiming
--- from a queue. The name is the transport's, with the number of buckets where that is
+-- from a queue, those of -2 for adding to a retry queue. The name is the transport's, with the number of buckets where that is
 -- not 64: a dispatcher that knows another number finds no lock.
 CREATE TABLE app.waybill_outbox_gate (
     transport SMALLINT NOT NULL,
@@ -114,23 +114,58 @@ CREATE TABLE app.waybill_delayed (
     CHECK ((transport IS NULL) <> (queue IS NULL))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Dead letters: messages that were skipped. A removed one keeps its place without
--- body and headers.
+-- Dead letters: messages that a relay has skipped (source outbox), and failed messages
+-- of workers. A removed one keeps its place without body and headers. A worker's message
+-- has one entry, however often it fails, which is retrying while a replay is in the retry
+-- queue of its transport: worker_message_id is NULL for a relay's, so that only workers'
+-- are unique.
 CREATE TABLE app.waybill_failed (
-    id              BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
-    transport       VARBINARY(190) NOT NULL CHECK (transport <> ''),
-    state           VARCHAR(16) NOT NULL CHECK (state IN ('skipped', 'removed')),
-    message_id      BINARY(16) NOT NULL,
-    message_name    VARBINARY(190) NOT NULL,
-    partition_key   VARBINARY(255) NOT NULL,
-    headers         JSON NOT NULL,
-    body            LONGBLOB NOT NULL,
-    created_at      DATETIME(6) NOT NULL,
-    failures        INTEGER NOT NULL,
-    first_failed_at DATETIME(6),
-    failed_at       DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
-    last_error      TEXT NOT NULL,
-    removed_at      DATETIME(6)
+    id                BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    source            VARCHAR(16) NOT NULL DEFAULT 'outbox' CHECK (source IN ('outbox', 'worker')),
+    transport         VARBINARY(190) NOT NULL CHECK (transport <> ''),
+    failure_transport VARBINARY(255) NOT NULL DEFAULT '',
+    state             VARCHAR(16) NOT NULL CHECK (state IN ('skipped', 'failed', 'retrying', 'removed')),
+    message_id        BINARY(16) NOT NULL,
+    message_name      VARBINARY(190) NOT NULL,
+    partition_key     VARBINARY(255) NOT NULL,
+    headers           JSON NOT NULL,
+    body              LONGBLOB NOT NULL,
+    created_at        DATETIME(6) NOT NULL,
+    failures          INTEGER NOT NULL,
+    first_failed_at   DATETIME(6),
+    failed_at         DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    last_error        TEXT NOT NULL,
+    handler           VARCHAR(255) NOT NULL DEFAULT '',
+    error_type        TEXT NOT NULL DEFAULT (''),
+    fingerprint       VARCHAR(255) NOT NULL DEFAULT '',
+    removed_at        DATETIME(6),
+    worker_message_id BINARY(16) GENERATED ALWAYS AS (CASE WHEN source = 'worker' THEN message_id END) STORED,
+    UNIQUE KEY waybill_failed_of_workers (transport, worker_message_id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The failed attempts of workers at a message, which is in the retry queue or a dead letter.
+CREATE TABLE app.waybill_failed_attempt (
+    transport   VARBINARY(190) NOT NULL,
+    message_id  BINARY(16) NOT NULL,
+    attempt     INTEGER NOT NULL,
+    at          DATETIME(6) NOT NULL,
+    worker      VARCHAR(255) NOT NULL,
+    handler     VARCHAR(255) NOT NULL,
+    error_type  TEXT NOT NULL,
+    error       TEXT NOT NULL,
+    stack       TEXT NOT NULL,
+    fingerprint VARCHAR(255) NOT NULL,
+    PRIMARY KEY (transport, message_id, attempt)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Changes by operators.
+CREATE TABLE app.waybill_audit (
+    id       BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    at       DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    actor    VARCHAR(255) NOT NULL,
+    action   VARCHAR(64) NOT NULL,
+    filter   JSON NOT NULL,
+    messages INTEGER NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- processed_at is NULL where a handler's own statement has committed the entry,
@@ -145,8 +180,11 @@ CREATE TABLE app.waybill_inbox (
     KEY waybill_inbox_by_message_id (message_id)
 ) ENGINE = InnoDB;
 
--- A row is held until held_until: by holder, or without one while it waits for a
--- retry. lease counts its holders, so that a late one cannot settle it.
+-- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row
+-- of their key in flight. A row in flight is leased by holder until held_until, or waits
+-- for a retry, without one. lease counts its holders, so that a late one cannot settle it.
+-- A claim sets redelivered if the last holder has neither settled nor released the row.
+-- held_until is NULL for claimable rows.
 CREATE TABLE app.waybill_queue (
     id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     queue         VARBINARY(190) NOT NULL CHECK (queue <> ''),
@@ -157,12 +195,26 @@ CREATE TABLE app.waybill_queue (
     body          LONGBLOB NOT NULL,
     created_at    DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     failures      INTEGER NOT NULL DEFAULT 0,
+    held          SMALLINT NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
     held_until    DATETIME(6),
     holder        BINARY(16),
     lease         BIGINT NOT NULL DEFAULT 0,
-    KEY waybill_queue_by_queue (queue, id),
-    KEY waybill_queue_held (queue, partition_key, held_until)
+    redelivered   BOOLEAN NOT NULL DEFAULT FALSE,
+    KEY waybill_queue_claimable (queue, held, id),
+    KEY waybill_queue_due (queue, held_until),
+    KEY waybill_queue_held (queue, partition_key, held, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The retry queues of workers: queue is the name of the transport. The statements of
+-- waybill_queue run on it, hence the same columns, and indexes of the same names. A parked
+-- row is in flight without holder and held_until. crashes counts the leases under which
+-- the handlers began and did not end; begun is the last lease under which they began.
+CREATE TABLE app.waybill_retry LIKE app.waybill_queue;
+
+ALTER TABLE app.waybill_retry
+      ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0,
+      ADD COLUMN begun BIGINT NOT NULL DEFAULT 0,
+      ADD UNIQUE KEY waybill_retry_ids (queue, message_id);
 
 -- Reports of relays, each every few seconds.
 CREATE TABLE app.waybill_workers (
@@ -181,7 +233,7 @@ INSERT INTO app.waybill_outbox_gate (transport, bucket, name)
 WITH RECURSIVE n (bucket) AS (SELECT -1 UNION ALL SELECT bucket + 1 FROM n WHERE bucket < 63)
 SELECT transport, bucket, ''
 FROM   n
-JOIN   (SELECT 0 AS transport UNION ALL SELECT -1) AS of_queues;
+JOIN   (SELECT 0 AS transport UNION ALL SELECT -1 UNION ALL SELECT -2) AS of_queues;
 
 -- Writes one message and returns its id: the part that waybill_dispatch and its
 -- friends share. The gate is locked by the statement that gives the id, so that

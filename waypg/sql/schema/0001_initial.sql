@@ -103,23 +103,56 @@ CREATE UNIQUE INDEX waybill_outbox_blocked_routes ON public.waybill_outbox_block
 CREATE INDEX waybill_outbox_blocked_due ON public.waybill_outbox_blocked (transport, next_attempt_at)
     WHERE state = 'retrying';
 
--- Skipped messages (dead letters). A removed one keeps its row without body and headers, as a record of the
--- missing message.
+-- Dead letters: messages that a relay has skipped (source outbox), and failed messages of workers. A removed
+-- one keeps its row without body and headers, as a record of the missing message. A worker's message has one
+-- entry, however often it fails, which is retrying while a replay is in the retry queue of its transport.
 CREATE TABLE public.waybill_failed (
-    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    transport       text COLLATE "C" NOT NULL CHECK (transport <> ''),
-    state           text NOT NULL CHECK (state IN ('skipped', 'removed')),
-    message_id      uuid NOT NULL,
-    message_name    text COLLATE "C" NOT NULL,
-    partition_key   text COLLATE "C" NOT NULL,
-    headers         jsonb NOT NULL,
-    body            bytea NOT NULL,
-    created_at      timestamptz NOT NULL,
-    failures        integer NOT NULL,
-    first_failed_at timestamptz,
-    failed_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    last_error      text NOT NULL,
-    removed_at      timestamptz
+    id                bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source            text NOT NULL DEFAULT 'outbox' CHECK (source IN ('outbox', 'worker')),
+    transport         text COLLATE "C" NOT NULL CHECK (transport <> ''),
+    failure_transport text COLLATE "C" NOT NULL DEFAULT '',
+    state             text NOT NULL CHECK (state IN ('skipped', 'failed', 'retrying', 'removed')),
+    message_id        uuid NOT NULL,
+    message_name      text COLLATE "C" NOT NULL,
+    partition_key     text COLLATE "C" NOT NULL,
+    headers           jsonb NOT NULL,
+    body              bytea NOT NULL,
+    created_at        timestamptz NOT NULL,
+    failures          integer NOT NULL,
+    first_failed_at   timestamptz,
+    failed_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_error        text NOT NULL,
+    handler           text NOT NULL DEFAULT '',
+    error_type        text NOT NULL DEFAULT '',
+    fingerprint       text NOT NULL DEFAULT '',
+    removed_at        timestamptz
+);
+CREATE UNIQUE INDEX waybill_failed_of_workers ON public.waybill_failed (transport, message_id)
+    WHERE source = 'worker';
+
+-- The failed attempts of workers at a message, which is in the retry queue or a dead letter.
+CREATE TABLE public.waybill_failed_attempt (
+    transport   text COLLATE "C" NOT NULL,
+    message_id  uuid NOT NULL,
+    attempt     integer NOT NULL,
+    at          timestamptz NOT NULL,
+    worker      text NOT NULL,
+    handler     text NOT NULL,
+    error_type  text NOT NULL,
+    error       text NOT NULL,
+    stack       text NOT NULL,
+    fingerprint text NOT NULL,
+    PRIMARY KEY (transport, message_id, attempt)
+);
+
+-- Changes by operators.
+CREATE TABLE public.waybill_audit (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor    text NOT NULL,
+    action   text NOT NULL,
+    filter   jsonb NOT NULL,
+    messages integer NOT NULL
 );
 
 -- Messages that are not due yet. Exactly one of transport and queue is set: the target of the message.
@@ -148,8 +181,10 @@ CREATE TABLE public.waybill_inbox (
 CREATE INDEX waybill_inbox_by_processed_at ON public.waybill_inbox (processed_at);
 CREATE INDEX waybill_inbox_by_message_id ON public.waybill_inbox (message_id);
 
--- A row is held until held_until: by holder, or without a holder while it waits for a retry. lease counts its
--- holders, so that a late one cannot settle it.
+-- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row of their key in flight.
+-- A row in flight is leased by holder until held_until, or waits for a retry, without a holder. lease counts
+-- its holders, so that a late one cannot settle it. A claim sets redelivered if the last holder has neither
+-- settled nor released the row.
 CREATE TABLE public.waybill_queue (
     id            bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
     queue         text COLLATE "C" NOT NULL CHECK (queue <> ''),
@@ -160,13 +195,28 @@ CREATE TABLE public.waybill_queue (
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     failures      integer NOT NULL DEFAULT 0,
+    held          smallint NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
     held_until    timestamptz NOT NULL DEFAULT '-infinity',
     holder        uuid,
-    lease         bigint NOT NULL DEFAULT 0
+    lease         bigint NOT NULL DEFAULT 0,
+    redelivered   boolean NOT NULL DEFAULT false
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX waybill_queue_by_queue ON public.waybill_queue (queue, id);
-CREATE INDEX waybill_queue_held ON public.waybill_queue (queue, partition_key) WHERE held_until > '-infinity';
+CREATE INDEX waybill_queue_claimable ON public.waybill_queue (queue, id) WHERE held = 0;
+CREATE INDEX waybill_queue_due ON public.waybill_queue (queue, held_until) WHERE held > 0;
+CREATE INDEX waybill_queue_held ON public.waybill_queue (queue, partition_key, held, id) WHERE held > 0;
+
+-- The retry queues of workers: queue is the name of the transport. The statements of waybill_queue run on it,
+-- hence the same columns and indexes. A parked row is held until infinity without a holder. crashes counts
+-- the leases under which the handlers began and did not end; begun is the last lease under which they began.
+CREATE TABLE public.waybill_retry (
+    LIKE public.waybill_queue INCLUDING ALL,
+    crashes integer NOT NULL DEFAULT 0,
+    begun   bigint NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE UNIQUE INDEX waybill_retry_ids ON public.waybill_retry (queue, message_id);
+CREATE INDEX waybill_retry_keys ON public.waybill_retry (queue, partition_key) WHERE partition_key <> '';
 
 -- The last report of each relay, every few seconds.
 CREATE TABLE public.waybill_workers (

@@ -73,23 +73,57 @@ CREATE TABLE waybill_delayed (
 );
 CREATE INDEX waybill_delayed_due ON waybill_delayed (due_at) WHERE refused = 0;
 
--- Skipped messages (dead letters). A removed one keeps its row without body and
--- headers, as a record of the missing message.
+-- Dead letters: messages that a relay has skipped (source outbox), and failed messages of
+-- workers. A removed one keeps its row without body and headers, as a record of the missing
+-- message. A worker's message has one entry, however often it fails, which is retrying
+-- while a replay is in the retry queue of its transport.
 CREATE TABLE waybill_failed (
-    id              INTEGER PRIMARY KEY AUTOINCREMENT,
-    transport       TEXT NOT NULL CHECK (transport <> ''),
-    state           TEXT NOT NULL CHECK (state IN ('skipped', 'removed')),
-    message_id      BLOB NOT NULL CHECK (length(message_id) = 16),
-    message_name    TEXT NOT NULL,
-    partition_key   TEXT NOT NULL,
-    headers         TEXT NOT NULL,
-    body            BLOB NOT NULL,
-    created_at      INTEGER NOT NULL,
-    failures        INTEGER NOT NULL,
-    first_failed_at INTEGER,
-    failed_at       INTEGER NOT NULL,
-    last_error      TEXT NOT NULL,
-    removed_at      INTEGER
+    id                INTEGER PRIMARY KEY AUTOINCREMENT,
+    source            TEXT NOT NULL DEFAULT 'outbox' CHECK (source IN ('outbox', 'worker')),
+    transport         TEXT NOT NULL CHECK (transport <> ''),
+    failure_transport TEXT NOT NULL DEFAULT '',
+    state             TEXT NOT NULL CHECK (state IN ('skipped', 'failed', 'retrying', 'removed')),
+    message_id        BLOB NOT NULL CHECK (length(message_id) = 16),
+    message_name      TEXT NOT NULL,
+    partition_key     TEXT NOT NULL,
+    headers           TEXT NOT NULL,
+    body              BLOB NOT NULL,
+    created_at        INTEGER NOT NULL,
+    failures          INTEGER NOT NULL,
+    first_failed_at   INTEGER,
+    failed_at         INTEGER NOT NULL,
+    last_error        TEXT NOT NULL,
+    handler           TEXT NOT NULL DEFAULT '',
+    error_type        TEXT NOT NULL DEFAULT '',
+    fingerprint       TEXT NOT NULL DEFAULT '',
+    removed_at        INTEGER
+);
+CREATE UNIQUE INDEX waybill_failed_of_workers ON waybill_failed (transport, message_id)
+    WHERE source = 'worker';
+
+-- The failed attempts of workers at a message, which is in the retry queue or a dead letter.
+CREATE TABLE waybill_failed_attempt (
+    transport   TEXT NOT NULL,
+    message_id  BLOB NOT NULL,
+    attempt     INTEGER NOT NULL,
+    at          INTEGER NOT NULL,
+    worker      TEXT NOT NULL,
+    handler     TEXT NOT NULL,
+    error_type  TEXT NOT NULL,
+    error       TEXT NOT NULL,
+    stack       TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    PRIMARY KEY (transport, message_id, attempt)
+);
+
+-- Changes by operators.
+CREATE TABLE waybill_audit (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    at       INTEGER NOT NULL,
+    actor    TEXT NOT NULL,
+    action   TEXT NOT NULL,
+    filter   TEXT NOT NULL,
+    messages INTEGER NOT NULL
 );
 
 CREATE TABLE waybill_inbox (
@@ -101,8 +135,10 @@ CREATE TABLE waybill_inbox (
 ) WITHOUT ROWID;
 CREATE INDEX waybill_inbox_by_processed_at ON waybill_inbox (processed_at);
 
--- A row is held until held_until: by holder, or without a holder while it waits for a
--- retry. lease counts its holders, so that a late one cannot settle it.
+-- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row
+-- of their key in flight. A row in flight is leased by holder until held_until, or waits
+-- for a retry, without one. lease counts its holders, so that a late one cannot settle it. A
+-- claim sets redelivered if the last holder has neither settled nor released the row.
 CREATE TABLE waybill_queue (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     queue         TEXT NOT NULL CHECK (queue <> ''),
@@ -113,9 +149,40 @@ CREATE TABLE waybill_queue (
     body          BLOB NOT NULL,
     created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
     failures      INTEGER NOT NULL DEFAULT 0,
+    held          INTEGER NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
     held_until    INTEGER NOT NULL DEFAULT 0,
     holder        BLOB,
-    lease         INTEGER NOT NULL DEFAULT 0
+    lease         INTEGER NOT NULL DEFAULT 0,
+    redelivered   INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX waybill_queue_by_queue ON waybill_queue (queue);
-CREATE INDEX waybill_queue_held ON waybill_queue (queue, partition_key) WHERE held_until > 0;
+CREATE INDEX waybill_queue_claimable ON waybill_queue (queue) WHERE held = 0;
+CREATE INDEX waybill_queue_due ON waybill_queue (queue, held_until) WHERE held > 0;
+CREATE INDEX waybill_queue_held ON waybill_queue (queue, partition_key, held) WHERE held > 0;
+
+-- The retry queues of workers: queue is the name of the transport. The statements of
+-- waybill_queue run on it, hence the same columns and indexes. A parked row is held until
+-- the greatest integer without a holder. crashes counts the leases under which the handlers
+-- began and did not end; begun is the last lease under which they began.
+CREATE TABLE waybill_retry (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue         TEXT NOT NULL CHECK (queue <> ''),
+    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
+    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
+    headers       TEXT NOT NULL DEFAULT '{}',
+    body          BLOB NOT NULL,
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    failures      INTEGER NOT NULL DEFAULT 0,
+    held          INTEGER NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
+    held_until    INTEGER NOT NULL DEFAULT 0,
+    holder        BLOB,
+    lease         INTEGER NOT NULL DEFAULT 0,
+    redelivered   INTEGER NOT NULL DEFAULT 0,
+    crashes       INTEGER NOT NULL DEFAULT 0,
+    begun         INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (queue, message_id)
+);
+CREATE INDEX waybill_retry_claimable ON waybill_retry (queue) WHERE held = 0;
+CREATE INDEX waybill_retry_due ON waybill_retry (queue, held_until) WHERE held > 0;
+CREATE INDEX waybill_retry_held ON waybill_retry (queue, partition_key, held) WHERE held > 0;
+CREATE INDEX waybill_retry_keys ON waybill_retry (queue, partition_key) WHERE partition_key <> '';

@@ -70,8 +70,8 @@ type handWorker struct {
 
 func newHandWorker(ctx context.Context, broker, db *waysqlite.DB) (*handWorker, error) {
 	queue, err := prepare(ctx, broker,
-		`UPDATE waybill_queue SET held_until = ?, holder = x'01', lease = lease + 1
-		 WHERE id IN (SELECT id FROM waybill_queue WHERE queue = 'events' AND held_until <= ? ORDER BY id LIMIT 40)
+		`UPDATE waybill_queue SET held = 1, held_until = ?, holder = x'01', lease = lease + 1
+		 WHERE id IN (SELECT id FROM waybill_queue WHERE queue = 'events' AND held = 0 ORDER BY id LIMIT 40)
 		 RETURNING id, message_id, body`,
 		"DELETE FROM waybill_queue WHERE id = ?")
 	if err != nil {
@@ -110,8 +110,7 @@ func (w *handWorker) run(ctx context.Context) (total int, err error) {
 }
 
 func (w *handWorker) next(ctx context.Context) ([]job, error) {
-	now := time.Now()
-	rows, err := w.claim.QueryContext(ctx, now.Add(15*time.Second).UnixMicro(), now.UnixMicro())
+	rows, err := w.claim.QueryContext(ctx, time.Now().Add(15*time.Second).UnixMicro())
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,49 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// DeadLetters is an operator's further view of the dead letters of a Database that has
+// Retries too. Its Failed regards all fields of a FailedQuery. Its methods may be called
+// concurrently.
+type DeadLetters interface {
+	// FailedGroups counts the dead letters by the fingerprint of their last error, those
+	// without one by the error itself, the largest group first.
+	FailedGroups(ctx context.Context, q FailedQuery) ([]FailedGroup, error)
+	// FailedAgain counts which of replayed messages have failed since: the dead letters
+	// among them, and those with a failed attempt in a retry queue.
+	FailedAgain(ctx context.Context, replayed ...FailedMessage) (int, error)
+	// RetryFailedAsNew sends failed messages again under new ids, with the old ones as
+	// their causation ids, all or none, and returns how many. Entries of workers stay on
+	// record as removed.
+	RetryFailedAsNew(ctx context.Context, numbers ...int64) (int, error)
+	// EditFailed replaces the body of a dead letter, which is from, by to. The audit keeps
+	// from. It returns an error that wraps ErrChanged if the body is another one.
+	EditFailed(ctx context.Context, number int64, from, to []byte) error
+	// Audit lists the changes of operators, the newest first; zero means all.
+	Audit(ctx context.Context, limit int) ([]AuditEntry, error)
+}
+
+// FailedGroup counts dead letters with equal errors.
+type FailedGroup struct {
+	Fingerprint   string    `json:"fingerprint,omitempty"` // empty for those of relays
+	Messages      int       `json:"messages"`
+	FirstFailedAt time.Time `json:"first_failed_at"` // the first attempt at any of them
+	LastFailedAt  time.Time `json:"last_failed_at"`
+	Names         []string  `json:"names"`
+	Handlers      []string  `json:"handlers"`
+	Example       int64     `json:"example"` // number of the last one
+	Error         string    `json:"error"`   // of the last one
+}
+
+// AuditEntry is one transaction in which an operator changed messages.
+type AuditEntry struct {
+	At       time.Time       `json:"at"`
+	Actor    string          `json:"actor"`    // user@host
+	Action   string          `json:"action"`   // the command
+	Filter   json.RawMessage `json:"filter"`   // its selection; of an edit also the body before it, original_body_base64
+	Messages int             `json:"messages"` // or keys, of a release
+}

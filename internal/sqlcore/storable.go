@@ -1,0 +1,133 @@
+package sqlcore
+
+import (
+	"cmp"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/headers"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// The headers under which a row keeps those parts of a record that no column holds: its
+// name and key as Go strings in quotes, where the columns have others, and the text of its
+// Problem. They are not delivered.
+const (
+	originalName = "x-waybill-name"
+	originalKey  = "x-waybill-key"
+	problemText  = "x-waybill-problem"
+)
+
+// The widths of the columns, in bytes; those of texts are bounds without a column's.
+const (
+	maxName, maxKey   = 190, 255
+	maxShort, maxType = 255, 1 << 10
+	maxError          = 8 << 10
+	maxStack          = 16 << 10
+)
+
+// storable returns moves as rows. No message is impossible to keep, whatever is in it.
+func storable(moves []worker.Move) ([]RetryRow, error) {
+	rows := make([]RetryRow, len(moves))
+	for i, m := range moves {
+		rec, err := storableRecord(m.Delivery.Record)
+		if err != nil {
+			return nil, err
+		}
+		meta, err := headers.Encode(rec)
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = RetryRow{
+			Record: rec, Headers: meta, Failures: m.Delivery.Failures, Attempt: storableAttempt(m.Attempt),
+			Delay: m.Delay, Parked: m.Parked, DeadLetters: text(m.DeadLetters, maxShort),
+		}
+	}
+	return rows, nil
+}
+
+// storableRecord returns a copy of rec. A record without an id gets one.
+func storableRecord(rec *waybill.Record) (*waybill.Record, error) {
+	kept := *rec
+	if kept.ID.IsZero() {
+		var err error
+		if kept.ID, err = waybill.NewMessageID(); err != nil {
+			return nil, err
+		}
+	}
+	kept.Name = cmp.Or(text(rec.Name, maxName), "unnamed")
+	kept.Key = storableKey(rec.Key)
+	kept.ContentType = text(rec.ContentType, maxType)
+	kept.DispatchedAt = storableTime(rec.DispatchedAt)
+	if kept.Body == nil {
+		kept.Body = []byte{} // not NULL
+	}
+	kept.Headers = make(map[string]string, len(rec.Headers)+3)
+	for name, value := range rec.Headers {
+		kept.Headers[valid(name)] = valid(value)
+	}
+	keep := func(name, value string, needed bool) {
+		if delete(kept.Headers, name); needed {
+			kept.Headers[name] = value
+		}
+	}
+	keep(originalName, strconv.QuoteToASCII(rec.Name), kept.Name != rec.Name)
+	keep(originalKey, strconv.QuoteToASCII(rec.Key), kept.Key != rec.Key)
+	if rec.Problem != nil {
+		keep(problemText, text(rec.Problem.Error(), maxError), true)
+	} else {
+		keep(problemText, "", false)
+	}
+	return &kept, nil
+}
+
+// restore gives rec back its parts that no column holds.
+func restore(rec *waybill.Record) {
+	if problem, ok := rec.Headers[problemText]; ok && rec.Problem == nil {
+		rec.Problem = errors.New(problem)
+	}
+	for name, field := range map[string]*string{originalName: &rec.Name, originalKey: &rec.Key} {
+		if original, err := strconv.Unquote(rec.Headers[name]); err == nil {
+			*field = original
+		}
+		delete(rec.Headers, name)
+	}
+	delete(rec.Headers, problemText)
+}
+
+func storableAttempt(a *worker.Attempt) *worker.Attempt {
+	if a == nil {
+		return nil
+	}
+	return &worker.Attempt{At: storableTime(a.At), Worker: text(a.Worker, maxShort), Failure: worker.Failure{
+		Handler: text(a.Handler, maxShort), Type: text(a.Type, maxType), Error: text(a.Error, maxError),
+		Stack: text(a.Stack, maxStack), Fingerprint: text(a.Fingerprint, maxShort),
+	}}
+}
+
+// storableKey is the key of a record as its column has it.
+func storableKey(key string) string { return text(key, maxKey) }
+
+// storableTime is at in UTC, or now in place of a time that not every database has.
+func storableTime(at time.Time) time.Time {
+	if at = at.UTC(); at.Year() < 1970 || at.Year() > 9999 {
+		return time.Now().UTC()
+	}
+	return at
+}
+
+// text is s in valid form, clipped to a number of bytes.
+func text(s string, limit int) string {
+	if s = valid(s); len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "")
+	}
+	return s
+}
+
+// valid is s in UTF-8 without NUL, which no column of text takes everywhere.
+func valid(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

@@ -1,0 +1,220 @@
+package waymysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// RetryQueue implements worker.Store.
+func (db *DB) RetryQueue(transport string) (worker.RetryQueue, error) {
+	return db.retryReceiver(transport, 0)
+}
+
+func (db *DB) retryReceiver(transport string, lease time.Duration) (worker.RetryQueue, error) {
+	q, err := sqlcore.NewRetries(retryStore{db}, &db.retries, transport, lease)
+	if err != nil {
+		return nil, fmt.Errorf("waymysql: retry queue: %w", err)
+	}
+	return q, nil
+}
+
+// retryStore implements sqlcore.RetryStore.
+type retryStore struct{ db *DB }
+
+// Ready implements sqlcore.ReceiverStore.
+func (s retryStore) Ready(ctx context.Context) error { return s.db.writer(ctx) }
+
+// Any implements sqlcore.ReceiverStore.
+func (s retryStore) Any(ctx context.Context, queue string) (bool, error) {
+	return s.db.anyRows(ctx, s.db.retryQueue, queue)
+}
+
+// Claim implements sqlcore.ReceiverStore.
+func (s retryStore) Claim(ctx context.Context, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
+	return s.db.claimRows(ctx, s.db.retryQueue, to, fn)
+}
+
+// Settle implements sqlcore.ReceiverStore.
+func (s retryStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
+	set := s.db.retryQueue
+	if c.Verb == "ack" {
+		set = s.db.retry
+	}
+	return s.db.settleRows(ctx, s.db.retryQueue, set.Query(c.Verb), by, c, delivered)
+}
+
+// Contains implements sqlcore.RetryStore.
+func (s retryStore) Contains(ctx context.Context, queue string, ids []waybill.MessageID, keys []string) (found []bool, err error) {
+	pairs := make([][2]string, len(ids))
+	for i, id := range ids {
+		pairs[i] = [2]string{hexID(id), fmt.Sprintf("%x", keys[i])}
+	}
+	of, err := json.Marshal(pairs)
+	if err != nil {
+		return nil, err
+	}
+	err = each(ctx, s.db.pool, s.db.retry.Query("contains"), func(rows *sql.Rows) error {
+		var one bool
+		err := rows.Scan(&one)
+		found = append(found, one)
+		return err
+	}, []byte(queue), []byte(queue), string(of))
+	return found, translate(err)
+}
+
+// retryGates is the transport whose dispatch locks are those of the retry queues.
+const retryGates = -2
+
+// Add implements sqlcore.RetryStore. The locks of the keys make the order of ids that of
+// the commits, and no other transaction adds the same messages meanwhile.
+func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryRow) error {
+	var locks []gate
+	ids := make([]string, len(rows))
+	for i, r := range rows {
+		ids[i] = hexID(r.Record.ID)
+		g := gate{transport: retryGates, bucket: int16(outbox.Bucket(cmp.Or(r.Record.Key, ids[i]), queueBuckets))}
+		if !slices.Contains(locks, g) {
+			locks = append(locks, g)
+		}
+	}
+	slices.SortFunc(locks, gate.compare)
+	of, err := json.Marshal(ids)
+	if err != nil {
+		return err
+	}
+	return translate(s.db.inTx(ctx, func(tx *sql.Tx) error {
+		buckets := s.db.bucketCount()
+		if err := s.db.lockGates(ctx, tx, locks, buckets); err != nil {
+			return err
+		}
+		known := map[waybill.MessageID]bool{}
+		err := each(ctx, tx, s.db.retry.Query("known"), func(rows *sql.Rows) error {
+			var message waybill.MessageID
+			err := rows.Scan(id{&message})
+			known[message] = true
+			return err
+		}, string(of), []byte(queue))
+		if err != nil {
+			return err
+		}
+		all := script{buckets: buckets}
+		for _, r := range rows {
+			if !known[r.Record.ID] {
+				known[r.Record.ID] = r.DeadLetters == ""
+				all.statements = append(append(all.statements, s.attempt(queue, r)...), s.add(queue, r))
+			}
+		}
+		return s.db.run(ctx, tx, all)
+	}))
+}
+
+// add returns the statement that adds a message to the queue or the dead letters.
+func (s retryStore) add(queue string, r sqlcore.RetryRow) statement {
+	if r.DeadLetters != "" {
+		return s.bury(queue, r)
+	}
+	rec := r.Record
+	held, after := holding(r)
+	return s.inserting(r, "add", []byte(queue), hexID(rec.ID), []byte(rec.Name), []byte(rec.Key), r.Headers, rec.Body, stamp(rec.DispatchedAt), failures(r), held, after)
+}
+
+// failures is how often a message has failed.
+func failures(r sqlcore.RetryRow) int {
+	if r.Attempt == nil {
+		return r.Failures
+	}
+	return r.Failures + 1
+}
+
+// holding returns the values of held, and of held_until as microseconds from now. NULL is
+// for claimable and parked rows.
+func holding(r sqlcore.RetryRow) (held sqlcore.Held, after any) {
+	switch {
+	case r.Parked:
+		return sqlcore.InFlight, nil
+	case r.Delay > 0:
+		return sqlcore.InFlight, r.Delay.Microseconds()
+	}
+	return sqlcore.Claimable, nil
+}
+
+// attempt returns the statement that records the failed attempt, if there is one.
+func (s retryStore) attempt(queue string, r sqlcore.RetryRow) []statement {
+	a := r.Attempt
+	if a == nil {
+		return nil
+	}
+	of := []any{[]byte(queue), hexID(r.Record.ID)}
+	at := stamp(a.At)
+	args := slices.Concat(of, []any{failures(r), at, a.Worker, a.Handler, a.Type, a.Error, a.Stack, a.Fingerprint}, of, []any{at})
+	return []statement{s.inserting(r, "attempt", args...)}
+}
+
+// bury returns the statement that makes a message a dead letter.
+func (s retryStore) bury(queue string, r sqlcore.RetryRow) statement {
+	rec := r.Record
+	of := []any{[]byte(queue), hexID(rec.ID)}
+	args := []any{[]byte(r.DeadLetters), []byte(rec.Name), []byte(rec.Key), r.Headers, rec.Body, stamp(rec.DispatchedAt), failures(r)}
+	return s.inserting(r, "bury", slices.Concat(args, of, of)...)
+}
+
+func (s retryStore) inserting(r sqlcore.RetryRow, name string, args ...any) statement {
+	return statement{text: s.db.retry.Query(name), args: args, inserts: r.Record.Name, bytes: len(r.Record.Body) + len(r.Headers)}
+}
+
+// Move implements sqlcore.RetryStore.
+func (s retryStore) Move(ctx context.Context, by sqlcore.Consumer, rows []sqlcore.RetryRow) (moved map[sqlcore.DeliveredRow]bool, err error) {
+	delivered := make([]sqlcore.DeliveredRow, len(rows))
+	for i, r := range rows {
+		delivered[i] = r.Row
+	}
+	err = s.db.inTx(ctx, func(tx *sql.Tx) error {
+		if moved, err = lockLeased(ctx, tx, s.db.retryQueue, by, delivered); err != nil {
+			return err
+		}
+		all, freed := script{buckets: s.db.bucketCount()}, map[sqlcore.DeliveredRow]bool{}
+		for _, r := range rows {
+			if !moved[r.Row] {
+				continue
+			}
+			all.statements = append(all.statements, s.attempt(by.Queue, r)...)
+			if r.DeadLetters != "" {
+				freed[r.Row] = true
+				gone := statement{text: s.db.retryQueue.Query("ack"), args: []any{jsonIDs([]int64{r.Row.ID})}}
+				all.statements = append(all.statements, s.bury(by.Queue, r), gone)
+				continue
+			}
+			held, after := holding(r)
+			all.statements = append(all.statements, s.inserting(r, "move", failures(r), r.Headers, held, after, r.Row.ID))
+		}
+		if err := s.db.run(ctx, tx, all); err != nil {
+			return err
+		}
+		return next(ctx, tx, s.db.retryQueue, by.Queue, freed)
+	})
+	return moved, translate(err)
+}
+
+// Begin implements sqlcore.RetryStore.
+func (s retryStore) Begin(ctx context.Context, by sqlcore.Consumer, row sqlcore.DeliveredRow) (crashes int, err error) {
+	leased := []any{row.ID, row.Lease, hexID(by.Holder)}
+	if _, err := s.db.pool.ExecContext(ctx, s.db.retry.Query("begin"), leased...); err != nil {
+		return 0, translate(err)
+	}
+	err = s.db.pool.QueryRowContext(ctx, s.db.retry.Query("crashes"), leased...).Scan(&crashes)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = waybill.ErrLeaseLost
+	}
+	return crashes, translate(err)
+}

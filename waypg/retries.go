@@ -1,0 +1,49 @@
+package waypg
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlfile"
+)
+
+func retrySQL(p *catalog) sqlfile.Set { return p.retry }
+
+// Retries implements admin.Retries.
+func (db *DB) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.RetryingMessage, error) {
+	return query(ctx, db, retrySQL, "list", func(rows pgx.Rows, m *admin.RetryingMessage) error {
+		var id [16]byte
+		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.Failures, &m.Crashes, &m.DueAt, &m.Parked, &m.InFlight, &m.Bytes, &m.LastError)
+		m.ID, m.CreatedAt = id, m.CreatedAt.UTC()
+		if m.DueAt != nil {
+			*m.DueAt = m.DueAt.UTC()
+		}
+		return err
+	}, q.Transport, q.Key, q.After, limit(q.Limit))
+}
+
+// ReleaseRetries implements admin.Retries.
+func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
+	filter := struct {
+		Transport string `json:"transport"`
+		Key       string `json:"key,omitempty"`
+	}{transport, key}
+	n, err := db.audited(ctx, "retries release", filter, func(tx pgx.Tx, p *catalog) (int, error) {
+		tag, err := tx.Exec(ctx, p.retry.Query("release_parked"), transport, key)
+		return int(tag.RowsAffected()), err
+	})
+	db.retries.HintQueue(transport)
+	return n, err
+}
+
+// FailedAttempts implements admin.Retries.
+func (db *DB) FailedAttempts(ctx context.Context, transport string, id waybill.MessageID) ([]admin.FailedAttempt, error) {
+	return query(ctx, db, retrySQL, "attempts", func(rows pgx.Rows, a *admin.FailedAttempt) error {
+		err := rows.Scan(&a.Attempt, &a.At, &a.Worker, &a.Handler, &a.ErrorType, &a.Error, &a.Stack, &a.Fingerprint)
+		a.At = a.At.UTC()
+		return err
+	}, transport, id.String())
+}

@@ -1,0 +1,148 @@
+-- Retry queues. The other statements of their table are those of queue.sql, for waybill_retry.
+
+-- name: contains
+-- Whether the queue has the message of an id, or one of its key, in the order of the arrays.
+SELECT EXISTS (SELECT 1 FROM public.waybill_retry AS q WHERE q.queue = $1 AND q.message_id = u.id)
+       OR u.key <> '' AND EXISTS (SELECT 1 FROM public.waybill_retry AS q
+                                  WHERE q.queue = $1 AND q.partition_key = u.key AND q.partition_key <> '')
+FROM   unnest($2::uuid[], $3::text[]) WITH ORDINALITY AS u (id, key, n)
+ORDER  BY u.n;
+
+-- name: add
+-- Inserts a message and the attempt of $12, unless the queue has it already. A message for the dead letters
+-- has the holder $11, for bury. The numbers of attempts continue after a replay. An attempt is recorded once,
+-- also if its message was added before and the answer was lost.
+WITH added AS (
+    INSERT INTO public.waybill_retry (
+           queue, message_id, message_name, partition_key, headers, body, created_at, failures, held,
+           held_until, holder)
+    VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, $6::bytea, $7::timestamptz,
+            $8::int + ($12::timestamptz IS NOT NULL)::int,
+            ($10::boolean OR $9::float8 > 0 OR $11::uuid IS NOT NULL)::int,
+            CASE WHEN $10 THEN 'infinity'
+                 WHEN $9 > 0 THEN clock_timestamp() + make_interval(secs => $9)
+                 ELSE '-infinity' END,
+            $11)
+    ON     CONFLICT (queue, message_id) DO NOTHING
+    RETURNING queue, message_id, failures)
+INSERT INTO public.waybill_failed_attempt (
+       transport, message_id, attempt, at, worker, handler, error_type, error, stack, fingerprint)
+SELECT a.queue, a.message_id, greatest(a.failures, 1 + b.last), $12, $13::text, $14::text, $15::text,
+       $16::text, $17::text, $18::text
+FROM   added AS a,
+       LATERAL (SELECT coalesce(max(t.attempt), 0) AS last, coalesce(bool_or(t.at = $12), false) AS known
+                FROM   public.waybill_failed_attempt AS t
+                WHERE  t.transport = a.queue AND t.message_id = a.message_id) AS b
+WHERE  $12 IS NOT NULL
+AND    NOT b.known;
+
+-- name: move
+-- Settles a delivery with its attempt of $8, unless its row has been leased again. A message for the dead
+-- letters keeps its holder, for bury.
+WITH moved AS (
+    UPDATE public.waybill_retry AS q
+    SET    failures = q.failures + ($8::timestamptz IS NOT NULL)::int, headers = $4::jsonb, crashes = 0,
+           holder = CASE WHEN $5::boolean THEN q.holder END,
+           held = ($5 OR $7::boolean OR $6::float8 > 0)::int,
+           held_until = CASE WHEN $5 THEN q.held_until
+                             WHEN $7 THEN 'infinity'
+                             WHEN $6 > 0 THEN clock_timestamp() + make_interval(secs => $6)
+                             ELSE '-infinity' END
+    WHERE  q.id = $2::bigint
+    AND    q.lease = $3::bigint
+    AND    q.holder = $1::uuid
+    RETURNING q.id, q.lease, q.partition_key, q.queue, q.message_id, q.failures),
+attempt AS (
+    INSERT INTO public.waybill_failed_attempt (
+           transport, message_id, attempt, at, worker, handler, error_type, error, stack, fingerprint)
+    SELECT m.queue, m.message_id, greatest(m.failures, 1 + b.last), $8, $9::text, $10::text, $11::text,
+           $12::text, $13::text, $14::text
+    FROM   moved AS m,
+           LATERAL (SELECT coalesce(max(t.attempt), 0) AS last FROM public.waybill_failed_attempt AS t
+                    WHERE  t.transport = m.queue AND t.message_id = m.message_id) AS b
+    WHERE  $8 IS NOT NULL)
+SELECT id, lease, partition_key FROM moved;
+
+-- name: bury
+-- Moves a message that add or move has left for it to the dead letters, with its last attempt. An entry of
+-- the same message is changed.
+WITH gone AS (
+    DELETE FROM public.waybill_retry AS q
+    WHERE  q.queue = $1::text
+    AND    q.message_id = $2::uuid
+    AND    q.holder = $3::uuid
+    AND    q.lease = $4::bigint
+    RETURNING q.*)
+INSERT INTO public.waybill_failed AS f (
+       source, transport, failure_transport, state, message_id, message_name, partition_key, headers, body,
+       created_at, failures, first_failed_at, last_error, handler, error_type, fingerprint)
+SELECT 'worker', g.queue, $5::text, 'failed', g.message_id, g.message_name, g.partition_key, g.headers,
+       g.body, g.created_at, greatest(g.failures, a.attempt), coalesce(a.first_at, clock_timestamp()),
+       coalesce(a.error, ''), coalesce(a.handler, ''), coalesce(a.error_type, ''), coalesce(a.fingerprint, '')
+FROM   gone AS g
+LEFT   JOIN LATERAL (SELECT t.*, min(t.at) OVER () AS first_at
+                     FROM   public.waybill_failed_attempt AS t
+                     WHERE  t.transport = g.queue AND t.message_id = g.message_id
+                     ORDER  BY t.attempt DESC
+                     LIMIT  1) AS a ON true
+ON     CONFLICT (transport, message_id) WHERE source = 'worker' DO UPDATE
+SET    state = 'failed', failure_transport = excluded.failure_transport, message_name = excluded.message_name,
+       partition_key = excluded.partition_key, headers = excluded.headers, body = excluded.body,
+       failures = greatest(f.failures, excluded.failures), failed_at = clock_timestamp(),
+       last_error = excluded.last_error, handler = excluded.handler, error_type = excluded.error_type,
+       fingerprint = excluded.fingerprint, removed_at = NULL;
+
+-- name: ack
+-- Ends deliveries, unless their rows have been leased again, and forgets the failures of their messages.
+WITH done AS (
+    DELETE FROM public.waybill_retry AS q WHERE q.id = ANY (ARRAY(
+           SELECT m.id
+           FROM  (SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, lease) ORDER BY u.id) AS u
+           CROSS  JOIN LATERAL (
+                  SELECT q.id FROM public.waybill_retry AS q
+                  WHERE  q.id = u.id
+                  AND    q.lease = u.lease
+                  AND    q.holder = $1::uuid
+                  FOR    UPDATE) AS m))
+    RETURNING q.id, q.lease, q.partition_key, q.queue, q.message_id),
+attempts AS (
+    DELETE FROM public.waybill_failed_attempt AS a USING done AS d
+    WHERE  a.transport = d.queue AND a.message_id = d.message_id),
+entries AS (
+    DELETE FROM public.waybill_failed AS f USING done AS d
+    WHERE  f.source = 'worker' AND f.transport = d.queue AND f.message_id = d.message_id)
+SELECT id, lease, partition_key FROM done;
+
+-- name: begin
+-- A start counts as a crash when the next lease begins its handlers too, without a settlement between them.
+UPDATE public.waybill_retry AS q
+SET    crashes = q.crashes + (q.redelivered AND q.begun = q.lease - 1)::int, begun = q.lease
+WHERE  q.id = $2::bigint AND q.lease = $3::bigint AND q.holder = $1::uuid
+RETURNING q.crashes;
+
+-- name: release_parked
+UPDATE public.waybill_retry SET held = 0, held_until = '-infinity'
+WHERE  queue = $1 AND ($2 = '' OR partition_key = $2) AND held_until = 'infinity' AND holder IS NULL;
+
+-- name: list
+SELECT q.id, q.queue, q.message_name, q.partition_key, q.message_id, q.created_at, q.failures, q.crashes,
+       CASE WHEN q.held = 1 AND isfinite(q.held_until) AND q.holder IS NULL THEN q.held_until END,
+       q.held_until = 'infinity' AND q.holder IS NULL,
+       q.held = 1 AND q.held_until > now() AND q.holder IS NOT NULL,
+       octet_length(q.body), coalesce(a.error, '')
+FROM   public.waybill_retry AS q
+LEFT   JOIN LATERAL (SELECT t.error FROM public.waybill_failed_attempt AS t
+                     WHERE  t.transport = q.queue AND t.message_id = q.message_id
+                     ORDER  BY t.attempt DESC
+                     LIMIT  1) AS a ON true
+WHERE  ($1 = '' OR q.queue = $1)
+AND    ($2 = '' OR q.partition_key = $2)
+AND    q.id > $3
+ORDER  BY q.id
+LIMIT  $4;
+
+-- name: attempts
+SELECT attempt, at, worker, handler, error_type, error, stack, fingerprint
+FROM   public.waybill_failed_attempt
+WHERE  transport = $1 AND message_id = $2::uuid
+ORDER  BY attempt;

@@ -1,0 +1,45 @@
+package waysqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+)
+
+// Retries implements admin.Retries.
+func (db *DB) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.RetryingMessage, error) {
+	return query(ctx, db, db.retrySQL.Query("list"), func(rows *sql.Rows, m *admin.RetryingMessage) error {
+		var created int64
+		var due sql.NullInt64
+		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, &m.ID, &created, &m.Failures, &m.Crashes, &due, &m.Parked, &m.InFlight, &m.Bytes, &m.LastError)
+		m.CreatedAt, m.DueAt = micros(created), microsOrNil(due)
+		return err
+	}, q.Transport, q.Key, q.After, cmp.Or(q.Limit, -1), time.Now().UnixMicro())
+}
+
+// ReleaseRetries implements admin.Retries.
+func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
+	filter := struct {
+		Transport string `json:"transport"`
+		Key       string `json:"key,omitempty"`
+	}{transport, key}
+	n, err := db.audited(ctx, "retries release", filter, func(tx *txn) (int, error) {
+		return tx.exec(ctx, db.retrySQL.Query("release_parked"), transport, key)
+	})
+	db.retries.HintQueue(transport)
+	return n, err
+}
+
+// FailedAttempts implements admin.Retries.
+func (db *DB) FailedAttempts(ctx context.Context, transport string, id waybill.MessageID) ([]admin.FailedAttempt, error) {
+	return query(ctx, db, db.retrySQL.Query("attempts"), func(rows *sql.Rows, a *admin.FailedAttempt) error {
+		var at int64
+		err := rows.Scan(&a.Attempt, &at, &a.Worker, &a.Handler, &a.ErrorType, &a.Error, &a.Stack, &a.Fingerprint)
+		a.At = micros(at)
+		return err
+	}, transport, id[:])
+}

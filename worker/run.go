@@ -1,0 +1,293 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// running is one call of Run. Its fields are only touched by run's goroutine, except
+// for the channels, stored and the sources.
+type running struct {
+	*Worker
+	stop    context.CancelFunc
+	work    context.Context
+	abort   context.CancelCauseFunc
+	main    *source   // the transport
+	retries *source   // the store's retry queue, or nil
+	sources []*source // both
+
+	loops sync.WaitGroup // end with work
+
+	received chan batch
+	done     chan outcome
+	settled  chan settled
+	moves    chan move // to be stored, in order
+	moved    chan move // the same ones, later
+
+	busy     int
+	handled  int
+	stopping bool
+	turn     int // the source that is asked first for the next delivery
+
+	suspects   []*waybill.Delivery // redelivered ones of the retry queue: of these one runs at a time
+	suspecting bool                // one runs
+	lastMove   int64               // number of the last move
+	stored     atomic.Int64        // number of the last move that is stored
+	waiting    map[string]int64    // by key with messages in the retry queue: number of its last move
+	closing    chan struct{}       // closed when coordinate has returned
+
+	pause  time.Duration    // after the next outcome that finds a database or broker unavailable
+	paused <-chan time.Time // no handler begins before
+}
+
+// A batch is one result of Receive.
+type batch struct {
+	from *source
+	ds   []*waybill.Delivery
+	// contained says which of ds the retry queue contained, by id or key, at a time
+	// when the moves up to stored were in it; unchecked that the worker stopped first.
+	contained []bool
+	stored    int64
+	unchecked bool
+}
+
+// settled is how many deliveries of a source were acknowledged.
+type settled struct {
+	from *source
+	n    int
+}
+
+type outcome struct {
+	from  *source
+	d     *waybill.Delivery
+	err   error
+	cause error // why the handler's context had ended when it failed, or nil
+}
+
+func (r *running) run(ctx context.Context) error {
+	var acks sync.WaitGroup
+	receiving := make(chan error, len(r.sources))
+	for _, s := range r.sources {
+		r.loops.Go(func() { receiving <- r.receive(ctx, s) })
+		acks.Go(func() { s.acknowledge(r) })
+		if s.LeaseTime() > 0 {
+			r.loops.Go(func() { s.renew(r) })
+		}
+	}
+	acks.Go(r.store)
+	if r.cfg.Inbox != nil {
+		r.checkConns(ctx)
+		r.loops.Go(func() { r.prune(ctx) })
+	}
+	err := r.coordinate(ctx, receiving)
+	for _, s := range r.sources {
+		close(s.acks)
+	}
+	close(r.moves)
+	close(r.closing)
+	acks.Wait() // the rest is settled, then renew ends with work
+	close(r.moved)
+	for m := range r.moved {
+		r.finishMove(m)
+	}
+	r.abort(ErrDrained)
+	r.loops.Wait()
+	return err
+}
+
+// coordinate is the worker's one decision maker.
+func (r *running) coordinate(ctx context.Context, receiving <-chan error) error {
+	var failure error
+	var drained, abandoned <-chan time.Time
+	gaveUp, open := false, len(r.sources)
+	stopping := ctx.Done()
+	for {
+		if !r.stopping {
+			r.start()
+		} else if (r.busy == 0 || gaveUp) && open == 0 {
+			return failure
+		}
+		mainRoom, mainFree := r.main.offer(r.stopping)
+		retryRoom, retryFree := r.retries.offer(r.stopping)
+		select {
+		case mainRoom <- mainFree:
+		case retryRoom <- retryFree:
+		case b := <-r.received:
+			r.takeIn(b)
+		case o := <-r.done:
+			r.busy--
+			o.from.busy--
+			r.finish(o)
+			if r.handled++; r.handled == r.cfg.Limit {
+				r.stop()
+			}
+		case n := <-r.settled:
+			n.from.queue.Settled(n.n)
+		case m := <-r.moved:
+			r.finishMove(m)
+		case <-r.paused:
+			r.paused = nil
+		case err := <-receiving:
+			open--
+			failure = errors.Join(failure, err)
+			r.stop()
+		case <-stopping:
+			stopping, r.stopping = nil, true
+			r.releaseRest()
+			drained = time.After(r.cfg.Drain)
+		case <-drained:
+			r.abort(ErrDrained)
+			abandoned = time.After(abandonAfter)
+		case <-abandoned:
+			// Messages that receive still returns are released before Run returns.
+			if gaveUp = true; r.busy > 0 {
+				failure = errors.Join(failure, fmt.Errorf("worker: %d handlers ignore the end of their context after %v: their messages come again", r.busy, r.cfg.Drain))
+			}
+		}
+	}
+}
+
+// offer returns the channel that lets s receive, and for how many messages, when that
+// is worth a call: half of the prefetch, or any room while it has a free slot. Else the
+// channel is nil.
+func (s *source) offer(stopping bool) (chan<- int, int) {
+	if s == nil || stopping {
+		return nil, 0
+	}
+	free := s.prefetch - s.queue.Count()
+	if free <= 0 || 2*free < s.prefetch && s.busy >= s.slots {
+		return nil, 0
+	}
+	return s.room, free
+}
+
+// releaseRest gives back all that has not begun.
+func (r *running) releaseRest() {
+	for _, s := range r.sources {
+		rest := s.queue.Rest()
+		if s == r.retries {
+			rest = append(rest, r.suspects...)
+			r.suspects = nil
+		}
+		s.release(r, rest)
+	}
+}
+
+func (r *running) takeIn(b batch) {
+	s := b.from
+	s.hold(b.ds)
+	if len(b.ds) > 0 && b.ds[0].Lost != nil && b.ds[0].Lost != s.watched {
+		s.watched = b.ds[0].Lost
+		r.loops.Go(func() { s.watch(r.work, b.ds[0].Lost) })
+	}
+	var back []*waybill.Delivery
+	for i, d := range b.ds {
+		switch {
+		case b.unchecked || r.stopping:
+			s.queue.Hold()
+			back = append(back, d)
+		case s == r.main && r.retries != nil && r.belongs(b, i):
+			s.queue.Hold()
+			r.move(move{from: s, Move: Move{Delivery: d}})
+		case !s.queue.Add(d):
+			back = append(back, d)
+		}
+	}
+	s.release(r, back)
+}
+
+// next returns the delivery that runs next and its source, or nil. The sources take
+// turns.
+func (r *running) next() (*source, *waybill.Delivery) {
+	for range r.sources {
+		s := r.sources[r.turn%len(r.sources)]
+		r.turn++
+		if s.busy >= s.slots {
+			continue
+		}
+		for d := r.take(s); d != nil; d = r.take(s) {
+			if s != r.retries || !d.Redelivered {
+				return s, d
+			}
+			if !r.suspecting {
+				r.suspecting = true
+				return s, d
+			}
+			r.suspects = append(r.suspects, d)
+		}
+	}
+	return nil, nil
+}
+
+func (r *running) take(s *source) *waybill.Delivery {
+	if s == r.retries && !r.suspecting && len(r.suspects) > 0 {
+		d := r.suspects[0]
+		r.suspects = r.suspects[1:]
+		return d
+	}
+	return s.queue.Take()
+}
+
+// start runs handlers for ready messages, up to Concurrency and Limit; after a pause one
+// alone, until it has succeeded.
+func (r *running) start() {
+	for r.paused == nil && (r.busy < 1 || r.pause == 0 && r.busy < r.cfg.Concurrency) && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
+		s, d := r.next()
+		if d == nil {
+			return
+		}
+		ctx, cancel := context.WithCancelCause(r.work)
+		if !s.begin(d, cancel) {
+			cancel(nil)
+			r.finish(outcome{s, d, waybill.ErrLeaseLost, waybill.ErrLeaseLost})
+			continue
+		}
+		r.busy++
+		s.busy++
+		go r.handle(ctx, cancel, s, d) // coordinate waits for it through busy and done
+	}
+}
+
+// handle runs the handlers of d, and reports the outcome also when one ends its
+// goroutine.
+func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s *source, d *waybill.Delivery) {
+	o := outcome{from: s, d: d, err: errGoexit}
+	start := time.Now()
+	defer func() {
+		if o.err != nil {
+			if o.cause = context.Cause(ctx); o.cause != nil {
+				o.err = fmt.Errorf("%w: %w", o.cause, o.err)
+			}
+		}
+		cancel(nil)
+		r.cfg.Observer.Observe(r.work, r.event(waybill.Handled, d, time.Since(start), o.err))
+		r.done <- o
+	}()
+	err := r.checkCrashes(ctx, s, d)
+	if err == nil {
+		err = r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
+	}
+	o.err = err
+}
+
+// errGoexit is the failure of a handler that ended its goroutine.
+var errGoexit = waybill.Unrecoverable(errors.New("a handler called runtime.Goexit"))
+
+// checkCrashes counts the start of a redelivered message of the retry queue, and returns
+// an error if it has ended its process too often.
+func (r *running) checkCrashes(ctx context.Context, s *source, d *waybill.Delivery) error {
+	if s != r.retries || !d.Redelivered {
+		return nil
+	}
+	crashes, err := s.retries.Begin(ctx, d)
+	if err == nil && crashes >= r.cfg.MaxCrashes {
+		err = waybill.Unrecoverable(fmt.Errorf("its process ended %d times while it was handled", crashes))
+	}
+	return err
+}
