@@ -41,10 +41,14 @@ lint:
 			echo "lint: mend what is named above; 'make lint' tries again"; exit 1; }; \
 	done
 
-# The race detector needs cgo, hence a C compiler.
+# The race detector needs cgo, hence a C compiler. The end-to-end tests time takeovers:
+# nothing else runs beside them.
 unit:
 	@echo "unit: go test -race, the architecture test included"
-	@$(GO) test -count=1 ./internal/test/sim && CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 ./... && CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/crash || { \
+	@$(GO) test -count=1 ./internal/test/sim && \
+	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m $$($(GO) list ./... | grep -v internal/test/e2e) && \
+	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m ./internal/test/e2e && \
+	CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/crash || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
 
 # Modules of their own, which ./... does not reach.

@@ -117,6 +117,7 @@ type campaign struct {
 	wanted             map[string]int // crashes, by point
 	frozen             *sync.WaitGroup
 	slowest            time.Duration // recovery of a server
+	stored             bool          // the database keeps what failed, and some handlers fail
 }
 
 // audit is the queue that receives every published message and has no consumer.
@@ -136,6 +137,8 @@ func newCampaign(t *testing.T, on kind, p plan, seed uint64) *campaign {
 	if _, err := db.SchemaUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	_, err = db.RetryQueue(transport)
+	c.stored = err == nil
 	if c.db, err = on.look(c.server.URL()); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +164,7 @@ func newCampaign(t *testing.T, on kind, p plan, seed uint64) *campaign {
 		}
 	}
 	c.fleet = &fleet{t: t, crashed: map[string]int{}, role: role{
-		Kind: on.name, Database: through(c.server.URL(), c.toServer), Broker: through(c.rabbit.URL(), c.toRabbit), Dir: notes, Keys: p.keys, Pace: p.pace, Seed: seed,
+		Kind: on.name, Database: through(c.server.URL(), c.toServer), Broker: through(c.rabbit.URL(), c.toRabbit), Dir: notes, Keys: p.keys, Pace: p.pace, Seed: seed, Store: c.stored,
 	}}
 	t.Cleanup(c.fleet.end)
 	return c
@@ -190,7 +193,7 @@ func through(address string, p *faultproxy.Proxy) string {
 
 func (c *campaign) run() *report {
 	c.t.Helper()
-	r := &report{Database: c.on.name, Seed: c.seed}
+	r := &report{Database: c.on.name, Seed: c.seed, Stored: c.stored}
 	start := time.Now()
 	c.say("the servers are there")
 	c.fleet.add("dispatch", c.plan.dispatchers, false)
@@ -208,6 +211,10 @@ func (c *campaign) run() *report {
 	r.Rate = float64(c.count("committed")) / time.Since(start).Seconds()
 	r.SecondsToDrain = c.drain().Seconds()
 	c.say("everything is handled")
+	if c.stored {
+		c.replay(r)
+		c.say("the dead letters are replayed")
+	}
 	c.fleet.dismiss(append(c.fleet.of("relay"), c.fleet.of("worker")...)...)
 	c.say("all processes have ended")
 
@@ -237,7 +244,7 @@ func (c *campaign) calm() {
 	c.fleet.dismiss(c.fleet.of("relay")...)
 	c.fleet.add("relay", c.plan.few, false)
 	// The new relays republish messages that the stopped ones left unsettled.
-	committed := c.count("committed")
+	committed := c.count(c.handleable())
 	c.await("the effects of committed messages", 5*time.Minute, func() bool { return c.count("handled") >= committed })
 }
 
@@ -297,14 +304,14 @@ func (c *campaign) awaitEffect() {
 // returns the time that took.
 func (c *campaign) drain() time.Duration {
 	c.t.Helper()
-	start, committed := time.Now(), c.count("committed")
+	start, committed := time.Now(), c.count(c.handleable())
 	handled, last := 0, start
 	for {
 		now := c.count("handled")
 		if now > handled {
 			handled, last = now, time.Now()
 		}
-		if handled >= committed && c.pending() == 0 || time.Since(last) > 15*time.Second || time.Since(start) > 5*time.Minute {
+		if handled >= committed && c.pending() == 0 || time.Since(last) > 40*time.Second || time.Since(start) > 5*time.Minute {
 			return last.Sub(start)
 		}
 		time.Sleep(50 * time.Millisecond)

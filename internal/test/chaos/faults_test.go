@@ -51,19 +51,19 @@ func (c *campaign) round() {
 	var frozen sync.WaitGroup
 	c.frozen = &frozen
 	c.fleet.measure(true)
-	c.strike(processFaults, crashes("relay"))
+	c.strike(processFaults, c.crashes("relay"))
 	frozen.Wait()
 	c.awaitCrashes()
 	c.fleet.measure(false)
 	c.say(fmt.Sprintf("those that were frozen are back, %d messages wait in the outbox", c.pending()))
-	c.strike(serverFaults, crashes("dispatch"), crashes("worker"))
+	c.strike(serverFaults, c.crashes("dispatch"), c.crashes("worker"))
 	c.awaitCrashes()
 	c.awaitEffect()
 }
 
 // crashes have processes of a role die at each of its points.
-func crashes(role string) (all []fault) {
-	for _, point := range crash.Points {
+func (c *campaign) crashes(role string) (all []fault) {
+	for _, point := range points(c.stored) {
 		if strings.HasPrefix(point, role) {
 			all = append(all, fault{point, 1, func(c *campaign) bool { return c.arm(point) }})
 		}

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/crash"
 	"github.com/waybill-go/waybill/internal/test/verdict"
 )
 
@@ -43,6 +42,7 @@ type entry struct {
 type report struct {
 	Database string `json:"database"`
 	Seed     uint64 `json:"seed"`
+	Stored   bool   `json:"stored"` // workers had a store, and some handlers failed
 
 	Attempts   int `json:"attempts"` // at a transaction
 	Committed  int `json:"committed"`
@@ -60,6 +60,11 @@ type report struct {
 	DuplicatesBound     int `json:"duplicates_bound"`     // explained by the faults
 	CalmDuplicates      int `json:"calm_duplicates"`      // sent twice before the first fault, while relays came and went
 	Suppressed          int `json:"suppressed"`           // deliveries to workers
+
+	Retried             int `json:"retried"`               // effects of messages that had failed before
+	DeadLetters         int `json:"dead_letters"`          // before the replay
+	DeadLettersExpected int `json:"dead_letters_expected"` // committed messages that cannot be handled before it
+	FailuresLeft        int `json:"failures_left"`         // rows of the store after it
 
 	Takeover takeover `json:"takeover_after_kill"`
 	Thaw     takeover `json:"takeover_after_freeze"`
@@ -209,9 +214,10 @@ func (r *report) failures(p plan) []string {
 		what string
 		n    int
 	}{{"lost", r.Lost}, {"phantom", r.Phantoms}, {"duplicate effects", r.DuplicateEffects}, {"order violations", r.OrderViolations}, {"id changes", r.IDChanges},
-		{"duplicate deliveries without a fault", r.CalmDuplicates}} {
+		{"duplicate deliveries without a fault", r.CalmDuplicates}, {"rows of failures that are left", r.FailuresLeft}} {
 		fail(gate.n != 0, "%s: %d, want 0", gate.what, gate.n)
 	}
+	fail(r.DeadLetters != r.DeadLettersExpected, "%d dead letters, want %d", r.DeadLetters, r.DeadLettersExpected)
 	fail(r.DuplicateDeliveries > r.DuplicatesBound, "%d duplicate deliveries, and the faults explain %d", r.DuplicateDeliveries, r.DuplicatesBound)
 	fail(r.SlowestRecovery > p.recovery.Seconds(), "after the start of a server nothing was handled for %.1f s, want at most %v", r.SlowestRecovery, p.recovery)
 	fail(r.Takeover.P99 > p.takeover.Seconds(), "keys of a killed relay waited %.2f s (p99), want at most %v", r.Takeover.P99, p.takeover)
@@ -221,7 +227,8 @@ func (r *report) failures(p plan) []string {
 	fail(r.Committed == 0 || r.RolledBack == 0, "%d attempts committed and %d rolled back"+proof, r.Committed, r.RolledBack)
 	fail(r.DuplicateDeliveries == 0 || r.Suppressed == 0, "%d duplicate deliveries, %d suppressed"+proof, r.DuplicateDeliveries, r.Suppressed)
 	fail(p.measures && (r.Takeover.Keys == 0 || r.Thaw.Keys == 0), "%d keys of killed and %d of frozen relays"+proof, r.Takeover.Keys, r.Thaw.Keys)
-	for _, point := range crash.Points {
+	fail(r.Stored && (r.Retried == 0 || r.DeadLetters == 0), "%d messages were retried, %d dead letters"+proof, r.Retried, r.DeadLetters)
+	for _, point := range points(r.Stored) {
 		fail(r.CrashPoints[point] == 0, "nothing crashed at %s"+proof, point)
 	}
 	for _, fault := range append(slices.Clone(processFaults), serverFaults...) {
@@ -244,6 +251,7 @@ func (r *report) String() string {
 	line("id changes", r.IDChanges)
 	line("duplicate deliveries", fmt.Sprintf("%d, at most %d explained by faults; %d while all was well", r.DuplicateDeliveries, r.DuplicatesBound, r.CalmDuplicates))
 	line("suppressed by the inbox", r.Suppressed)
+	line("failures", fmt.Sprintf("%d messages retried, %d dead letters replayed, %d rows left", r.Retried, r.DeadLetters, r.FailuresLeft))
 	line("takeover after a kill", r.Takeover)
 	line("takeover after a freeze", r.Thaw)
 	line("seconds to drain", fmt.Sprintf("%.1f", r.SecondsToDrain))

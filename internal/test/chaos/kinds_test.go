@@ -23,6 +23,7 @@ import (
 	"github.com/waybill-go/waybill/waycli/mysql"
 	"github.com/waybill-go/waybill/waymysql"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // A kind is a database that the campaign runs on.
@@ -64,6 +65,9 @@ type service interface {
 	application() (unit, own transactor, err error)
 	handle(bus *waybill.Bus, fn func(ctx context.Context, tx tx, m counted) error, opts ...inbox.Option)
 	suppressed(ctx context.Context, id waybill.MessageID)
+	worker.Store
+	Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error)
+	RetryFailed(ctx context.Context, numbers ...int64) (int, error)
 	Close() error
 }
 
@@ -191,8 +195,9 @@ func tables(serial string, keys []string) []string {
 		"CREATE TABLE counts (k varchar(64) PRIMARY KEY, n int NOT NULL)",
 		"CREATE TABLE committed (i " + serial + " PRIMARY KEY, k varchar(64) NOT NULL, n int NOT NULL, message_id char(36) NOT NULL, attempt varchar(64) NOT NULL)",
 		// Without a unique index on purpose: a second effect must be visible.
-		"CREATE TABLE handled (i " + serial + " PRIMARY KEY, k varchar(64) NOT NULL, n int NOT NULL, message_id char(36) NOT NULL, attempt varchar(64) NOT NULL, at bigint NOT NULL)",
+		"CREATE TABLE handled (i " + serial + " PRIMARY KEY, k varchar(64) NOT NULL, n int NOT NULL, message_id char(36) NOT NULL, attempt varchar(64) NOT NULL, at bigint NOT NULL, failures int NOT NULL)",
 		"CREATE TABLE suppressed (message_id char(36) NOT NULL)",
+		"CREATE TABLE mended (i " + serial + " PRIMARY KEY)",
 	}
 	for _, key := range keys {
 		all = append(all, "INSERT INTO counts VALUES ('"+key+"', 0)")

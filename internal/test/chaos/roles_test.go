@@ -42,6 +42,7 @@ type role struct {
 	Kind, Database, Broker string
 	Dir                    string // for its journal or claims
 	Keys                   int
+	Store                  bool          // of a worker: the database keeps what failed, and some handlers fail
 	Pace                   time.Duration // of a dispatcher
 	Seed                   uint64
 }
@@ -370,11 +371,21 @@ func (r role) work(ctx context.Context, db service) error {
 		opts = append(opts, inbox.Group(8))
 	}
 	db.handle(bus, func(ctx context.Context, tx tx, m counted) error {
-		id, _ := waybill.Last[waybill.MessageID](waybill.EnvelopeFrom(ctx))
-		return tx.exec(ctx, "INSERT INTO handled (k, n, message_id, attempt, at) VALUES (?, ?, ?, ?, ?)", m.Key, m.N, id.String(), m.Attempt, time.Now().UnixMicro())
+		env := waybill.EnvelopeFrom(ctx)
+		id, _ := waybill.Last[waybill.MessageID](env)
+		before, _ := waybill.Last[waybill.Redelivery](env)
+		err := tx.exec(ctx, "INSERT INTO handled (k, n, message_id, attempt, at, failures) VALUES (?, ?, ?, ?, ?, ?)", m.Key, m.N, id.String(), m.Attempt, time.Now().UnixMicro(), before.Failures)
+		if err == nil && r.Store {
+			err = fails(ctx, tx, m, before.Failures)
+		}
+		return err
 	}, opts...)
-	w, err := worker.New(bus, consumer, worker.Config{Transport: transport, Concurrency: 8, Prefetch: 100, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Retry: waybill.Backoff{Delay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}})
+	cfg := worker.Config{Transport: transport, Concurrency: 8, Prefetch: 100, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Retry: waybill.Backoff{Delay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}}
+	if r.Store {
+		cfg.Store = db
+	}
+	w, err := worker.New(bus, consumer, cfg)
 	if err != nil {
 		return err
 	}
