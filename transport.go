@@ -37,7 +37,8 @@ type Delivery struct {
 // ErrUnavailable means that the transport could not be reached: a worker calls again.
 type Receiver interface {
 	// Receive waits for messages and returns between 1 and max of them, or an
-	// error: ctx's when it ended.
+	// error: ctx's when it ended, which wraps ErrUnavailable, too, if the transport was
+	// not read before.
 	Receive(ctx context.Context, max int) ([]*Delivery, error)
 	// Ack acknowledges ds as handled. An error wraps ErrLeaseLost if the lease of at
 	// least one had passed to another worker; the rest is acknowledged.

@@ -144,11 +144,15 @@ func (q *Queue) insert(ctx context.Context, items []outbox.Item) error {
 const pollMin, pollMax = 5 * time.Millisecond, 250 * time.Millisecond
 
 // Receive implements waybill.Receiver. Between looks at an empty queue it waits from 5
-// to 250 ms; a commit in this process ends the wait.
+// to 250 ms; a commit in this process ends the wait. When ctx ends before the first look
+// is done, the error wraps waybill.ErrUnavailable, too.
 func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
-	if err := q.store.Ready(ctx); err != nil {
+	if err := q.store.Ready(ctx); over(ctx) {
+		return nil, q.unseen(ctx)
+	} else if err != nil {
 		return nil, err
 	}
+	looked := false
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
 		ds, err := q.claim(ctx, limit)
 		if err != nil && !over(ctx) {
@@ -157,6 +161,7 @@ func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		if len(ds) > 0 {
 			return ds, nil
 		}
+		looked = looked || err == nil
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -164,10 +169,19 @@ func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		case <-q.wakes.Queue(q.self.Queue):
 		}
 		timer.Stop()
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil && !looked:
+			return nil, q.unseen(ctx)
+		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// unseen is the error of a call whose context ended before the table was read.
+func (q *receiver) unseen(ctx context.Context) error {
+	<-ctx.Done() // at most a moment later
+	return fmt.Errorf("queue %s: not read in time: %w: %w", q.self.Queue, waybill.ErrUnavailable, ctx.Err())
 }
 
 // firstWindow and nextWindow are how many claimable rows a claim reads beyond twice its
