@@ -24,7 +24,7 @@ import (
 func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		dsn := at(t)
-		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
+		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: 3 * time.Second})
 		other := connect(t, dsn, waypg.Config{})
 		put(t, frozen, outbox.Config{}, order{"k", 0})
 		c := claim(t, frozen, "default", manyRows)
@@ -32,7 +32,7 @@ func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
 			t.Errorf("%d rows are in two hands", n)
 		}
 		var taken outbox.Claim
-		await(t, "the other has the rows", 10*time.Second, func() bool {
+		await(t, "the other has the rows", 30*time.Second, func() bool {
 			taken = claim(t, other, "default", manyRows)
 			return len(taken.Rows()) == 1
 		})
@@ -52,7 +52,7 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 	t.Parallel()
 	for part, key := range map[outbox.Part]string{outbox.Keyed: "k", outbox.Unkeyed: ""} {
 		dsn := testserver.Postgres(t)
-		other := openAt(t, dsn, waypg.Config{IdleTimeout: 300 * time.Millisecond})
+		other := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
 		u, err := url.Parse(dsn)
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 		goOn := sync.OnceFunc(func() { close(network.over) })
 		u.Host = network.start(t, u.Host)
 		t.Cleanup(goOn) // before the proxy ends
-		frozen := connect(t, u.String(), waypg.Config{IdleTimeout: 300 * time.Millisecond})
+		frozen := connect(t, u.String(), waypg.Config{IdleTimeout: time.Second})
 		var msgs []any
 		for range 24 {
 			msgs = append(msgs, waybill.RawMessage{Name: "big", Key: key, ContentType: "x/y", Body: slices.Repeat([]byte("0123456789abcdef"), 1<<16)})
@@ -72,10 +72,10 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 			_, err := frozen.Claim(context.Background(), "default", part, outbox.ClaimLimit{Rows: 100, Bytes: 128 << 20})
 			done <- err
 		}()
-		await(t, "the server is blocked in sending", 10*time.Second, func() bool {
+		await(t, "the server is blocked in sending", 30*time.Second, func() bool {
 			return count(t, other, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'") == 1
 		})
-		await(t, "the successor has the rows", 20*time.Second, func() bool {
+		await(t, "the successor has the rows", 60*time.Second, func() bool {
 			for _, part := range []outbox.Part{outbox.Keyed, part} { // the keyed claim includes upkeep
 				c, err := other.Claim(t.Context(), "default", part, outbox.ClaimLimit{Rows: 100, Bytes: 4 << 20})
 				if err != nil {

@@ -91,7 +91,7 @@ func everyStatement(ctx context.Context, tx pgx.Tx) error {
 // The connection cannot send anything meanwhile, and is kept alive afterwards.
 func TestOpenResultIsLeftAloneByTheKeepAlive(t *testing.T) {
 	t.Parallel()
-	const idle = 3 * time.Second
+	const idle = 6 * time.Second
 	db := open(t, testserver.Postgres, waypg.Config{IdleTimeout: idle})
 	err := db.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := db.InsertTx(ctx, tx, someEntry); err != nil {
@@ -104,13 +104,13 @@ func TestOpenResultIsLeftAloneByTheKeepAlive(t *testing.T) {
 		n := 0
 		for ; rows.Next(); n++ {
 			if n == 10 {
-				time.Sleep(idle * 2 / 3) // two pings
+				time.Sleep(idle * 2 / 5) // a ping
 			}
 		}
 		if rows.Err() != nil || n != 2000 {
 			return fmt.Errorf("%d rows, %w", n, rows.Err())
 		}
-		time.Sleep(2 * idle)
+		time.Sleep(idle * 3 / 2)
 		_, err = tx.Exec(ctx, "SELECT 1")
 		return err
 	})

@@ -68,7 +68,7 @@ func TestWorkersShareAQueueInOrderWithOneEffectEach(t *testing.T) {
 				duplicates.Add(1)
 			}
 		})})
-		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		var workers sync.WaitGroup
 		for range 3 {

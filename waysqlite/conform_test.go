@@ -53,7 +53,7 @@ func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 	p.Losses = map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"INSERT OR ROLLBACK": waytest.ExecSQL("INSERT OR ROLLBACK INTO once VALUES (1)"),
 		"a statement that was cut off": func(ctx context.Context, tx *sql.Tx) error {
-			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond) // in which the statement begins
 			defer cancel()
 			return waytest.ExecSQL("WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM n WHERE x < 100000000) INSERT INTO many SELECT x FROM n")(ctx, tx)
 		},

@@ -72,7 +72,7 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
 func messageRefusedOnceHoldsUpItsKeyAlone[TX any](t *testing.T, s *fixture[TX]) {
 	out := s.outbox(outbox.Config{})
 	keys := sameBucket(20)
-	for delay := 250 * time.Millisecond; delay < patience/2; delay *= 2 {
+	for delay := 250 * time.Millisecond; delay < patience/6; delay *= 2 {
 		late, others := keys[0], []string{keys[1], otherBuckets(1)[0] + keys[0], ""}
 		keys = keys[2:]
 		refused := make(chan struct{})

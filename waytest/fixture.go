@@ -72,7 +72,7 @@ var (
 
 // patience is the longest wait for an expected event, on a machine under other
 // load.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // moment is the time for which a case watches that an event does not happen.
 const moment = 150 * time.Millisecond
