@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -23,15 +25,12 @@ import (
 type consumeFlags struct {
 	exec, handler                string
 	concurrency, prefetch, limit int
-	idle, drain                  duration
+	failures                     int
+	memory                       byteSize
+	idle, drain, time            duration
 }
 
-func (c *cli) consumeCommand() *cobra.Command {
-	var f consumeFlags
-	cmd := &cobra.Command{
-		Use:   "consume TRANSPORT...",
-		Short: "Take messages from transports and handle them",
-		Long: `Take messages from transports and handle them: with the handlers of this binary,
+const consumeHelp = `Take messages from transports and handle them: with the handlers of this binary,
 or with --exec by running a command for each message.
 
 The command is run by the shell. It gets the message's body on its standard
@@ -60,15 +59,25 @@ last line is part of the error of a failure; its stdout is passed on as it is (w
 
 Messages whose name is not under messages in the configuration are unrecoverable.
 
-It runs until SIGTERM or SIGINT, finishes messages in flight within --drain-timeout
+It runs until SIGTERM or SIGINT, or until --time-limit, --memory-limit or
+--failure-limit is reached, finishes messages in flight within --drain-timeout
 and exits with 0; then commands that still run are killed, and their messages
-come again. A second signal exits with 130.
+come again. A second signal exits with 130. The memory limit is that of this process,
+without its commands, and nine tenths of it are its GOMEMLIMIT, unless that is set.
 
-With --json, at the end: {"reason": "stopped", "finished" or "failed",
-"handled", "duplicates", "failed", "transports": [{"transport", "handled",
-"duplicates", "failed"}]}. Handled includes duplicates; failed counts attempts.`,
+With --json, at the end: {"reason": "stopped", "finished", "time limit",
+"memory limit", "failure limit" or "failed", "handled", "duplicates", "failed", "transports": [{"transport", "handled",
+"duplicates", "failed"}]}. Handled includes duplicates; failed counts attempts.`
+
+func (c *cli) consumeCommand() *cobra.Command {
+	var f consumeFlags
+	cmd := &cobra.Command{
+		Use:   "consume TRANSPORT...",
+		Short: "Take messages from transports and handle them",
+		Long:  consumeHelp,
 		Example: `  waybill consume orders --exec 'php bin/handle.php' --concurrency 4
-  waybill consume orders mail --exec ./handle --idle-exit 1s`,
+  waybill consume orders mail --exec ./handle --idle-exit 1s
+  waybill consume orders --exec ./handle --time-limit 1h --memory-limit 256MiB`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.run(func(ctx context.Context, s *session, transports []string) error {
 			return s.consume(ctx, transports, f)
@@ -81,6 +90,9 @@ With --json, at the end: {"reason": "stopped", "finished" or "failed",
 	p.IntVar(&f.concurrency, "concurrency", 10, "messages handled at once; those of one key one after another")
 	p.IntVar(&f.prefetch, "prefetch", 0, "messages in flight (default: the transport's, or 4 for each that is handled)")
 	p.IntVar(&f.limit, "limit", 0, "exit after so many messages of one transport (default: no limit)")
+	p.Var(&f.time, "time-limit", "exit after so long, up to a tenth earlier at random (default: no limit)")
+	p.Var(&f.memory, "memory-limit", "exit when this process uses so much, such as 256MiB (default: no limit)")
+	p.IntVar(&f.failures, "failure-limit", 0, "exit after so many failed attempts (default: no limit)")
 	p.Var(&f.idle, "idle-exit", "exit when nothing arrived for so long (default: never)")
 	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default 25s)")
 	return cmd
@@ -108,9 +120,13 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	if err != nil {
 		return err
 	}
+	limits := worker.Limits{Time: time.Duration(f.time), Memory: uint64(f.memory), Failures: f.failures}
+	limited, watch, stopLimits := limits.Context(ctx)
+	defer stopLimits()
+	softMemoryLimit(f.memory)
 	runs := make([]func(context.Context) error, len(transports))
 	for i, name := range transports {
-		w, err := s.worker(ctx, name, f, counts, expired)
+		w, err := s.worker(ctx, name, f, counts, watch, expired)
 		if err != nil {
 			return err
 		}
@@ -124,17 +140,32 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 			return []figure{{"failed", counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.failed })}}
 		},
 	})
-	err = runAll(ctx, runs...)
+	err = runAll(limited, runs...)
 	stop()
-	reason := "finished"
+	s.consumeResult(transports, counts, s.endOf(limited, err))
+	return err
+}
+
+// endOf returns why a consume has ended, and logs a limit.
+func (s *session) endOf(ctx context.Context, err error) string {
+	var reached *worker.LimitError
 	switch {
 	case err != nil:
-		reason = "failed"
+		return "failed"
+	case errors.As(context.Cause(ctx), &reached):
+		s.log.LogAttrs(ctx, slog.LevelInfo, "limit reached", slog.String("limit", reached.Limit), slog.String("detail", reached.Detail))
+		return reached.Limit + " limit"
 	case ctx.Err() != nil:
-		reason = "stopped"
+		return "stopped"
 	}
-	s.consumeResult(transports, counts, reason)
-	return err
+	return "finished"
+}
+
+// softMemoryLimit has the garbage collector work harder before a process ends at its limit.
+func softMemoryLimit(limit byteSize) {
+	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(limit / 10 * 9))
+	}
 }
 
 // usefulConnections bounds the connections of handlers: each handler uses one for a
@@ -154,8 +185,8 @@ func (s *session) checkConsume(transports []string, f consumeFlags) error {
 	switch {
 	case f.concurrency < 1:
 		return &Error{Usage, fmt.Errorf("--concurrency: %d is less than 1", f.concurrency), ""}
-	case f.prefetch < 0 || f.limit < 0:
-		return &Error{Usage, fmt.Errorf("--prefetch %d, --limit %d: negative", f.prefetch, f.limit), ""}
+	case f.prefetch < 0 || f.limit < 0 || f.failures < 0:
+		return &Error{Usage, fmt.Errorf("--prefetch %d, --limit %d, --failure-limit %d: negative", f.prefetch, f.limit, f.failures), ""}
 	case f.limit > 0 && len(transports) > 1:
 		return &Error{Usage, errors.New("--limit counts the messages of one transport"), "consume each transport by a process of its own"}
 	case f.exec == "" && f.handler != "":
@@ -169,7 +200,7 @@ func (s *session) checkConsume(transports []string, f consumeFlags) error {
 }
 
 // worker returns the worker of one transport.
-func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts, expired worker.Inbox) (*worker.Worker, error) {
+func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts, watch waybill.Observer, expired worker.Inbox) (*worker.Worker, error) {
 	bus, err := s.consumeBus(ctx, name, f, counts)
 	if err != nil {
 		return nil, err
@@ -187,7 +218,7 @@ func (s *session) worker(ctx context.Context, name string, f consumeFlags, count
 		return nil, err
 	}
 	cfg := workerConfig(name, s.cfg.Transports[name], f)
-	cfg.Log, cfg.Observer, cfg.Inbox = s.log, counts, expired
+	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{counts, watch}, expired
 	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
 	return worker.New(bus, from, cfg)
 }
