@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"waybill": main,
 		"shop":    func() { os.Exit(runShop(shopBus, everyDatabase)) },
+		"catalog": func() { os.Exit(runShop(catalogBus, everyDatabase)) },
 		"badshop": func() { os.Exit(runShop(badBus, map[string]waycli.Driver{"sqlite": sqlite.Driver()})) },
 	})
 }
@@ -47,8 +48,8 @@ func TestMain(m *testing.M) {
 //	sql DATABASE STATEMENT  changes a SQLite file, or a database of a server, where
 //	                        {outbox} stands for that table of $DATABASE
 //	rows DATABASE QUERY WANT
-//	                        waits up to 10 s until the query's only value is WANT
-//	waitfor FILE [TEXT]     waits up to 10 s until FILE exists and contains TEXT
+//	                        waits up to 30 s until the query's only value is WANT
+//	waitfor FILE [TEXT]     waits up to 30 s until FILE exists and contains TEXT
 //	bigfile FILE BYTES      writes a JSON body of that size
 //	lock FILE               holds the write lock of a SQLite file
 //	unlock                  releases it
@@ -67,7 +68,7 @@ func TestScripts(t *testing.T) { runScripts(t, "postgres", testscript.Params{Dir
 
 // TestScriptsOnMariaDB runs the scripts whose output is the same on each database.
 func TestScriptsOnMariaDB(t *testing.T) {
-	runScripts(t, "mariadb", testscript.Params{Files: []string{"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar"}})
+	runScripts(t, "mariadb", testscript.Params{Files: []string{"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar", "testdata/script/outage.txtar"}})
 }
 
 func runScripts(t *testing.T, kind string, scripts testscript.Params) {
@@ -277,7 +278,7 @@ func bigFile(ts *testscript.TestScript, neg bool, args []string) {
 // eventually polls for a condition that another process fulfils.
 func eventually(ts *testscript.TestScript, holds func() bool, fail func()) {
 	for start := time.Now(); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > 30*time.Second {
 			fail()
 		}
 	}
