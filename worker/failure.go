@@ -33,14 +33,16 @@ func describe(err error) Failure {
 	if errors.As(err, &panicked) {
 		f.Stack = string(panicked.Stack)
 	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{f.Handler, f.Type, variable.ReplaceAllString(f.Error, "#"), topFrame(f.Stack)}, "\x00")))
+	kind := strings.Join(strings.Fields(variable.ReplaceAllString(f.Error, "#")), " ") // times pad days with spaces
+	sum := sha256.Sum256([]byte(strings.Join([]string{f.Handler, f.Type, kind, topFrame(f.Stack)}, "\x00")))
 	f.Fingerprint = hex.EncodeToString(sum[:8])
 	return f
 }
 
 // variable are the words of an error's text that differ from message to message: those
-// with a digit, as numbers, ids and times have.
-var variable = regexp.MustCompile(`[\pL\pN_+-]*\pN[\pL\pN_+-]*`)
+// with a digit, as numbers, ids and times have, and the names of days and months in times.
+var variable = regexp.MustCompile(`[\pL\pN_+-]*\pN(?:[\pL\pN_+-]|[.,:]\pN)*|\b(?:` +
+	`Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b`)
 
 // types returns the Go types of err and the errors that it wraps, without those that only
 // add text.
