@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/gofrs/uuid/v5"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
@@ -23,17 +26,16 @@ import (
 
 var letters = flag.Int("letters", 1000, "dead letters of TestReplayOfManyEndsWithExactCounts; the promise is for 10000")
 
-// A replayer is a binary whose handler fails for good until it is mended, then with odd
-// messages only.
+// A replayer is a binary whose handler fails as fail says.
 type replayer struct {
 	*testing.T
 	file            string
-	mended          atomic.Bool
+	fail            func(m availability) error
 	handled, failed atomic.Int64
 }
 
-func newReplayer(t *testing.T, database string) *replayer {
-	r := &replayer{T: t, file: filepath.Join(t.TempDir(), "waybill.yaml")}
+func newReplayer(t *testing.T, database string, fail func(m availability) error) *replayer {
+	r := &replayer{T: t, file: filepath.Join(t.TempDir(), "waybill.yaml"), fail: fail}
 	r.write(r.file, fmt.Sprintf(`
 database: %q
 transports: { catalog_sync: { dsn: "queue://catalog_sync" } }
@@ -54,12 +56,12 @@ func (r *replayer) write(file, text string) {
 func (r *replayer) bus(context.Context, *config.Config) (*waybill.Bus, error) {
 	bus := waybill.NewBus("catalog")
 	waybill.Handle(bus, "sync", func(_ context.Context, m availability) error {
-		if r.mended.Load() && m.N%2 == 0 {
-			r.handled.Add(1)
-			return nil
+		if err := r.fail(m); err != nil {
+			r.failed.Add(1)
+			return waybill.Unrecoverable(err)
 		}
-		r.failed.Add(1)
-		return waybill.Unrecoverable(errors.New("no price"))
+		r.handled.Add(1)
+		return nil
 	})
 	return bus, nil
 }
@@ -135,27 +137,45 @@ func (r *replayer) await(want int) {
 	r.Fatalf("not within 2 minutes: %d dead letters and nothing else. It has %s", want, text)
 }
 
+// bury makes n messages dead letters, by a worker that runs until the function that it
+// returns is called.
+func (r *replayer) bury(n int) (stop func()) {
+	r.Helper()
+	from := filepath.Join(r.TempDir(), "messages.jsonl")
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, "{\"name\":\"product.availability\",\"body\":{\"sku\":\"s-%d\",\"n\":%d}}\n", i, i)
+	}
+	r.write(from, lines.String())
+	r.command(0, "dispatch", "--from", from)
+	stop = r.consume()
+	r.await(n)
+	return stop
+}
+
+// withGroups are the databases that have admin.DeadLetters.
+var withGroups = map[string]func(t *testing.T) string{
+	"postgres": func(t *testing.T) string { return testserver.Postgres(t) },
+	"sqlite":   func(t *testing.T) string { return "sqlite:///" + filepath.Join(t.TempDir(), "shop.db") },
+}
+
 // Half of many dead letters can be handled after a fix: a replay of all of them handles
 // these and leaves the others, each counted once. A replay that cannot help stops by itself.
 func TestReplayOfManyEndsWithExactCounts(t *testing.T) {
-	for name, database := range map[string]func(t *testing.T) string{
-		"postgres": func(t *testing.T) string { return testserver.Postgres(t) },
-		"sqlite":   func(t *testing.T) string { return "sqlite:///" + filepath.Join(t.TempDir(), "shop.db") },
-	} {
+	for name, database := range withGroups {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, n := newReplayer(t, database(t)), *letters
-			from := filepath.Join(t.TempDir(), "messages.jsonl")
-			var lines strings.Builder
-			for i := range n {
-				fmt.Fprintf(&lines, "{\"name\":\"product.availability\",\"body\":{\"sku\":\"s-%d\",\"n\":%d}}\n", i, i)
-			}
-			r.write(from, lines.String())
-			r.command(0, "dispatch", "--from", from)
-			defer r.consume()()
-			r.await(n)
+			var mended atomic.Bool
+			n := *letters
+			r := newReplayer(t, database(t), func(m availability) error {
+				if mended.Load() && m.N%2 == 0 {
+					return nil
+				}
+				return errors.New("no price")
+			})
+			defer r.bury(n)()
 
-			r.mended.Store(true)
+			mended.Store(true)
 			r.failed.Store(0)
 			began := time.Now()
 			out := r.command(0, "failed", "retry", "--all", "--yes", "--rate", "2000/s")
@@ -168,6 +188,7 @@ func TestReplayOfManyEndsWithExactCounts(t *testing.T) {
 			if handled, failed := r.handled.Load(), r.failed.Load(); handled != int64(n/2) || failed != int64(n/2) {
 				t.Errorf("%d handled and %d failed, want %d of each", handled, failed, n/2)
 			}
+			mended.Store(false)
 			r.stopsByItself(n / 2)
 		})
 	}
@@ -177,7 +198,6 @@ func TestReplayOfManyEndsWithExactCounts(t *testing.T) {
 func (r *replayer) stopsByItself(left int) {
 	r.Helper()
 	const after = 10
-	r.mended.Store(false)
 	r.failed.Store(0)
 	out := r.command(5, "failed", "retry", "--all", "--yes", "--rate", "40/s", "--stop-after-failures", fmt.Sprint(after))
 	var got struct {
@@ -191,5 +211,47 @@ func (r *replayer) stopsByItself(left int) {
 	r.Logf("stopped after %d of %d, of which %d had failed again", got.Retried, got.Matching, got.FailedAgain)
 	if got.Matching != left || got.FailedAgain < after || got.Retried >= left || int64(got.Retried) != r.failed.Load() {
 		r.Errorf("%s after %d failures, want a stop after %d of %d", out, r.failed.Load(), after, left)
+	}
+}
+
+// Errors that differ in ids and times only are one line of failed groups, which retry and
+// list select.
+func TestErrorsOfThreeKindsAreThreeGroups(t *testing.T) {
+	for name, database := range withGroups {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReplayer(t, database(t), func(m availability) error {
+				id, at := uuid.Must(uuid.NewV4()), time.Now()
+				switch m.N % 3 {
+				case 0:
+					return fmt.Errorf("%s: SKU %s of order %s not found", at.Format(time.RFC3339Nano), m.SKU, id)
+				case 1:
+					return fmt.Errorf("POST /stock/%d: 503, try again after %v, at %s", m.N, time.Duration(m.N)*7*time.Millisecond, at.Format(time.RFC1123))
+				}
+				return fmt.Errorf("lock of %s: %w", id, context.DeadlineExceeded)
+			})
+			defer r.bury(1000)()
+			var got struct {
+				Groups []struct {
+					Fingerprint string `json:"fingerprint"`
+					Messages    int    `json:"messages"`
+				} `json:"groups"`
+			}
+			text := r.command(0, "failed", "groups")
+			if err := json.Unmarshal([]byte(text), &got); err != nil {
+				t.Fatal(err)
+			}
+			var sizes []int
+			for _, g := range got.Groups {
+				sizes = append(sizes, g.Messages)
+				want := fmt.Sprintf(`{"matching":%d,"retried":0,"failed_again":0,"dry_run":true}`, g.Messages)
+				if out := r.command(0, "failed", "retry", "--fingerprint", g.Fingerprint, "--dry-run"); strings.TrimSpace(out) != want {
+					t.Errorf("failed retry --fingerprint: %s, want %s", out, want)
+				}
+			}
+			if want := []int{334, 333, 333}; !slices.Equal(sizes, want) {
+				t.Errorf("groups of %v messages, want %v:\n%s", sizes, want, text)
+			}
+		})
 	}
 }
