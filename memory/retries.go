@@ -75,7 +75,9 @@ func (db *DB) Replay(failureTransport string) (n int) {
 			n++
 			if q := db.queue(retriesOf(l.Transport)); !q.has(l.Record.ID) {
 				db.lastID++
-				q.add(db.lastID, clone(l.Record))
+				rec := clone(l.Record)
+				rec.Problem = nil // its cause may have been mended
+				q.add(db.lastID, rec)
 			}
 		}
 	}
@@ -90,7 +92,7 @@ func (db *DB) ReleaseRetries(transport, key string) (n int) {
 	q := db.queue(retriesOf(transport))
 	for _, m := range q.messages {
 		if (key == "" || m.record.Key == key) && m.until.Equal(never) {
-			m.until = time.Time{}
+			m.until, m.record.Problem = time.Time{}, nil
 			n++
 		}
 	}

@@ -225,6 +225,7 @@ func noMessageIsImpossibleToKeep[TX any](t *testing.T, s *fixture[TX]) {
 			t.Errorf("Contains of %q = %v, %v", rec.Name, found, err)
 		}
 	}
+	solved := false
 	take := func(what string) (ds []*waybill.Delivery) {
 		t.Helper()
 		for len(ds) < len(recs) {
@@ -239,7 +240,7 @@ func noMessageIsImpossibleToKeep[TX any](t *testing.T, s *fixture[TX]) {
 			if got.Name != want.Name || !bytes.Equal(got.Body, want.Body) || len(got.Headers) != len(want.Headers) || got.Headers["good"] != want.Headers["good"] || got.ID.IsZero() || !want.ID.IsZero() && got.ID != want.ID {
 				t.Errorf("%s: message %d came as %s %q with %d headers and %d bytes", what, i, got.ID, got.Name, len(got.Headers), len(got.Body))
 			}
-			if (got.Problem != nil) != (want.Problem != nil) || got.Problem != nil && !strings.HasPrefix(got.Problem.Error(), "no name") {
+			if (got.Problem != nil) != (want.Problem != nil && !solved) || got.Problem != nil && !strings.HasPrefix(got.Problem.Error(), "no name") {
 				t.Errorf("%s: message %d has the problem %v, want %v", what, i, got.Problem, want.Problem)
 			}
 		}
@@ -253,6 +254,7 @@ func noMessageIsImpossibleToKeep[TX any](t *testing.T, s *fixture[TX]) {
 	}
 	if letters, ok := s.Store.(DeadLetters); ok {
 		replayAll(t, letters, len(recs))
+		solved = true // an operator says so
 		try(t, "Ack", q.Ack(t.Context(), take("replayed")...))
 	}
 }

@@ -33,7 +33,10 @@ const (
 func storable(moves []worker.Move) ([]RetryRow, error) {
 	rows := make([]RetryRow, len(moves))
 	for i, m := range moves {
-		rec, err := storableRecord(m.Delivery.Record)
+		// An operator's replay or release tries a message again as it is: the cause of a
+		// Problem may have been mended, and each has an id by then.
+		again := m.DeadLetters != "" || m.Parked
+		rec, err := storableRecord(m.Delivery.Record, again)
 		if err != nil {
 			return nil, err
 		}
@@ -49,8 +52,9 @@ func storable(moves []worker.Move) ([]RetryRow, error) {
 	return rows, nil
 }
 
-// storableRecord returns a copy of rec. A record without an id gets one.
-func storableRecord(rec *waybill.Record) (*waybill.Record, error) {
+// storableRecord returns a copy of rec, without its Problem if that is no longer to count.
+// A record without an id gets one.
+func storableRecord(rec *waybill.Record, solved bool) (*waybill.Record, error) {
 	kept := *rec
 	if kept.ID.IsZero() {
 		var err error
@@ -76,7 +80,7 @@ func storableRecord(rec *waybill.Record) (*waybill.Record, error) {
 	}
 	keep(originalName, strconv.QuoteToASCII(rec.Name), kept.Name != rec.Name)
 	keep(originalKey, strconv.QuoteToASCII(rec.Key), kept.Key != rec.Key)
-	if rec.Problem != nil {
+	if rec.Problem != nil && !solved {
 		keep(problemText, text(rec.Problem.Error(), maxError), true)
 	} else {
 		keep(problemText, "", false)
