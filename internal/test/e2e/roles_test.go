@@ -42,6 +42,8 @@ const (
 	whileRowsCome = "while rows stream to it"
 	inHandler     = "in a handler" // of a worker
 	withExit      = "in a handler that calls os.Exit, of a worker with a store"
+	withStrangers = "nowhere: a worker that fails on messages of other programs"
+	withMended    = "nowhere: a worker that handles any message"
 	withRetries   = "nowhere: a worker whose third message of each key bad-* fails until a time"
 )
 
@@ -86,13 +88,14 @@ func (r role) run() error {
 	if err != nil {
 		return err
 	}
-	if r.Place == withRetries {
+	switch r.Place {
+	case withRetries:
 		return retrying(ctx, db, r)
-	}
-	if r.Place == withExit {
+	case withExit:
 		return exiting(ctx, db, r)
-	}
-	if r.Place == inHandler {
+	case withStrangers, withMended:
+		return strangeWorker(ctx, db, r)
+	case inHandler:
 		return work(ctx, db, func() { strike(inHandler) })
 	}
 	p, err := wayamqp.NewPublisher(wayamqp.Config{URL: r.Broker, Exchange: transport, KeyHeader: true, Heartbeat: heartbeat})
