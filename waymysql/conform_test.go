@@ -53,6 +53,7 @@ func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 		return db.Queue(name, waymysql.QueueConfig{Lease: lease})
 	}
 	p.Retries = db.RetryQueueWithLease
+	p.Killable = func(t *testing.T) waytest.Process[*sql.Tx] { return killable(t, dsn) }
 	p.LockedQueue = func(t *testing.T, name string) (waytest.Transport, func()) {
 		q, err := open(t, with(t, dsn, map[string]string{"innodb_lock_wait_timeout": "1"}), waymysql.Config{}).Queue(name, waymysql.QueueConfig{})
 		if err != nil {
@@ -101,6 +102,27 @@ func through(t *testing.T, dsn string) (*waymysql.DB, *faultproxy.Proxy) {
 	t.Cleanup(network.Close)
 	cfg.Addr = network.Addr()
 	return open(t, cfg.FormatDSN(), waymysql.Config{}), network
+}
+
+// killable opens a database for a process that can be killed. It sends its statements
+// one by one.
+func killable(t *testing.T, dsn string) waytest.Process[*sql.Tx] {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill, err := faultproxy.StartKillSwitch(cfg.Addr, faultproxy.MySQLStatements)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kill.Close)
+	cfg.Addr = kill.Addr()
+	db := open(t, cfg.FormatDSN(), waymysql.Config{})
+	if err := db.WithoutCompounds(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return waytest.Process[*sql.Tx]{Store: db, Retries: db.RetryQueueWithLease, KillAfter: kill.KillAfter, Revive: kill.Revive}
 }
 
 // loseCommit cuts the connection when the answer to the next COMMIT comes.

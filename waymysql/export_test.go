@@ -1,6 +1,7 @@
 package waymysql
 
 import (
+	"context"
 	"time"
 
 	"github.com/waybill-go/waybill/worker"
@@ -9,4 +10,13 @@ import (
 // RetryQueueWithLease is RetryQueue with another lease than the default.
 func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker.RetryQueue, error) {
 	return db.retryReceiver(transport, lease)
+}
+
+// WithoutCompounds makes a DB send statements one by one, as on MySQL.
+func (db *DB) WithoutCompounds(ctx context.Context) error {
+	_, err := db.server(ctx)
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.flavor.mariaDB = false
+	return err
 }

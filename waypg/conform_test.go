@@ -104,6 +104,7 @@ func pgxHarness(t *testing.T, at opener) func(t *testing.T) waytest.Harness[pgx.
 				db, network := s.behindProxy(t)
 				return db, func() { network.Reset() }
 			},
+			Killable:    s.killable(),
 			Impatient:   func(t *testing.T) (waytest.Store[pgx.Tx], time.Duration) { return s.impatient(t), impatience },
 			Queue:       s.queue,
 			Retries:     s.db.RetryQueueWithLease,
@@ -184,6 +185,31 @@ func (s schema) through(t *testing.T, start func(target string) (addr string)) *
 	}
 	u.Host = start(u.Host)
 	return connect(t, u.String(), waypg.Config{Schema: s.name})
+}
+
+// killable is nil behind a pooler, which learns of the end of a client before its server.
+func (s schema) killable() func(t *testing.T) waytest.Process[pgx.Tx] {
+	if s.pooled {
+		return nil
+	}
+	return func(t *testing.T) waytest.Process[pgx.Tx] {
+		var kill *faultproxy.KillSwitch
+		db := s.through(t, func(target string) string {
+			var err error
+			if kill, err = faultproxy.StartKillSwitch(target, faultproxy.PostgresStatements); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(kill.Close)
+			return kill.Addr()
+		})
+		revive := func() (struck bool) {
+			if struck = kill.Revive(); struck {
+				db.Pool().Reset() // which has connections that it does not know to be dead
+			}
+			return struck
+		}
+		return waytest.Process[pgx.Tx]{Store: db, Retries: db.RetryQueueWithLease, KillAfter: kill.KillAfter, Revive: revive}
+	}
 }
 
 func (s schema) queue(name string, lease time.Duration) (waytest.Transport, error) {

@@ -29,6 +29,7 @@ func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 		return db.Queue(name, waysqlite.QueueConfig{Lease: lease})
 	}
 	p.Retries = db.RetryQueueWithLease
+	p.Killable = func(t *testing.T) waytest.Process[*sql.Tx] { return killable(t, db.Path()) }
 	p.LockedQueue = func(t *testing.T, name string) (waytest.Transport, func()) {
 		q, err := openAt(t, db.Path(), waysqlite.Config{BusyTimeout: 300 * time.Millisecond}).Queue(name, waysqlite.QueueConfig{})
 		if err != nil {

@@ -60,6 +60,9 @@ type Harness[TX any] struct {
 	// store's connections, as the end of its process would. The store connects
 	// anew when it is used again. Nil when there is no network.
 	Crashing func(t *testing.T) (store Store[TX], crash func())
+	// Killable opens it as Another does, for a process that can be killed at any statement.
+	// Nil when its statements cannot be told apart.
+	Killable func(t *testing.T) Process[TX]
 	// Impatient opens it as Another does, with an idle timeout of its inbox's
 	// transactions, which should be short. Nil when silence ends no transaction.
 	Impatient func(t *testing.T) (store Store[TX], idle time.Duration)
@@ -88,6 +91,17 @@ type Harness[TX any] struct {
 	// called last in a unit of work of that store: the answer to its COMMIT does
 	// not come, although it commits. Nil when no answer can be lost.
 	LostAnswer func(t *testing.T) (store Store[TX], lose func())
+}
+
+// A Process is another process with the database, which a test kills.
+type Process[TX any] struct {
+	Store   Store[TX]
+	Retries func(transport string, lease time.Duration) (worker.RetryQueue, error) // as of a Harness
+	// KillAfter kills it when n more of its statements, a commit included, have had their
+	// effect, before the answer to the last. All fail until Revive.
+	KillAfter func(n int)
+	// Revive ends KillAfter, and reports whether it has struck.
+	Revive func() (struck bool)
 }
 
 // SQLHarness returns a harness for transactions of database/sql, without the fields

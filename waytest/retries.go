@@ -35,6 +35,7 @@ func Retries[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"MessageThatFailsAgainKeepsItsEntry", messageThatFailsAgainKeepsItsEntry[TX]},
 		{"ReplayIsIdempotent", replayIsIdempotent[TX]},
 		{"FailingReplaysLeaveOneEntry", failingReplaysLeaveOneEntry[TX]},
+		{"KillBetweenStatementsLosesAndDoublesNothing", killBetweenStatementsLosesAndDoublesNothing[TX]},
 	})
 }
 

@@ -7,4 +7,6 @@
 // SetLatency keep bytes back; Refuse closes the door to new connections.
 // [Proxy.Counts] returns the injected faults, because a fault that never struck
 // proves nothing.
+//
+// A [KillSwitch] ends the connections of a client between two of its statements.
 package faultproxy

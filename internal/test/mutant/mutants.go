@@ -193,6 +193,14 @@ UNION  ALL
 		{"waypg/failedchange.go", `tx.QueryRow(ctx, p.failed.Query("replay"), numbers)`, `db.pool.QueryRow(ctx, p.failed.Query("replay"), numbers)`},
 	}},
 
+	// A message becomes a dead letter in one transaction, and leaves the retry queue in the
+	// next one.
+	{"buried-in-two-transactions", []edit{
+		{"waysqlite/retry.go", `_, err := tx.exec(ctx, s.db.retrySQL.Query("delete_buried"), id)`, `_, _ = tx.Exec("COMMIT")
+	_, _ = tx.Exec("BEGIN IMMEDIATE")
+	_, err := tx.exec(ctx, s.db.retrySQL.Query("delete_buried"), id)`},
+	}},
+
 	// A worker does not ask the retry queue for the keys of the messages that arrive: after a
 	// takeover they overtake those that wait for a retry.
 	{"diverted-keys-forgotten", []edit{
