@@ -25,11 +25,12 @@ type broker struct {
 
 // A parcel is one message in the queue.
 type parcel struct {
-	no        int
-	id        int // the message's id
-	message   *message
-	confirmed bool
-	to        *link // the consumer that has it unacknowledged, or nil
+	no          int
+	id          int // the message's id
+	message     *message
+	confirmed   bool
+	to          *link // the consumer that has it unacknowledged, or nil
+	redelivered bool
 }
 
 // A link is a process's connection.
@@ -82,7 +83,7 @@ func (l *link) cut() {
 	}
 	for _, p := range l.queue {
 		if p.to == l {
-			p.to = nil
+			p.to, p.redelivered = nil, true
 		}
 	}
 	l.consumers = slices.DeleteFunc(l.consumers, func(other *link) bool { return other == l })

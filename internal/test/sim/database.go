@@ -15,7 +15,8 @@ const idleTimeout = 30 * time.Second
 type message struct {
 	no     int // its number, and its id
 	key    int
-	commit int // its number in commit order; 0 before its commit
+	commit int  // its number in commit order; 0 before its commit
+	buried bool // it was a dead letter, and has left the order of its key
 }
 
 // A row is a row of the outbox.
@@ -38,6 +39,8 @@ type database struct {
 	versions [buckets]int64
 	blocked  map[int]*blocked
 	inbox    map[int]*entry
+	retries  []*retry // the retry queue, in order
+	letters  []*deadLetter
 	sessions []*tx // open ones
 	commits  int
 }

@@ -27,6 +27,13 @@ const (
 	ReleaseByReinsertion = "release-by-reinsertion"
 	// RetryBehind retries a failed message behind the later ones of its key.
 	RetryBehind = "retry-behind"
+	// AckBeforeStore acknowledges a failed message before the retry queue has it.
+	AckBeforeStore = "ack-before-store"
+	// ReplayOutsideTransaction takes dead letters away before the transaction that puts them
+	// into the retry queue.
+	ReplayOutsideTransaction = "replay-outside-transaction"
+	// DivertedKeysForgotten handles messages without a look at the retry queue.
+	DivertedKeysForgotten = "diverted-keys-forgotten"
 	// VersionBeforeLock makes a claim read the versions of its buckets before it locks
 	// them: cursors stay valid after the entries that they depend on were deleted.
 	VersionBeforeLock = "version-before-lock"
@@ -47,6 +54,7 @@ const (
 func Mutants() []string {
 	return []string{NoDispatchLock, LockAndReadAtOnce, DeleteBeforeConfirm, TwoInFlight, MarkBeforeCommit, IDFromRelay,
 		InboxOutsideTransaction, AckBeforeCommit, ReturnsNotDrained, AckOverUncommitted, RetryBehind,
+		AckBeforeStore, ReplayOutsideTransaction, DivertedKeysForgotten,
 		VersionBeforeLock, UnblockWithoutBump, RetryWithoutEntryLock, ParkWithNewIDs,
 		ReleaseByReinsertion, ReleaseWithoutLock, ReleaseEndsEarly}
 }

@@ -86,9 +86,11 @@ func (db *database) due() (due []int) {
 	return due
 }
 
-// operator starts a process that releases the parked keys now and then.
+// operator starts a process that releases the parked keys now and then, and replays
+// dead letters.
 func (w *world) operator() {
 	w.begin("operator", func(p *process) {
+		p.operateRetries()
 		p.thread(func(th *thread) {
 			for {
 				th.sleep(th.between(0, 5*time.Second))

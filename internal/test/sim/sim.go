@@ -18,7 +18,7 @@ type Verdict struct {
 
 const (
 	troubled = 60 * time.Second // how long faults are injected
-	limit    = 60 * time.Minute // a message without an effect by then is lost
+	limit    = 20 * time.Minute // a message without an effect by then is lost
 )
 
 // Run runs one seed, with a bug planted if mutant names one. Every fifth seed has
@@ -48,10 +48,13 @@ func Run(seed uint64, mutant string, trace func(line string)) Verdict {
 		}
 	}()
 	w.run(limit, func() bool {
-		return w.laws.broken != "" || w.laws.dispatchers == 0 && w.now > troubled && w.laws.pending() == 0 && len(w.broker.queue) == 0
+		return w.laws.broken != "" || w.laws.dispatchers == 0 && w.now > troubled && w.laws.pending() == 0 && len(w.broker.queue)+len(w.db.retries)+len(w.db.letters) == 0
 	})
 	if n := w.laws.pending(); n > 0 {
 		w.laws.breaks("lost: %d of %d committed messages have had no effect after %v", n, len(w.laws.commits), w.now)
+	}
+	if a, b, c := len(w.broker.queue), len(w.db.retries), len(w.db.letters); w.laws.broken == "" && a+b+c > 0 {
+		w.laws.breaks("left behind: %d messages at the broker, %d in the retry queue, %d dead letters", a, b, c)
 	}
 	if w.laws.duplicates > w.faults*batch {
 		w.laws.breaks("duplicates: %d with %d faults", w.laws.duplicates, w.faults)

@@ -58,6 +58,7 @@ var steps = []string{
 	"dispatch lock", "dispatch insert", "dispatch commit", "dispatch rollback",
 	"claim", "claim snapshot", "claim lock", "claim state", "claim read", "claim rollback", "publish", "settle delete", "settle commit", "settled",
 	"retry claim", "settle lock", "settle retries", "release", "release lock", "release rows", "release commit",
+	"store check", "store add", "stored", "claim retries", "store ack", "store replay", "store replay commit", "store release",
 	"connect", "inbox insert", "inbox rollback", "handler's effect", "handler's commit", "handler's rollback", "settle delivery",
 }
 
