@@ -197,7 +197,7 @@ func (c *campaign) run() *report {
 	start := time.Now()
 	c.say("the servers are there")
 	c.fleet.add("dispatch", c.plan.dispatchers, false)
-	c.fleet.add("worker", c.plan.workers, false)
+	c.fleet.add("worker", c.plan.workers, true)
 	c.calm()
 	calmUntil := time.Now()
 	c.quicken()

@@ -29,7 +29,7 @@ var processFaults = []fault{
 	{"kill a worker", 1, func(c *campaign) bool { return c.one("worker", func(m *member) bool { return m.kill(false, "") }) }},
 	{"kill a dispatcher", 2, func(c *campaign) bool { return c.one("dispatch", func(m *member) bool { return m.kill(false, "") }) }},
 	{"freeze a relay with claims", 1, func(c *campaign) bool { return c.freeze("relay", true) }},
-	{"freeze a worker", 1, func(c *campaign) bool { return c.freeze("worker", false) }},
+	{"freeze a worker in an inbox transaction", 1, func(c *campaign) bool { return c.freeze("worker", true) }},
 	{"freeze a dispatcher", 1, func(c *campaign) bool { return c.freeze("dispatch", false) }},
 }
 

@@ -37,7 +37,7 @@ type role struct {
 	Role  string // dispatch, relay or worker
 	Name  string // of this process alone
 	Even  bool   // one of the half that does it the other way
-	Quick bool   // a relay with timeouts of seconds
+	Quick bool   // a relay or worker with timeouts of seconds
 
 	Kind, Database, Broker string
 	Dir                    string // for its journal or claims
@@ -47,7 +47,7 @@ type role struct {
 	Seed                   uint64
 }
 
-// The timeouts of a quick relay. It is replaced within idle of being frozen.
+// The timeouts of a quick relay or worker. It is replaced within idle of being frozen.
 const (
 	idle      = 6 * time.Second
 	deadline  = time.Second
@@ -310,7 +310,7 @@ func (c *openClaim) Settle(ctx context.Context, published []outbox.ClaimedRow, f
 	return err
 }
 
-// held returns the keys that a relay has in flight, with the time of their claim.
+// held returns the keys that a relay or worker has in flight, with the time of their claim.
 func held(dir, relay string) map[string]int64 {
 	text, _ := os.ReadFile(filepath.Join(dir, relay+claimsEnd)) // one that never claimed has none
 	open := map[string][]string{}
@@ -358,8 +358,14 @@ func (p signing) Isolated() outbox.Publisher {
 	return signing{p.Publisher.Isolated().(*wayamqp.Publisher), p.name}
 }
 
-// work is a consumer whose handler writes one row, with group commit or without.
+// work is a consumer whose handler writes one row, with group commit or without. It
+// records its handlers in flight as a relay does its claims.
 func (r role) work(ctx context.Context, db service) error {
+	claims, err := os.OpenFile(filepath.Join(r.Dir, r.Name+claimsEnd), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	var handlers atomic.Int64
 	consumer, err := wayamqp.NewConsumer(wayamqp.Config{URL: r.Broker, Queue: transport, Prefetch: 100, Heartbeat: heartbeat})
 	if err != nil {
 		return err
@@ -375,6 +381,9 @@ func (r role) work(ctx context.Context, db service) error {
 		id, _ := waybill.Last[waybill.MessageID](env)
 		before, _ := waybill.Last[waybill.Redelivery](env)
 		err := tx.exec(ctx, "INSERT INTO handled (k, n, message_id, attempt, at, failures) VALUES (?, ?, ?, ?, ?, ?)", m.Key, m.N, id.String(), m.Attempt, time.Now().UnixMicro(), before.Failures)
+		n := handlers.Add(1)
+		_, _ = fmt.Fprintln(claims, "claim", n, time.Now().UnixMicro(), m.Key)
+		defer func() { _, _ = fmt.Fprintln(claims, "settled", n) }()
 		if err == nil && r.Store {
 			err = fails(ctx, tx, m, before.Failures)
 		}
