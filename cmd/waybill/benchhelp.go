@@ -36,7 +36,9 @@ tables with a prefix), an exchange and a queue, and removes them.
             messages, 100 a second), large-delayed (1000 messages of 1 MB fall due at once; time of
             commits), hot-key (60,000 rows of one key; latency of other keys in its bucket),
             waiting-unkeyed (300,000 messages without key wait for a route; idle looks and keyed
-            claims), blocked-keys (100,000; the same)
+            claims), blocked-keys (100,000; the same), retrying-messages (10,000 messages of a
+            worker wait for retries in its store, 170 a second, and fail again; latency of others of
+            its queue, 100 a second, and its heap)
 
 --batch, --window, --workers and --buckets change waybill's side, so that tables of them can be
 measured; the yardsticks keep their batches of 500.

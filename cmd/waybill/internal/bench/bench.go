@@ -88,7 +88,7 @@ func (o Options) NeedsBroker(command string) bool {
 	case "claim":
 		return o.Wants("memory")
 	case "starve":
-		return o.Wants("released-keys") || o.Wants("large-delayed") || o.Wants("hot-key")
+		return o.Wants("released-keys") || o.Wants("large-delayed") || o.Wants("hot-key") || o.Wants("retrying-messages")
 	}
 	return true
 }

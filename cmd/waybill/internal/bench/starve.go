@@ -25,6 +25,7 @@ var starveCases = []struct {
 	{"hot-key", 60_000, hotKey},
 	{"waiting-unkeyed", 300_000, waitingUnkeyed},
 	{"blocked-keys", 100_000, blockedKeys},
+	{"retrying-messages", 10_000, retryingMessages},
 }
 
 const (
