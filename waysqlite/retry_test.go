@@ -2,6 +2,7 @@ package waysqlite_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -65,5 +66,36 @@ func TestReplayOfAllOrNone(t *testing.T) {
 	}
 	if found, err := db.Failed(t.Context(), admin.FailedQuery{}); err != nil || len(found) != 1 || found[0].State != admin.Failed {
 		t.Errorf("Failed = %+v, %v, want the entry as it was", found, err)
+	}
+}
+
+// The count of replays that failed, which is repeated while a replay runs, takes time in
+// proportion to the messages.
+func TestManyReplaysThatFailedAreCountedInTime(t *testing.T) {
+	db := open(t, waysqlite.Config{Normal: true})
+	const n = 10_000 // of each source
+	for _, of := range []string{"'worker', 'jobs', 'failed'", "'outbox', 'events', 'skipped'"} {
+		if _, err := db.SQL().Exec(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+			INSERT INTO waybill_failed (source, transport, state, message_id, message_name, partition_key, headers, body, created_at, failed_at, failures, last_error)
+			SELECT `+of+`, randomblob(16), 'a', '', '{}', x'', 1, 1, 1, '' FROM n`, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := db.Failed(t.Context(), admin.FailedQuery{})
+	if err != nil || len(found) != 2*n {
+		t.Fatalf("Failed = %d, %v", len(found), err)
+	}
+	if _, err := db.SQL().Exec("UPDATE waybill_failed SET state = 'removed' WHERE id % 2 = 0"); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	again, err := db.FailedAgain(t.Context(), found...)
+	took := time.Since(start)
+	t.Logf("%d of %d in %v", again, len(found), took)
+	if err != nil || again != n {
+		t.Errorf("FailedAgain = %d, %v, want %d", again, err, n)
+	}
+	if took > 10*time.Second { // one by one it reads 10^8 rows
+		t.Errorf("it took %v", took)
 	}
 }

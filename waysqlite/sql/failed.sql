@@ -32,13 +32,17 @@ FROM  (SELECT fingerprint, count(*) AS messages, min(coalesce(first_failed_at, f
 ORDER  BY g.messages DESC, g.example;
 
 -- name: failed_again
--- How many of the messages, pairs of a transport and an id in the array ?1, have failed.
-SELECT count(*) FROM json_each(?1) AS m
+-- How many of the messages, pairs of a transport and an id in the array ?1, have failed. Those of relays have no
+-- index: the list of them is made once.
+SELECT count(*) FROM (SELECT value ->> 0 AS transport, unhex(value ->> 1) AS message_id FROM json_each(?1)) AS m
 WHERE  EXISTS (SELECT 1 FROM waybill_failed AS f
-               WHERE f.transport = m.value ->> 0 AND f.message_id = unhex(m.value ->> 1)
-               AND   f.state IN ('skipped', 'failed'))
+               WHERE f.transport = m.transport AND f.message_id = m.message_id
+               AND   f.source = 'worker' AND f.state = 'failed')
+OR    (m.transport, m.message_id)
+       IN (SELECT s.transport, s.message_id FROM waybill_failed AS s
+           WHERE s.source = 'outbox' AND s.state = 'skipped')
 OR     EXISTS (SELECT 1 FROM waybill_retry AS q
-               WHERE q.queue = m.value ->> 0 AND q.message_id = unhex(m.value ->> 1) AND q.failures > 0);
+               WHERE q.queue = m.transport AND q.message_id = m.message_id AND q.failures > 0);
 
 -- name: audit
 INSERT INTO waybill_audit (at, actor, action, filter, messages)
