@@ -125,8 +125,8 @@ func (r *release) each(ctx context.Context, query string, args []any, remove boo
 				return err
 			}
 			last = found[len(found)-1]
-			if err := r.change(ctx, tx, found, remove, fn); err != nil {
-				return err
+			if err := r.change(ctx, tx, found, remove, fn); err != nil || !remove {
+				return err // a parked key is on record at its end
 			}
 			return r.audit(ctx, tx, len(found))
 		})

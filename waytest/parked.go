@@ -19,6 +19,7 @@ func parkedCases[TX any]() []testCase[TX] {
 		{"ReleaseOfManyKeysKeepsTheirOrder", releaseOfManyKeysKeepsTheirOrder[TX]},
 		{"SkippedHeadLetsAParkedKeyGoOn", skippedHeadLetsAParkedKeyGoOn[TX]},
 		{"RouteThatWorksAgainFreesNoParkedKey", routeThatWorksAgainFreesNoParkedKey[TX]},
+		{"ReleasesAreAudited", releasesAreAudited[TX]},
 	}
 }
 
@@ -244,4 +245,48 @@ func routeThatWorksAgainFreesNoParkedKey[TX any](t *testing.T, s *fixture[TX]) {
 		t.Errorf("blocked: %+v", b)
 	}
 	s.wantWaiting("a parked key")
+}
+
+// Each released entry is on record once: parked keys, keys that wait for a retry, and heads
+// that are skipped.
+func releasesAreAudited[TX any](t *testing.T, s *fixture[TX]) {
+	operator, letters := s.operator(), s.operatorOf()
+	out := s.outbox(outbox.Config{})
+	keys := sameBucket(4)
+	for _, key := range keys {
+		s.put(out, order{key, 0})
+	}
+	c := s.claim(manyRows)
+	var failures []outbox.Failure
+	for i, key := range keys {
+		f := outbox.Failure{Row: s.row(c, order{key, 0}), Err: errRefused, RetryIn: time.Hour}
+		if i < 2 {
+			f.Policy, f.Exhausted = outbox.Park, true
+		}
+		failures = append(failures, f)
+	}
+	s.settle(c, nil, failures...)
+	ctx := admin.WithAction(t.Context(), admin.Action{Actor: "anna@shop", Filter: []byte(`{"all":true}`)})
+	release := func(q admin.BlockedQuery, want, recorded int) {
+		t.Helper()
+		if n, err := operator.Release(ctx, q); err != nil || n != want {
+			t.Errorf("Release(%+v) = %d, %v, want %d", q, n, err, want)
+		}
+		entries, err := letters.Audit(t.Context(), 0)
+		try(t, "Audit", err)
+		n := 0
+		for _, e := range entries {
+			n += e.Messages
+			if e.Action != "outbox release" || e.Actor != "anna@shop" || e.Messages < 1 {
+				t.Errorf("the audit has %+v", e)
+			}
+		}
+		if n != recorded {
+			t.Errorf("after Release(%+v) %d entries are on record, want %d", q, n, recorded)
+		}
+	}
+	release(admin.BlockedQuery{Key: "nobody"}, 0, 0)
+	release(admin.BlockedQuery{Key: keys[0], SkipHead: true}, 1, 1)
+	release(admin.BlockedQuery{Key: keys[2], SkipHead: true}, 1, 2)
+	release(admin.BlockedQuery{}, 2, 4)
 }
