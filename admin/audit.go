@@ -12,7 +12,7 @@ import (
 // transaction that changes something, with the number of messages.
 type Action struct {
 	Actor  string          // user@host
-	Filter json.RawMessage // selection as a JSON object; empty means the method's own arguments
+	Filter json.RawMessage // selection as a JSON object; empty, and for EditFailed, the method's own arguments
 }
 
 type actionKey struct{}

@@ -147,24 +147,6 @@ func (db *DB) WorkerStats(ctx context.Context) ([]admin.WorkerStats, error) {
 	})
 }
 
-// ReleaseRetries implements admin.Retries.
-func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
-	if err := db.writer(ctx); err != nil {
-		return 0, err
-	}
-	ids, err := idsOf(ctx, db.pool, db.retry.Query("parked"), append([]any{[]byte(transport)}, twice(key)...)...)
-	if err != nil {
-		return 0, translate(err)
-	}
-	done, err := db.pool.ExecContext(ctx, db.retry.Query("release_parked"), jsonIDs(ids))
-	if err != nil {
-		return 0, translate(err)
-	}
-	db.retries.HintQueue(transport)
-	n, err := done.RowsAffected()
-	return int(n), err
-}
-
 // FailedAttempts implements admin.Retries.
 func (db *DB) FailedAttempts(ctx context.Context, transport string, message waybill.MessageID) ([]admin.FailedAttempt, error) {
 	return query(ctx, db, db.retry.Query("attempts"), func(rows *sql.Rows, a *admin.FailedAttempt) error {

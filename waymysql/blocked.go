@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -29,24 +30,24 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 	entries, err := query(ctx, db, db.admin.Query("entries"), func(rows *sql.Rows, e *blockedEntry) error {
 		return rows.Scan(&e.transport, &e.route, &e.key, &e.row, &e.bucket, &e.failures, &e.problem, &e.parked, &e.gone)
 	}, which...)
-	if err == nil {
-		err = db.retryNow(ctx, which)
-	}
 	parked := map[rowRef][]blockedEntry{} // by bucket and transport
 	for _, e := range entries {
 		if e.parked {
 			at := rowRef{e.bucket, int64(e.transport)}
 			parked[at] = append(parked[at], e)
 		} else if err == nil {
-			err = db.releaseOne(ctx, e, q.SkipHead)
+			err = db.releaseOne(ctx, e, q)
 		}
+	}
+	if err == nil {
+		err = db.retryNow(ctx, which, q)
 	}
 	for left := true; left; {
 		left = false
 		for at, keys := range parked {
 			n := min(len(keys), releaseKeys)
 			if err == nil && n > 0 {
-				err = db.releaseParked(ctx, keys[:n], q.Key, q.SkipHead)
+				err = db.releaseParked(ctx, keys[:n], q)
 			}
 			parked[at] = keys[n:]
 			left = left || err == nil && len(keys) > n
@@ -56,6 +57,14 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 		return 0, fmt.Errorf("outbox release: %w", translate(err))
 	}
 	return len(entries), nil
+}
+
+// released records that n entries were released in a transaction.
+func (db *DB) released(ctx context.Context, tx *sql.Tx, q admin.BlockedQuery, n int) error {
+	if n == 0 {
+		return nil
+	}
+	return sqlcore.Audit(ctx, operatorTx{db, tx}, "outbox release", q, n)
 }
 
 // releaseWait is how long to wait for entries that a relay is just trying, or whose relay
@@ -85,7 +94,7 @@ func (db *DB) published(ctx context.Context, start time.Time, transport, bucket 
 }
 
 // retryNow has entries tried at once, unless a relay is trying them.
-func (db *DB) retryNow(ctx context.Context, which []any) error {
+func (db *DB) retryNow(ctx context.Context, which []any, q admin.BlockedQuery) error {
 	for start := time.Now(); ; {
 		n := 0
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
@@ -96,10 +105,14 @@ func (db *DB) retryNow(ctx context.Context, which []any) error {
 				run.statements = append(run.statements, statement{text: db.admin.Query("retry_now"), args: e.id()})
 				return err
 			}, append(slices.Clone(which), releaseBatch)...)
-			if n = len(run.statements); err != nil {
-				return err
+			n = len(run.statements)
+			if err == nil {
+				err = db.run(ctx, tx, run)
 			}
-			return db.run(ctx, tx, run)
+			if err == nil {
+				err = db.released(ctx, tx, q, n)
+			}
+			return err
 		})
 		if err != nil {
 			return err
@@ -120,8 +133,8 @@ func (db *DB) retryNow(ctx context.Context, which []any) error {
 // releaseOne removes a retrying entry if its row is gone or is to be skipped. An entry
 // without a row stays while a relay publishes other keys of the bucket: a relay removes
 // it.
-func (db *DB) releaseOne(ctx context.Context, e blockedEntry, skip bool) error {
-	skip = skip && e.route == ""
+func (db *DB) releaseOne(ctx context.Context, e blockedEntry, q admin.BlockedQuery) error {
+	skip := q.SkipHead && e.route == ""
 	if !e.gone && !skip {
 		return nil
 	}
@@ -151,7 +164,10 @@ func (db *DB) releaseOne(ctx context.Context, e blockedEntry, skip bool) error {
 			run.statements = append(run.statements, db.skipping(e)...)
 		}
 		run.statements = append(run.statements, statement{text: db.outbox.Query("unblock"), args: e.id()})
-		return db.run(ctx, tx, run)
+		if err := db.run(ctx, tx, run); err != nil {
+			return err
+		}
+		return db.released(ctx, tx, q, 1)
 	})
 }
 
@@ -172,7 +188,7 @@ func (db *DB) skipping(e blockedEntry) []statement {
 
 // releaseParked brings the rows of parked keys of one bucket back, in order and in
 // batches of a transaction each. The keys stay blocked until the last.
-func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only string, skip bool) error {
+func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, q admin.BlockedQuery) error {
 	transport, bucket := keys[0].transport, keys[0].bucket
 	parked := map[string]blockedEntry{}
 	var names []string
@@ -189,7 +205,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 			if err := tx.QueryRowContext(ctx, db.admin.Query("lock_bucket"), transport, bucket).Scan(&locked); err != nil {
 				return err
 			}
-			ids, of, err := db.rowsOfKey(ctx, tx, transport, bucket+outbox.ParkedBuckets, after, only, releaseBatch)
+			ids, of, err := db.rowsOfKey(ctx, tx, transport, bucket+outbox.ParkedBuckets, after, q.Key, releaseBatch)
 			if err != nil {
 				return err
 			}
@@ -201,7 +217,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 				e, ours := parked[of[i]]
 				switch {
 				case !ours:
-				case skip && !skipped[e.key] && !heads[e.key]:
+				case q.SkipHead && !skipped[e.key] && !heads[e.key]:
 					heads[e.key] = true
 					e.bucket, e.row = bucket+outbox.ParkedBuckets, id
 					run.statements = append(run.statements, db.skipping(e)...)
@@ -213,11 +229,10 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 			if len(back) > 0 {
 				run.statements = append(run.statements, statement{text: db.outbox.Query("move_rows"), args: []any{jsonIDs(back), transport, bucket + outbox.ParkedBuckets, bucket}})
 			}
-			if !more {
-				run.statements = append(run.statements, statement{text: db.outbox.Query("bump"), args: []any{transport, bucket}},
-					statement{text: fill(db.admin.Query("unblock_keys"), transport, literals(names...)).text})
+			if err := db.run(ctx, tx, run); err != nil || more {
+				return err
 			}
-			return db.run(ctx, tx, run)
+			return db.unblockKeys(ctx, tx, q, keys[0].entry, names)
 		})
 		if err == nil && !more && moved {
 			err = db.published(ctx, start, transport, bucket, next)
@@ -231,4 +246,16 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, only strin
 		}
 	}
 	return nil
+}
+
+// unblockKeys removes the entries of parked keys of one bucket, whose rows are back.
+func (db *DB) unblockKeys(ctx context.Context, tx *sql.Tx, q admin.BlockedQuery, of entry, keys []string) error {
+	if _, err := tx.ExecContext(ctx, db.outbox.Query("bump"), of.transport, of.bucket); err != nil {
+		return err
+	}
+	n, err := affected(tx.ExecContext(ctx, fill(db.admin.Query("unblock_keys"), of.transport, literals(keys...)).text))
+	if err != nil {
+		return err
+	}
+	return db.released(ctx, tx, q, n)
 }

@@ -34,6 +34,7 @@ var (
 	_ worker.Inbox           = (*DB)(nil)
 	_ admin.Database         = (*DB)(nil)
 	_ admin.Retries          = (*DB)(nil)
+	_ admin.DeadLetters      = (*DB)(nil)
 	_ worker.Store           = (*DB)(nil)
 )
 

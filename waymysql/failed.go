@@ -1,22 +1,115 @@
 package waymysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
-	"github.com/waybill-go/waybill/outbox"
 )
 
 // Failed implements admin.Database.
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
 	return query(ctx, db, db.failed.Query("list"), func(rows *sql.Rows, m *admin.FailedMessage) error {
 		return rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, &m.Failures, maybe{&m.FirstFailedAt}, moment{&m.FailedAt}, &m.LastError, maybe{&m.RemovedAt}, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
-	}, append(twice(q.State, q.Transport, q.Key, q.Name, join(q.Numbers)), q.After, limit(q.Limit))...)
+	}, append(failedFilter(q), q.After, limit(q.Limit))...)
+}
+
+// The times of an empty filter.
+var firstTime, lastTime = time.Date(1000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+// failedFilter are the first parameters of the statements that select dead letters.
+func failedFilter(q admin.FailedQuery) []any {
+	since, until := firstTime, lastTime
+	if !q.Since.IsZero() {
+		since = q.Since
+	}
+	if !q.Until.IsZero() {
+		until = q.Until
+	}
+	return append(
+		twice(q.State, q.Transport, q.Key, q.Name, join(q.Numbers), q.Source, q.FailureTransport, q.Handler, q.Fingerprint),
+		cleanText(q.Error), cleanText(q.Error), stamp(since), stamp(until),
+	)
+}
+
+// FailedGroups implements admin.DeadLetters. A row of the statement is the part of a group
+// that has one name and one handler: MySQL has no aggregate for lists without a limit.
+func (db *DB) FailedGroups(ctx context.Context, q admin.FailedQuery) ([]admin.FailedGroup, error) {
+	groups, byKind := []admin.FailedGroup{}, map[[2]string]int{}
+	parts, err := query(ctx, db, db.failed.Query("groups"), func(rows *sql.Rows, g *admin.FailedGroup) error {
+		g.Names, g.Handlers = make([]string, 1), make([]string, 1)
+		return rows.Scan(&g.Fingerprint, &g.Names[0], &g.Handlers[0], &g.Messages, moment{&g.FirstFailedAt}, moment{&g.LastFailedAt}, &g.Example, &g.Error)
+	}, failedFilter(q)...)
+	for _, part := range parts {
+		kind := [2]string{part.Fingerprint, ""}
+		if part.Fingerprint == "" {
+			kind[1] = part.Error
+		}
+		i, known := byKind[kind]
+		if !known {
+			i = len(groups)
+			byKind[kind], groups = i, append(groups, admin.FailedGroup{Fingerprint: part.Fingerprint, FirstFailedAt: part.FirstFailedAt, Names: []string{}, Handlers: []string{}})
+		}
+		merge(&groups[i], part)
+	}
+	slices.SortFunc(groups, func(a, b admin.FailedGroup) int {
+		return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.Example, b.Example))
+	})
+	return groups, err
+}
+
+// merge adds a part to a group.
+func merge(g *admin.FailedGroup, part admin.FailedGroup) {
+	g.Messages += part.Messages
+	if part.FirstFailedAt.Before(g.FirstFailedAt) {
+		g.FirstFailedAt = part.FirstFailedAt
+	}
+	if part.LastFailedAt.After(g.LastFailedAt) {
+		g.LastFailedAt = part.LastFailedAt
+	}
+	if part.Example > g.Example {
+		g.Example, g.Error = part.Example, part.Error
+	}
+	g.Names, g.Handlers = insert(g.Names, part.Names[0]), insert(g.Handlers, part.Handlers[0])
+}
+
+// insert adds a name, unless it is empty, to names in order without duplicates.
+func insert(names []string, name string) []string {
+	at, found := slices.BinarySearch(names, name)
+	if found || name == "" {
+		return names
+	}
+	return slices.Insert(names, at, name)
+}
+
+// FailedAgain implements admin.DeadLetters.
+func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) (n int, err error) {
+	if err := db.ensureSchema(ctx); err != nil {
+		return 0, err
+	}
+	pairs := make([][2]string, len(replayed))
+	for i, m := range replayed {
+		pairs[i] = [2]string{fmt.Sprintf("%x", m.Transport), hexID(m.ID)}
+	}
+	of, err := json.Marshal(pairs)
+	if err == nil {
+		err = db.pool.QueryRowContext(ctx, db.failed.Query("failed_again"), string(of)).Scan(&n)
+	}
+	return n, translate(err)
+}
+
+// Audit implements admin.DeadLetters.
+func (db *DB) Audit(ctx context.Context, max int) ([]admin.AuditEntry, error) {
+	return query(ctx, db, db.failed.Query("audit_list"), func(rows *sql.Rows, e *admin.AuditEntry) error {
+		return rows.Scan(moment{&e.At}, &e.Actor, &e.Action, (*[]byte)(&e.Filter), &e.Messages)
+	}, limit(max))
 }
 
 // FailedContent implements admin.Database.
@@ -29,63 +122,4 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 		return c, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound)
 	}
 	return c, translate(err)
-}
-
-// RetryFailed implements admin.Database.
-func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	if err := db.writer(ctx); err != nil {
-		return 0, err
-	}
-	if _, err := db.readTransports(ctx); err != nil { // an operator's process has dispatched to none
-		return 0, err
-	}
-	err = db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		take := func(number int64) (outbox.Row, string, error) { return db.takeSkipped(ctx, tx, number) }
-		n, err = sqlcore.RetryFailed(numbers, take, func(row outbox.Row) error { return db.Write(ctx, tx, row) })
-		if err != nil {
-			return err
-		}
-		replayed, err := db.replay(ctx, tx, numbers)
-		n += replayed
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("retry: %w", translate(err))
-	}
-	return n, nil
-}
-
-// takeSkipped removes a skipped message from the dead letters.
-func (db *DB) takeSkipped(ctx context.Context, tx *sql.Tx, number int64) (row outbox.Row, meta string, err error) {
-	rec := &waybill.Record{}
-	row.Record = rec
-	if err := tx.QueryRowContext(ctx, db.failed.Query("skipped"), number).Scan(&row.Transport, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt}); err != nil {
-		return row, "", err
-	}
-	_, err = tx.ExecContext(ctx, db.failed.Query("delete_skipped"), number)
-	return row, meta, err
-}
-
-// replay puts workers' messages into the retry queues again, and returns how many.
-func (db *DB) replay(ctx context.Context, tx *sql.Tx, numbers []int64) (int, error) {
-	ids, err := idsOf(ctx, tx, db.failed.Query("replayable"), jsonIDs(numbers))
-	for _, name := range []string{"retrying", "replay"} {
-		if err == nil && len(ids) > 0 {
-			_, err = tx.ExecContext(ctx, db.failed.Query(name), jsonIDs(ids))
-		}
-	}
-	return len(ids), err
-}
-
-// RemoveFailed implements admin.Database.
-func (db *DB) RemoveFailed(ctx context.Context, numbers ...int64) (n int, err error) {
-	if err := db.writer(ctx); err != nil {
-		return 0, err
-	}
-	done, err := db.pool.ExecContext(ctx, db.failed.Query("remove"), jsonIDs(numbers))
-	if err != nil {
-		return 0, translate(err)
-	}
-	removed, err := done.RowsAffected()
-	return int(removed), translate(err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // releaseBatch and releaseKeys bound the rows and the parked keys that one
@@ -108,7 +109,7 @@ func (r *release) audit(ctx context.Context, tx pgx.Tx, n int) error {
 	if n == 0 {
 		return nil
 	}
-	return audit(ctx, r.at, tx, "outbox release", r.of, n)
+	return sqlcore.Audit(ctx, operatorTx{r.db, r.at, tx}, "outbox release", r.of, n)
 }
 
 // each calls fn for the entries that a statement selects, in batches under the locks

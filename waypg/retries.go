@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -27,13 +28,9 @@ func (db *DB) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.Retryi
 
 // ReleaseRetries implements admin.Retries.
 func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
-	filter := struct {
-		Transport string `json:"transport"`
-		Key       string `json:"key,omitempty"`
-	}{transport, key}
-	n, err := db.audited(ctx, "retries release", filter, func(tx pgx.Tx, p *catalog) (int, error) {
-		tag, err := tx.Exec(ctx, p.retry.Query("release_parked"), transport, key)
-		return int(tag.RowsAffected()), err
+	filter := map[string]string{"transport": transport, "key": key}
+	n, err := sqlcore.Audited(ctx, db.change, "retries release", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return tx.Exec(ctx, "release_parked", transport, key)
 	})
 	db.retries.HintQueue(transport)
 	return n, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // releaseBatch bounds the rows and the entries of one transaction of a release, so
@@ -31,10 +32,10 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (released int, 
 	for err == nil && len(entries) > 0 {
 		b := releasing{DB: db, skipHead: q.SkipHead}
 		err = db.write(ctx, func(tx *txn) error {
-			if err := b.release(ctx, tx, entries); err != nil {
+			if err := b.release(ctx, tx, entries); err != nil || b.released == 0 {
 				return err
 			}
-			return db.audit(ctx, tx.Tx, "outbox release", q, b.released)
+			return sqlcore.Audit(ctx, operatorTx{db, tx}, "outbox release", q, b.released)
 		})
 		if err == nil {
 			entries, released = entries[b.done:], released+b.released

@@ -84,12 +84,6 @@ SELECT q.id
 FROM   app.waybill_retry AS q FORCE INDEX (waybill_queue_due)
 WHERE  q.queue = ? AND (? = '' OR q.partition_key = ?) AND q.held = 1 AND q.held_until IS NULL;
 
--- name: release_parked
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
-STRAIGHT_JOIN app.waybill_retry AS q FORCE INDEX (PRIMARY) ON q.id = k.id
-SET    q.held = 0
-WHERE  q.held = 1 AND q.held_until IS NULL;
-
 -- name: list
 SELECT q.id, q.queue, q.message_name, q.partition_key, q.message_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', q.created_at), q.failures, q.crashes,

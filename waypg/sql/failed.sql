@@ -58,32 +58,18 @@ INSERT INTO public.waybill_audit (actor, action, filter, messages) VALUES ($1, $
 SELECT at, actor, action, filter, messages FROM public.waybill_audit ORDER BY id DESC LIMIT $1;
 
 -- name: edit
--- Changes the body of $2 to $3, and keeps the old one in the audit.
-WITH edited AS (
-    UPDATE public.waybill_failed SET body = $3
-    WHERE  id = $1 AND body = $2 AND state IN ('skipped', 'failed')
-    RETURNING id)
-INSERT INTO public.waybill_audit (actor, action, filter, messages)
-SELECT $4, 'failed edit',
-       $5::jsonb || jsonb_build_object('number', id, 'original_body_base64', encode($2, 'base64')), 1
-FROM   edited;
+UPDATE public.waybill_failed SET body = $1
+WHERE  id = $2 AND body = $3 AND state IN ('skipped', 'failed');
 
--- name: as_new
--- Adds a worker's message under the id $2 to its retry queue, where all its handlers run. Its entry stays on
--- record, without content.
-WITH old AS (
-    SELECT * FROM public.waybill_failed
-    WHERE  id = $1 AND source = 'worker' AND state = 'failed'
-    FOR    UPDATE),
-closed AS (
-    UPDATE public.waybill_failed AS f
-    SET    state = 'removed', body = '', headers = '{}', removed_at = clock_timestamp()
-    FROM   old
-    WHERE  f.id = old.id)
+-- name: add_as_new
+-- Adds a worker's message under the id $1 to its retry queue, where all its handlers run: $2 is the header of
+-- these, $3 that of the old id.
 INSERT INTO public.waybill_retry (queue, message_id, message_name, partition_key, headers, body)
-SELECT transport, $2::uuid, message_name, partition_key,
-       headers - $4::text || jsonb_build_object($3::text, message_id), body
-FROM   old;
+SELECT transport, $1::uuid, message_name, partition_key,
+       headers - $2::text || jsonb_build_object($3::text, message_id), body
+FROM   public.waybill_failed
+WHERE  id = $4 AND source = 'worker' AND state = 'failed'
+FOR    UPDATE;
 
 -- name: worker_stats
 SELECT transport, sum(retrying)::bigint, sum(parked)::bigint, sum(failed)::bigint
@@ -111,12 +97,15 @@ RETURNING transport, message_id, message_name, partition_key, headers, body, cre
 UPDATE public.waybill_failed SET state = 'removed', body = '', headers = '{}', removed_at = clock_timestamp()
 WHERE  id = ANY ($1::bigint[]) AND state IN ('skipped', 'failed');
 
+-- name: release_parked
+UPDATE public.waybill_retry SET held = 0, held_until = '-infinity'
+WHERE  queue = $1 AND ($2 = '' OR partition_key = $2) AND held_until = 'infinity' AND holder IS NULL;
+
 -- name: replay
--- Puts workers' messages into the retry queues again, and returns how many. Their failures begin anew. A
--- message that is in its retry queue already stays as it is there. An entry whose row was deleted by hand is
--- replayed too.
+-- Puts workers' messages into the retry queues again. Their failures begin anew. A message that is in its retry
+-- queue already stays as it is there. An entry whose row was deleted by hand is replayed too.
 WITH chosen AS (
-    SELECT f.id FROM public.waybill_failed AS f
+    SELECT f.* FROM public.waybill_failed AS f
     WHERE  f.id = ANY ($1::bigint[])
     AND    f.source = 'worker'
     AND   (f.state = 'failed'
@@ -125,14 +114,11 @@ WITH chosen AS (
                            WHERE q.queue = f.transport AND q.message_id = f.message_id))
     ORDER  BY f.id
     FOR    UPDATE),
-entry AS (
-    UPDATE public.waybill_failed AS f SET state = 'retrying' FROM chosen AS c WHERE f.id = c.id
-    RETURNING f.*),
 replayed AS (
     INSERT INTO public.waybill_retry (
            queue, message_id, message_name, partition_key, headers, body, created_at)
-    SELECT e.transport, e.message_id, e.message_name, e.partition_key, e.headers, e.body, e.created_at
-    FROM   entry AS e
-    ORDER  BY e.id
+    SELECT c.transport, c.message_id, c.message_name, c.partition_key, c.headers, c.body, c.created_at
+    FROM   chosen AS c
+    ORDER  BY c.id
     ON     CONFLICT (queue, message_id) DO NOTHING)
-SELECT count(*) FROM entry;
+UPDATE public.waybill_failed AS f SET state = 'retrying' FROM chosen AS c WHERE f.id = c.id;

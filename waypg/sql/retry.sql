@@ -120,10 +120,6 @@ SET    crashes = q.crashes + (q.redelivered AND q.begun = q.lease - 1)::int, beg
 WHERE  q.id = $2::bigint AND q.lease = $3::bigint AND q.holder = $1::uuid
 RETURNING q.crashes;
 
--- name: release_parked
-UPDATE public.waybill_retry SET held = 0, held_until = '-infinity'
-WHERE  queue = $1 AND ($2 = '' OR partition_key = $2) AND held_until = 'infinity' AND holder IS NULL;
-
 -- name: list
 SELECT q.id, q.queue, q.message_name, q.partition_key, q.message_id, q.created_at, q.failures, q.crashes,
        CASE WHEN q.held = 1 AND isfinite(q.held_until) AND q.holder IS NULL THEN q.held_until END,

@@ -52,18 +52,18 @@ VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?, ?, ?, ?);
 SELECT at, actor, action, filter, messages FROM waybill_audit ORDER BY id DESC LIMIT ?;
 
 -- name: edit
-UPDATE waybill_failed SET body = ?3 WHERE id = ?1 AND body = ?2 AND state IN ('skipped', 'failed');
-
--- name: failed_id
-SELECT message_id FROM waybill_failed WHERE id = ? AND source = 'worker' AND state = 'failed';
+UPDATE waybill_failed SET body = ?1 WHERE id = ?2 AND body = ?3 AND state IN ('skipped', 'failed');
 
 -- name: add_as_new
--- Adds a worker's message under the id ?2 to its retry queue, where all its handlers run: ?3 is the header of
--- its old id ?4, ?5 that of its handlers, as JSON paths.
+-- Adds a worker's message under the id ?1 to its retry queue, where all its handlers run: ?2 is the header of
+-- these, ?3 that of the old id.
 INSERT INTO waybill_retry (queue, message_id, message_name, partition_key, headers, body)
-SELECT transport, ?2, message_name, partition_key, json_set(json_remove(headers, ?5), ?3, ?4), body
-FROM   waybill_failed
-WHERE  id = ?1;
+SELECT transport, unhex(?1, '-'), message_name, partition_key,
+       json_set(json_remove(headers, '$."' || ?2 || '"'), '$."' || ?3 || '"',
+                lower(substr(id_hex, 1, 8) || '-' || substr(id_hex, 9, 4) || '-' || substr(id_hex, 13, 4) || '-'
+                      || substr(id_hex, 17, 4) || '-' || substr(id_hex, 21))), body
+FROM  (SELECT *, hex(message_id) AS id_hex FROM waybill_failed
+       WHERE  id = ?4 AND source = 'worker' AND state = 'failed');
 
 -- name: worker_stats
 SELECT transport, sum(retrying), sum(parked), sum(failed)
@@ -91,6 +91,10 @@ RETURNING transport, message_id, message_name, partition_key, headers, body, cre
 UPDATE waybill_failed SET state = 'removed', body = x'', headers = '{}',
        removed_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER)
 WHERE  id IN (SELECT value FROM json_each(?)) AND state IN ('skipped', 'failed');
+
+-- name: release_parked
+UPDATE waybill_retry SET held = 0, held_until = 0
+WHERE  queue = ?1 AND (?2 = '' OR partition_key = ?2) AND held_until = 9223372036854775807 AND holder IS NULL;
 
 -- name: replay
 -- Marks entries of workers that are to be replayed, those whose row was deleted by hand included.

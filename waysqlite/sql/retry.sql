@@ -96,10 +96,6 @@ UPDATE waybill_retry SET crashes = crashes + (redelivered AND begun = lease - 1)
 WHERE  id = ?1 AND holder = ?2 AND lease = ?3
 RETURNING crashes;
 
--- name: release_parked
-UPDATE waybill_retry SET held = 0, held_until = 0
-WHERE  queue = ?1 AND (?2 = '' OR partition_key = ?2) AND held_until = 9223372036854775807 AND holder IS NULL;
-
 -- name: list
 SELECT q.id, q.queue, q.message_name, q.partition_key, q.message_id, q.created_at, q.failures, q.crashes,
        iif(q.held_until BETWEEN 1 AND 9223372036854775806 AND q.holder IS NULL, q.held_until, NULL),

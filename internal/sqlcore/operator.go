@@ -1,0 +1,135 @@
+package sqlcore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// An OperatorTx is a transaction in which an operator changes dead letters.
+type OperatorTx interface {
+	// Exec runs a statement of failed.sql, and returns how many rows it has changed.
+	Exec(ctx context.Context, statement string, args ...any) (int, error)
+	// Take removes a skipped message, or returns sql.ErrNoRows. Its headers are not nil.
+	Take(ctx context.Context, number int64) (outbox.Row, error)
+	// Replay puts workers' messages into the retry queues again, and returns how many.
+	Replay(ctx context.Context, numbers []int64) (int, error)
+	// Write dispatches.
+	Write(ctx context.Context, row outbox.Row) error
+}
+
+// A Transact runs fn in a transaction, and translates its errors.
+type Transact func(ctx context.Context, fn func(ctx context.Context, tx OperatorTx) error) error
+
+// Audit records an operator's change of n messages in its transaction.
+func Audit(ctx context.Context, tx OperatorTx, action string, filter any, n int) error {
+	a := admin.ActionOf(ctx, filter)
+	_, err := tx.Exec(ctx, "audit", text(a.Actor, maxShort), action, string(a.Filter), n)
+	return err
+}
+
+// Audited runs an operator's change, and records it unless it has changed 0 messages.
+func Audited(ctx context.Context, in Transact, action string, filter any, change func(ctx context.Context, tx OperatorTx) (int, error)) (n int, err error) {
+	err = in(ctx, func(ctx context.Context, tx OperatorTx) (err error) {
+		if n, err = change(ctx, tx); err == nil && n > 0 {
+			err = Audit(ctx, tx, action, filter, n)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", action, err)
+	}
+	return n, nil
+}
+
+// ByNumber is the filter of an action on given dead letters.
+func ByNumber(numbers []int64) any { return map[string][]int64{"numbers": numbers} }
+
+// RetryFailed dispatches skipped messages again and replays those of workers, or sends all
+// as new ones, in ascending order: two operators cannot deadlock.
+func RetryFailed(ctx context.Context, in Transact, asNew bool, numbers []int64) (int, error) {
+	action := map[bool]string{false: "failed retry", true: "failed retry --as-new"}[asNew]
+	return Audited(ctx, in, action, ByNumber(numbers), func(ctx context.Context, tx OperatorTx) (n int, err error) {
+		for _, number := range slices.Sorted(slices.Values(numbers)) {
+			done, err := dispatchAgain(ctx, tx, number, asNew)
+			if n += done; err != nil {
+				return n, fmt.Errorf("message %d: %w", number, err)
+			}
+		}
+		if asNew {
+			return n, nil
+		}
+		replayed, err := tx.Replay(ctx, numbers)
+		return n + replayed, err
+	})
+}
+
+// dispatchAgain dispatches a skipped message, and a worker's only as a new one. It returns 0
+// if there is none: another operator was quicker.
+func dispatchAgain(ctx context.Context, tx OperatorTx, number int64, asNew bool) (n int, err error) {
+	id, err := waybill.NewMessageID()
+	if err != nil {
+		return 0, err
+	}
+	row, err := tx.Take(ctx, number)
+	switch rec := row.Record; {
+	case errors.Is(err, sql.ErrNoRows) && asNew:
+		if n, err = tx.Exec(ctx, "add_as_new", id.String(), waybill.HeaderHandledBy, waybill.HeaderCausationID, number); n > 0 {
+			_, err = tx.Exec(ctx, "remove", []int64{number})
+		}
+		return n, err
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case asNew:
+		delete(rec.Headers, waybill.HeaderHandledBy)
+		rec.Headers[waybill.HeaderCausationID] = rec.ID.String()
+		rec.ID, rec.DispatchedAt = id, time.Now().UTC()
+	}
+	return 1, tx.Write(ctx, row)
+}
+
+// EditFailed replaces the body of a dead letter, which is from, by to.
+func EditFailed(ctx context.Context, in Transact, number int64, from, to []byte) error {
+	filter := map[string]any{"number": number, "original_body_base64": from}
+	ctx = admin.WithAction(ctx, admin.Action{Actor: admin.ActionOf(ctx, nil).Actor}) // without a filter
+	n, err := Audited(ctx, in, "failed edit", filter, func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.Exec(ctx, "edit", to, number, from)
+	})
+	if err == nil && n == 0 {
+		err = fmt.Errorf("failed message %d: %w", number, admin.ErrChanged)
+	}
+	return err
+}
+
+// Prune calls remove until a batch is not full, and reports each batch to progress if
+// that is not nil.
+func Prune(batch int, progress func(int), remove func() (int, error)) (total int, err error) {
+	for {
+		n, err := remove()
+		if err != nil {
+			return total, fmt.Errorf("inbox prune: %w", err)
+		}
+		total += n
+		if progress != nil {
+			progress(n)
+		}
+		if n < batch {
+			return total, nil
+		}
+	}
+}
+
+// Age rounds an age in seconds to milliseconds; a clock that went back makes none
+// negative.
+func Age(seconds float64) float64 {
+	return max(0, time.Duration(seconds*float64(time.Second)).Round(time.Millisecond).Seconds())
+}

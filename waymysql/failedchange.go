@@ -1,0 +1,126 @@
+package waymysql
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/headers"
+	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// operatorTx implements sqlcore.OperatorTx.
+type operatorTx struct {
+	db *DB
+	tx *sql.Tx
+}
+
+// Exec implements sqlcore.OperatorTx.
+func (o operatorTx) Exec(ctx context.Context, statement string, args ...any) (int, error) {
+	for i, arg := range args {
+		if numbers, ok := arg.([]int64); ok {
+			args[i] = jsonIDs(numbers)
+		}
+	}
+	return affected(o.tx.ExecContext(ctx, o.db.failed.Query(statement), args...))
+}
+
+// affected returns how many rows a statement has changed.
+func affected(done sql.Result, err error) (int, error) {
+	if err != nil {
+		return 0, err
+	}
+	n, err := done.RowsAffected()
+	return int(n), err
+}
+
+// Take implements sqlcore.OperatorTx.
+func (o operatorTx) Take(ctx context.Context, number int64) (row outbox.Row, err error) {
+	rec, meta := &waybill.Record{Headers: map[string]string{}}, ""
+	row.Record = rec
+	err = o.tx.QueryRowContext(ctx, o.db.failed.Query("skipped"), number).Scan(&row.Transport, id{&rec.ID}, &rec.Name, &rec.Key, &meta, &rec.Body, moment{&rec.DispatchedAt})
+	if err == nil {
+		err = headers.Decode(rec, meta)
+	}
+	if err == nil {
+		_, err = o.Exec(ctx, "delete_skipped", number)
+	}
+	return row, err
+}
+
+// Replay implements sqlcore.OperatorTx.
+func (o operatorTx) Replay(ctx context.Context, numbers []int64) (int, error) {
+	ids, err := idsOf(ctx, o.tx, o.db.failed.Query("replayable"), jsonIDs(numbers))
+	for _, name := range []string{"retrying", "replay"} {
+		if err == nil && len(ids) > 0 {
+			_, err = o.Exec(ctx, name, ids)
+		}
+	}
+	return len(ids), err
+}
+
+// Write implements sqlcore.OperatorTx.
+func (o operatorTx) Write(ctx context.Context, row outbox.Row) error {
+	return o.db.Write(ctx, o.tx, row)
+}
+
+// change is a sqlcore.Transact without dispatches.
+func (db *DB) change(ctx context.Context, fn func(ctx context.Context, tx sqlcore.OperatorTx) error) error {
+	if err := db.writer(ctx); err != nil {
+		return err
+	}
+	return translate(db.inTx(ctx, func(tx *sql.Tx) error { return fn(ctx, operatorTx{db, tx}) }))
+}
+
+// dispatchAgain is a sqlcore.Transact for dispatches.
+func (db *DB) dispatchAgain(ctx context.Context, fn func(ctx context.Context, tx sqlcore.OperatorTx) error) error {
+	if err := db.writer(ctx); err != nil {
+		return err
+	}
+	if _, err := db.readTransports(ctx); err != nil { // an operator's process has dispatched to none
+		return err
+	}
+	return translate(db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, operatorTx{db, tx}) }))
+}
+
+// RetryFailed implements admin.Database.
+func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (int, error) {
+	return sqlcore.RetryFailed(ctx, db.dispatchAgain, false, numbers)
+}
+
+// RetryFailedAsNew implements admin.DeadLetters.
+func (db *DB) RetryFailedAsNew(ctx context.Context, numbers ...int64) (int, error) {
+	return sqlcore.RetryFailed(ctx, db.dispatchAgain, true, numbers)
+}
+
+// EditFailed implements admin.DeadLetters.
+func (db *DB) EditFailed(ctx context.Context, number int64, from, to []byte) error {
+	if bytes.Equal(from, to) {
+		return nil // the server counts rows that become others
+	}
+	return sqlcore.EditFailed(ctx, db.change, number, from, to)
+}
+
+// RemoveFailed implements admin.Database.
+func (db *DB) RemoveFailed(ctx context.Context, numbers ...int64) (int, error) {
+	return sqlcore.Audited(ctx, db.change, "failed remove", sqlcore.ByNumber(numbers), func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return tx.Exec(ctx, "remove", numbers)
+	})
+}
+
+// ReleaseRetries implements admin.Retries. The rows are found before they are locked:
+// claims lock others of the same index.
+func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
+	filter := map[string]string{"transport": transport, "key": key}
+	n, err := sqlcore.Audited(ctx, db.change, "retries release", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		ids, err := idsOf(ctx, db.pool, db.retry.Query("parked"), append([]any{[]byte(transport)}, twice(key)...)...)
+		if err != nil {
+			return 0, err
+		}
+		return tx.Exec(ctx, "release_parked", ids)
+	})
+	db.retries.HintQueue(transport)
+	return n, err
+}
