@@ -202,16 +202,9 @@ type FailedQuery struct {
 	After                int64 // only greater numbers
 	Limit                int
 
-	// Databases without DeadLetters disregard the rest.
-
 	Source, FailureTransport, Handler, Fingerprint string
 	Error                                          string    // part of the last error, in any case
 	Since, Until                                   time.Time // of FailedAt: not before Since, before Until
-}
-
-// Plain reports whether a database without DeadLetters regards all that is set in q.
-func (q FailedQuery) Plain() bool {
-	return q.Source == "" && q.FailureTransport == "" && q.Handler == "" && q.Fingerprint == "" && q.Error == "" && q.Since.IsZero() && q.Until.IsZero()
 }
 
 // FailedMessage is a dead letter: a message that a relay or an operator has skipped, or

@@ -7,8 +7,7 @@ import (
 )
 
 // DeadLetters is an operator's further view of the dead letters of a Database that has
-// Retries too. Its Failed regards all fields of a FailedQuery. Its methods may be called
-// concurrently.
+// Retries too. Its methods may be called concurrently.
 type DeadLetters interface {
 	// FailedGroups counts the dead letters by the fingerprint of their last error, those
 	// without one by the error itself, the largest group first.
@@ -44,6 +43,6 @@ type AuditEntry struct {
 	At       time.Time       `json:"at"`
 	Actor    string          `json:"actor"`    // user@host
 	Action   string          `json:"action"`   // the command
-	Filter   json.RawMessage `json:"filter"`   // its selection; of an edit also the body before it, original_body_base64
+	Filter   json.RawMessage `json:"filter"`   // its selection; of an edit number and original_body_base64, the body before it
 	Messages int             `json:"messages"` // or keys, of a release
 }

@@ -72,6 +72,7 @@ type Open struct {
 type Database interface {
 	admin.Database
 	admin.Retries
+	admin.DeadLetters
 	worker.Store
 	outbox.Store
 	inbox.Log

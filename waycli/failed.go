@@ -77,7 +77,7 @@ func (s *session) failedList(ctx context.Context, f failedFilter, page admin.Fai
 	}
 	found, more, err := upTo(page.Limit, func(limit int) ([]admin.FailedMessage, error) {
 		q.Limit = limit
-		return s.failed(ctx, db, q)
+		return db.Failed(ctx, q)
 	})
 	if err != nil {
 		return err
@@ -141,11 +141,7 @@ func (s *session) failedGroups(ctx context.Context, f failedFilter) error {
 	if err != nil {
 		return err
 	}
-	letters, err := s.deadLetters(db, "failed groups")
-	if err != nil {
-		return err
-	}
-	groups, err := letters.FailedGroups(ctx, q)
+	groups, err := db.FailedGroups(ctx, q)
 	if err != nil {
 		return err
 	}

@@ -51,10 +51,6 @@ func (s *session) failedEdit(ctx context.Context, args []string, file string) er
 	if err != nil {
 		return err
 	}
-	letters, err := s.deadLetters(db, "failed edit")
-	if err != nil {
-		return err
-	}
 	m, err := s.oneFailed(ctx, db, numbers[0])
 	if err == nil {
 		err = s.checkChangeable(m)
@@ -72,7 +68,7 @@ func (s *session) failedEdit(ctx context.Context, args []string, file string) er
 	}
 	edited := !bytes.Equal(body, content.Body)
 	if edited {
-		err = letters.EditFailed(failedFilter{}.action(ctx), m.Number, content.Body, body)
+		err = db.EditFailed(ctx, m.Number, content.Body, body)
 		if errors.Is(err, admin.ErrChanged) {
 			return &Error{Refused, err, fmt.Sprintf("`%s failed show %d` shows it as it is now", s.app.Name, m.Number)}
 		}

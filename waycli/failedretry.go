@@ -99,14 +99,9 @@ func (s *session) failedRetry(ctx context.Context, filter failedFilter, args []s
 	if err != nil {
 		return err
 	}
-	b := batches{s: s, found: found, filter: filter, message: "retrying", verb: "dispatched again", command: "failed retry", rate: f.rate, stopAfter: f.stopAfter, do: db.RetryFailed}
-	if f.asNew || f.stopAfter > 0 {
-		if b.letters, err = s.deadLetters(db, "--as-new and --stop-after-failures"); err != nil {
-			return err
-		}
-	}
+	b := batches{s: s, found: found, filter: filter, message: "retrying", verb: "dispatched again", command: "failed retry", rate: f.rate, stopAfter: f.stopAfter, do: db.RetryFailed, failedAgain: db.FailedAgain}
 	if f.asNew {
-		b.do, b.command = b.letters.RetryFailedAsNew, "failed retry --as-new"
+		b.do, b.command = db.RetryFailedAsNew, "failed retry --as-new"
 	}
 	result := retried{Matching: len(found), DryRun: f.dryRun}
 	if !f.dryRun {
@@ -146,8 +141,8 @@ type batches struct {
 	message, verb, command string
 	rate                   rate
 	stopAfter              int
-	letters                admin.DeadLetters
 	do                     func(ctx context.Context, numbers ...int64) (int, error)
+	failedAgain            func(ctx context.Context, replayed ...admin.FailedMessage) (int, error) // of a stopAfter
 
 	tried int          // of found
 	done  atomic.Int64 // of those tried
@@ -196,7 +191,7 @@ func (b *batches) pause(ctx context.Context, size int) error {
 	if b.stopAfter == 0 {
 		return nil
 	}
-	n, err := b.letters.FailedAgain(ctx, b.found[:b.tried]...)
+	n, err := b.failedAgain(ctx, b.found[:b.tried]...)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -98,24 +99,6 @@ func (f failedFilter) action(ctx context.Context) context.Context {
 	return admin.WithAction(ctx, admin.Action{Actor: admin.Actor(), Filter: text})
 }
 
-// deadLetters returns the further view of db.
-func (s *session) deadLetters(db Database, what string) (admin.DeadLetters, error) {
-	if letters, ok := db.(admin.DeadLetters); ok {
-		return letters, nil
-	}
-	return nil, &Error{Usage, fmt.Errorf("%s: %s databases do not have it yet", what, s.cfg.Database.Scheme), "numbers, --transport, --key and --name work everywhere"}
-}
-
-// failed lists what q selects. A database that would disregard a part of it is an error.
-func (s *session) failed(ctx context.Context, db Database, q admin.FailedQuery) ([]admin.FailedMessage, error) {
-	if !q.Plain() {
-		if _, err := s.deadLetters(db, "this filter"); err != nil {
-			return nil, err
-		}
-	}
-	return db.Failed(ctx, q)
-}
-
 // oneFailed returns the message of that number, removed or not.
 func (s *session) oneFailed(ctx context.Context, db Database, number int64) (m admin.FailedMessage, err error) {
 	for _, state := range []string{"", admin.Removed} {
@@ -168,7 +151,9 @@ func (s *session) selectFailed(ctx context.Context, db Database, f *failedFilter
 	if err != nil {
 		return nil, err
 	}
-	filtered := q.Transport != "" || q.Key != "" || q.Name != "" || !q.Plain()
+	flags := *f
+	flags.Numbers, flags.All = nil, false
+	filtered := !reflect.ValueOf(flags).IsZero()
 	switch {
 	case len(args) == 0 && !filtered && !f.All:
 		return nil, &Error{Usage, errors.New("which messages? nothing is selected"), "give numbers, a filter such as --name or --fingerprint, or --all"}
@@ -186,7 +171,7 @@ func (s *session) selectFailed(ctx context.Context, db Database, f *failedFilter
 			return nil, err
 		}
 	}
-	if found, err = s.failed(ctx, db, q); err != nil {
+	if found, err = db.Failed(ctx, q); err != nil {
 		return nil, err
 	}
 	found = slices.DeleteFunc(found, func(m admin.FailedMessage) bool { return !changeable(m) })

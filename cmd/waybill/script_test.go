@@ -68,7 +68,10 @@ func TestScripts(t *testing.T) { runScripts(t, "postgres", testscript.Params{Dir
 
 // TestScriptsOnMariaDB runs the scripts whose output is the same on each database.
 func TestScriptsOnMariaDB(t *testing.T) {
-	runScripts(t, "mariadb", testscript.Params{Files: []string{"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar", "testdata/script/outage.txtar"}})
+	runScripts(t, "mariadb", testscript.Params{Files: []string{
+		"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar",
+		"testdata/script/deadletters.txtar", "testdata/script/outage.txtar",
+	}})
 }
 
 func runScripts(t *testing.T, kind string, scripts testscript.Params) {
