@@ -91,6 +91,7 @@ func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 		settings[f.isolation] = "'READ-COMMITTED'"
 		settings["innodb_lock_wait_timeout"] = settings["wait_timeout"]
 		settings["autocommit"] = "1"
+		settings["group_concat_max_len"] = "4194304" // or MariaDB cuts long lists of ids
 		// The statistics of an outbox are always wrong: look at the index instead.
 		settings["eq_range_index_dive_limit"] = "0"
 		if !f.mariaDB {

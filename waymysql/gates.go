@@ -59,7 +59,7 @@ func (db *DB) locking(locks []gate) statement {
 
 // noGate says why no gate was found for so many buckets: their number has changed, or
 // this is not the outbox's database.
-func (db *DB) noGate(ctx context.Context, tx *sql.Tx, buckets int) error {
+func (db *DB) noGate(ctx context.Context, tx executor, buckets int) error {
 	if err := db.sameBuckets(ctx, tx, buckets); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (db *DB) noGate(ctx context.Context, tx *sql.Tx, buckets int) error {
 
 // sameBuckets returns outbox.ErrBucketsChanged if the number of buckets has changed. It
 // asks in the transaction, and does not wait: the number is locked while it changes.
-func (db *DB) sameBuckets(ctx context.Context, tx *sql.Tx, buckets int) error {
+func (db *DB) sameBuckets(ctx context.Context, tx executor, buckets int) error {
 	share := "share_buckets"
 	if db.isMariaDB() {
 		share = "share_buckets_mariadb"

@@ -3,11 +3,9 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
-	"iter"
-	"maps"
 	"slices"
 	"time"
 
@@ -59,9 +57,24 @@ func (s queueStore) Ready(ctx context.Context) error { return s.db.writer(ctx) }
 
 func (queueStore) Refuses(err error) bool { return refusesRecord(err) }
 
-// Insert implements sqlcore.QueueStore.
+// Insert implements sqlcore.QueueStore. A single statement, such as that of one row, commits by
+// itself.
 func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
-	return translate(s.db.inTx(ctx, func(tx *sql.Tx) error { return s.db.insert(ctx, tx, rows) }))
+	script, err := s.db.inserting(rows)
+	if err != nil {
+		return translate(err)
+	}
+	if len(script.statements) > 1 {
+		return s.db.inQueueTx(ctx, s.db.queue, func(tx *queueTx) error {
+			tx.next = append(tx.next, script.statements...)
+			return nil
+		})
+	}
+	pool, err := s.db.relayPool(ctx) // whose sessions commit so
+	if err != nil {
+		return translate(err)
+	}
+	return translate(s.db.run(ctx, pool, script))
 }
 
 // turns is how many rows of the gate table claimers of queues share.
@@ -96,51 +109,69 @@ func (db *DB) anyRows(ctx context.Context, set sqlfile.Set, queue string) (found
 func (db *DB) claimRows(ctx context.Context, set sqlfile.Set, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
 	ctx, cancel := sqlcore.ClaimContext(ctx, to.Lease)
 	defer cancel()
-	return translate(db.inTx(ctx, func(tx *sql.Tx) error { return fn(ctx, queueClaim{tx, set, to}) }))
+	return db.inQueueTx(ctx, set, func(tx *queueTx) error { return fn(ctx, queueClaim{tx, to}) })
 }
 
-// queueClaim implements sqlcore.QueueClaim.
+// queueClaim implements sqlcore.QueueClaim. On MariaDB it makes two round trips without Lock.
 type queueClaim struct {
-	tx  *sql.Tx
-	sql sqlfile.Set
-	to  sqlcore.Consumer
+	*queueTx
+	to sqlcore.Consumer
 }
 
 // Read implements sqlcore.QueueClaim.
 func (c queueClaim) Read(ctx context.Context, limit, each int) ([]sqlcore.QueueRow, error) {
-	var locked int
-	if err := c.tx.QueryRowContext(ctx, c.sql.Query("turn"), turn(c.to.Queue)).Scan(&locked); err != nil {
-		return nil, err
-	}
-	due, err := idsOf(ctx, c.tx, c.sql.Query("due"), []byte(c.to.Queue), limit)
-	if err == nil && len(due) > 0 {
-		due, err = idsOf(ctx, c.tx, c.sql.Query("lock_due"), jsonIDs(due))
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Set(ctx, sqlcore.Claimable, due); err != nil {
-		return nil, err
-	}
+	turns := 0
+	c.query("turn", func(*sql.Rows) error { turns++; return nil }, turn(c.to.Queue))
+	var due []int64
+	c.query("due", scanInto(&due), []byte(c.to.Queue), limit)
 	found, first, err := c.read(ctx, limit)
+	if err == nil && turns == 0 {
+		err = errNoTurn
+	}
+	if err == nil && len(due) > 0 {
+		var locked []int64
+		c.query("lock_due", scanInto(&locked), jsonIDs(due))
+		if err = c.send(ctx); err == nil {
+			c.set(sqlcore.Claimable, locked)
+			found, first, err = c.read(ctx, limit)
+		}
+	}
 	if err != nil || each == 1 {
 		return slices.Concat(found, first), err
 	}
+	behind := []sqlcore.QueueRow{}
 	for _, r := range first {
 		if r.Held == sqlcore.SetAside {
-			if found, err = c.behind(ctx, found, r, each-1); err != nil {
-				return nil, err
-			}
+			c.behind(&behind, r, each-1)
 		}
 	}
-	return slices.Concat(found, first), nil
+	if len(c.next) > 0 {
+		err = c.send(ctx)
+	}
+	known := map[int64]bool{}
+	for _, r := range found {
+		known[r.ID] = true
+	}
+	behind = slices.DeleteFunc(behind, func(r sqlcore.QueueRow) bool { return known[r.ID] })
+	return slices.Concat(found, first, behind), err
+}
+
+var errNoTurn = errors.New("a row of the gates of queues is missing: run schema up")
+
+func scanInto(ids *[]int64) func(rows *sql.Rows) error {
+	return func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		*ids = append(*ids, id)
+		return err
+	}
 }
 
 // read returns the oldest claimable rows, and the first held rows of their keys: a row in
 // flight or, without one, the oldest set aside.
 func (c queueClaim) read(ctx context.Context, limit int) (found, first []sqlcore.QueueRow, err error) {
 	seen := map[string]bool{"": true}
-	err = each(ctx, c.tx, c.sql.Query("read"), func(rows *sql.Rows) error {
+	c.query("read", func(rows *sql.Rows) error {
 		var r sqlcore.QueueRow
 		var head, aside sql.NullInt64
 		if err := rows.Scan(&r.ID, &r.Key, &head, &aside); err != nil {
@@ -157,47 +188,37 @@ func (c queueClaim) read(ctx context.Context, limit int) (found, first []sqlcore
 		seen[r.Key] = true
 		return nil
 	}, []byte(c.to.Queue), limit)
+	err = c.send(ctx)
 	return found, first, err
 }
 
-// behind adds the next rows of a key to those found.
-func (c queueClaim) behind(ctx context.Context, found []sqlcore.QueueRow, first sqlcore.QueueRow, limit int) ([]sqlcore.QueueRow, error) {
-	args := []any{[]byte(c.to.Queue), []byte(first.Key), first.ID, limit}
-	err := each(ctx, c.tx, c.sql.Query("behind"), func(rows *sql.Rows) error {
+// behind adds the rows of a key behind its first to found.
+func (c queueClaim) behind(found *[]sqlcore.QueueRow, first sqlcore.QueueRow, limit int) {
+	of := []any{[]byte(c.to.Queue), []byte(first.Key), first.ID, limit}
+	c.query("behind", func(rows *sql.Rows) error {
 		r := sqlcore.QueueRow{Key: first.Key}
 		err := rows.Scan(&r.ID, &r.Held)
-		if !slices.ContainsFunc(found, func(other sqlcore.QueueRow) bool { return other.ID == r.ID }) {
-			found = append(found, r)
-		}
+		*found = append(*found, r)
 		return err
-	}, append(args, args...)...)
-	return found, err
+	}, append(of, of...)...)
 }
 
 // Lock implements sqlcore.QueueClaim.
 func (c queueClaim) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
-	return lockRows(ctx, c.tx, c.sql, ids)
+	return c.lock(ctx, ids)
 }
 
-// lockRows locks rows, except those that another transaction has locked.
-func lockRows(ctx context.Context, tx *sql.Tx, set sqlfile.Set, ids []int64) (map[int64]sqlcore.Held, error) {
-	states := map[int64]sqlcore.Held{}
-	err := each(ctx, tx, set.Query("lock"), func(rows *sql.Rows) error {
-		var id int64
-		var held sqlcore.Held
-		err := rows.Scan(&id, &held)
-		states[id] = held
-		return err
-	}, jsonIDs(ids))
-	return states, err
+// Set implements sqlcore.QueueClaim.
+func (c queueClaim) Set(_ context.Context, to sqlcore.Held, ids []int64) error {
+	c.set(to, ids)
+	return nil
 }
 
 // Lease implements sqlcore.QueueClaim.
 func (c queueClaim) Lease(ctx context.Context, ids []int64) (delivered []*waybill.Delivery, err error) {
-	if _, err := c.tx.ExecContext(ctx, c.sql.Query("lease"), jsonIDs(ids), c.to.Lease.Microseconds(), hexID(c.to.Holder)); err != nil {
-		return nil, err
-	}
-	err = each(ctx, c.tx, c.sql.Query("leased"), func(rows *sql.Rows) error {
+	c.exec(c.sql.Query("lock_free"), jsonIDs(ids))
+	c.exec(c.sql.Query("lease"), c.to.Lease.Microseconds(), hexID(c.to.Holder))
+	c.query("leased", func(rows *sql.Rows) error {
 		rec := &waybill.Record{}
 		d := &waybill.Delivery{Record: rec}
 		var l sqlcore.DeliveredRow
@@ -210,23 +231,9 @@ func (c queueClaim) Lease(ctx context.Context, ids []int64) (delivered []*waybil
 		d.Tag = l
 		delivered = append(delivered, d)
 		return nil
-	}, jsonIDs(ids))
+	})
+	err = c.commit(ctx)
 	return delivered, err
-}
-
-// Set implements sqlcore.QueueClaim.
-func (c queueClaim) Set(ctx context.Context, to sqlcore.Held, ids []int64) error {
-	return setRows(ctx, c.tx, c.sql, to, ids)
-}
-
-// setRows sets the state of locked rows.
-func setRows(ctx context.Context, tx *sql.Tx, set sqlfile.Set, to sqlcore.Held, ids []int64) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	name := map[sqlcore.Held]string{sqlcore.Claimable: "make_claimable", sqlcore.SetAside: "set_aside"}[to]
-	_, err := tx.ExecContext(ctx, set.Query(name), jsonIDs(ids))
-	return err
 }
 
 // Settle implements sqlcore.ReceiverStore.
@@ -235,90 +242,31 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.Q
 }
 
 // settleRows locks rows, and runs the statement of a change on those whose lease is the
-// last.
-func (db *DB) settleRows(ctx context.Context, set sqlfile.Set, statement string, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (settled map[sqlcore.DeliveredRow]bool, err error) {
-	err = db.inTx(ctx, func(tx *sql.Tx) error {
-		if settled, err = lockLeased(ctx, tx, set, by, delivered); err != nil || len(settled) == 0 {
+// last. On MariaDB it is one round trip, with keys two.
+func (db *DB) settleRows(ctx context.Context, set sqlfile.Set, statement string, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
+	settled := map[sqlcore.DeliveredRow]bool{}
+	return settled, db.inQueueTx(ctx, set, func(tx *queueTx) error {
+		if err := tx.lockLeased(by, delivered, settled); err != nil {
 			return err
 		}
-		args := []any{jsonIDs(rowIDs(maps.Keys(settled)))}
 		switch c.Verb {
 		case "renew":
-			args = append(args, c.After.Microseconds())
+			tx.exec(statement, c.After.Microseconds())
 		case "retry":
-			args = append(args, c.Headers, c.After.Microseconds())
+			tx.exec(statement, c.Headers, c.After.Microseconds())
+		default:
+			tx.exec(statement)
 		}
-		if _, err = tx.ExecContext(ctx, statement, args...); err == nil && c.Verb == "ack" {
-			err = next(ctx, tx, set, by.Queue, settled)
+		if c.Verb != "ack" {
+			return nil
 		}
-		return err
+		found, err := tx.findNext(by.Queue, delivered)
+		if err != nil || found == nil {
+			return err
+		}
+		if err := tx.send(ctx); err != nil {
+			return err
+		}
+		return tx.freeNext(ctx, *found)
 	})
-	return settled, translate(err)
-}
-
-func rowIDs(rows iter.Seq[sqlcore.DeliveredRow]) (ids []int64) {
-	for l := range rows {
-		ids = append(ids, l.ID)
-	}
-	return ids
-}
-
-// lockLeased locks the rows of deliveries, and returns those whose lease is the last.
-func lockLeased(ctx context.Context, tx *sql.Tx, set sqlfile.Set, by sqlcore.Consumer, delivered []sqlcore.DeliveredRow) (ours map[sqlcore.DeliveredRow]bool, err error) {
-	ours = map[sqlcore.DeliveredRow]bool{}
-	err = each(ctx, tx, set.Query("leases"), func(rows *sql.Rows) error {
-		var l sqlcore.DeliveredRow
-		err := rows.Scan(&l.ID, &l.Lease, &l.Key)
-		if slices.Contains(delivered, l) {
-			ours[l] = true
-		}
-		return err
-	}, jsonIDs(rowIDs(slices.Values(delivered))), hexID(by.Holder))
-	return ours, err
-}
-
-// next makes the oldest row set aside of each key of acknowledged rows claimable, unless
-// the key has a row in flight: that one brings it back then. A row in flight that is locked
-// is being settled, maybe by a transaction that does not see that this one's row is
-// gone: it does not count.
-func next(ctx context.Context, tx *sql.Tx, set sqlfile.Set, queue string, acked map[sqlcore.DeliveredRow]bool) error {
-	keys := map[string]bool{}
-	for l := range acked {
-		if l.Key != "" {
-			keys[fmt.Sprintf("%x", l.Key)] = true
-		}
-	}
-	if len(keys) == 0 {
-		return nil
-	}
-	hex, err := json.Marshal(slices.Collect(maps.Keys(keys)))
-	if err != nil {
-		return err
-	}
-	heads := map[int64]sql.NullInt64{} // by the row set aside
-	var ids []int64
-	err = each(ctx, tx, set.Query("next"), func(rows *sql.Rows) error {
-		var aside int64
-		var head sql.NullInt64
-		err := rows.Scan(&aside, &head)
-		heads[aside] = head
-		if ids = append(ids, aside); head.Valid {
-			ids = append(ids, head.Int64)
-		}
-		return err
-	}, []byte(queue), []byte(queue), string(hex))
-	if err != nil || len(ids) == 0 {
-		return err
-	}
-	states, err := lockRows(ctx, tx, set, ids)
-	if err != nil {
-		return err
-	}
-	var free []int64
-	for aside, head := range heads {
-		if held, ok := states[aside]; ok && held == sqlcore.SetAside && states[head.Int64] != sqlcore.InFlight {
-			free = append(free, aside)
-		}
-	}
-	return setRows(ctx, tx, set, sqlcore.Claimable, free)
 }

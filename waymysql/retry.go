@@ -93,30 +93,26 @@ func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryR
 	if err != nil {
 		return err
 	}
-	return translate(s.db.inTx(ctx, func(tx *sql.Tx) error {
-		buckets := s.db.bucketCount()
-		if err := s.db.lockGates(ctx, tx, locks, buckets); err != nil {
-			return err
-		}
+	return s.db.inQueueTx(ctx, s.db.retry, func(tx *queueTx) error {
+		tx.next = append(tx.next, s.db.locking(locks))
 		known := map[waybill.MessageID]bool{}
-		err := each(ctx, tx, s.db.retry.Query("known"), func(rows *sql.Rows) error {
+		tx.query("known", func(rows *sql.Rows) error {
 			var message waybill.MessageID
 			err := rows.Scan(id{&message})
 			known[message] = true
 			return err
 		}, string(of), []byte(queue))
-		if err != nil {
+		if err := tx.send(ctx); err != nil {
 			return err
 		}
-		all := script{buckets: buckets}
 		for _, r := range rows {
 			if !known[r.Record.ID] {
 				known[r.Record.ID] = r.DeadLetters == ""
-				all.statements = append(append(all.statements, s.attempt(queue, r)...), s.add(queue, r))
+				tx.next = append(append(tx.next, s.attempt(queue, r)...), s.add(queue, r))
 			}
 		}
-		return s.db.run(ctx, tx, all)
-	}))
+		return nil
+	})
 }
 
 // add returns the statement that adds a message to the queue or the dead letters.
@@ -174,36 +170,43 @@ func (s retryStore) inserting(r sqlcore.RetryRow, name string, args ...any) stat
 }
 
 // Move implements sqlcore.RetryStore.
-func (s retryStore) Move(ctx context.Context, by sqlcore.Consumer, rows []sqlcore.RetryRow) (moved map[sqlcore.DeliveredRow]bool, err error) {
+func (s retryStore) Move(ctx context.Context, by sqlcore.Consumer, rows []sqlcore.RetryRow) (map[sqlcore.DeliveredRow]bool, error) {
 	delivered := make([]sqlcore.DeliveredRow, len(rows))
 	for i, r := range rows {
 		delivered[i] = r.Row
 	}
-	err = s.db.inTx(ctx, func(tx *sql.Tx) error {
-		if moved, err = lockLeased(ctx, tx, s.db.retryQueue, by, delivered); err != nil {
+	moved := map[sqlcore.DeliveredRow]bool{}
+	return moved, s.db.inQueueTx(ctx, s.db.retryQueue, func(tx *queueTx) error {
+		if err := tx.lockLeased(by, delivered, moved); err != nil {
 			return err
 		}
-		all, freed := script{buckets: s.db.bucketCount()}, map[sqlcore.DeliveredRow]bool{}
+		if err := tx.send(ctx); err != nil {
+			return err
+		}
+		var freed []sqlcore.DeliveredRow
 		for _, r := range rows {
 			if !moved[r.Row] {
 				continue
 			}
-			all.statements = append(all.statements, s.attempt(by.Queue, r)...)
+			tx.next = append(tx.next, s.attempt(by.Queue, r)...)
 			if r.DeadLetters != "" {
-				freed[r.Row] = true
-				gone := statement{text: s.db.retryQueue.Query("ack"), args: []any{jsonIDs([]int64{r.Row.ID})}}
-				all.statements = append(all.statements, s.bury(by.Queue, r), gone)
+				freed = append(freed, r.Row)
+				tx.next = append(tx.next, s.bury(by.Queue, r))
+				tx.exec(s.db.retry.Query("remove"), r.Row.ID)
 				continue
 			}
 			held, after := holding(r)
-			all.statements = append(all.statements, s.inserting(r, "move", failures(r), r.Headers, held, after, r.Row.ID))
+			tx.next = append(tx.next, s.inserting(r, "move", failures(r), r.Headers, held, after, r.Row.ID))
 		}
-		if err := s.db.run(ctx, tx, all); err != nil {
+		found, err := tx.findNext(by.Queue, freed)
+		if err != nil || found == nil {
 			return err
 		}
-		return next(ctx, tx, s.db.retryQueue, by.Queue, freed)
+		if err := tx.send(ctx); err != nil {
+			return err
+		}
+		return tx.freeNext(ctx, *found)
 	})
-	return moved, translate(err)
 }
 
 // Begin implements sqlcore.RetryStore.

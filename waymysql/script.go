@@ -1,10 +1,12 @@
 package waymysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -21,9 +23,10 @@ type script struct {
 type statement struct {
 	text    string
 	args    []any
-	gates   int    // that it locks
-	inserts string // the name of the first message that it inserts
-	bytes   int    // that it inserts
+	gates   int                        // that it locks
+	inserts string                     // the name of the first message that it inserts
+	bytes   int                        // that it inserts
+	scan    func(rows *sql.Rows) error // reads a row that it returns; nil if it returns none
 }
 
 // maxBlockBytes bounds the inserted bytes of one round trip: more is slow for other
@@ -51,7 +54,7 @@ func (db *DB) blocks(all []statement) (blocks [][]statement) {
 }
 
 // run executes a script.
-func (db *DB) run(ctx context.Context, tx *sql.Tx, s script) error {
+func (db *DB) run(ctx context.Context, tx executor, s script) error {
 	for _, block := range db.blocks(s.statements) {
 		if err := db.execute(ctx, tx, block); err != nil {
 			return db.explain(ctx, tx, err, s.buckets, block)
@@ -65,6 +68,7 @@ var errNoGate = errors.New("no gate")
 
 // An executor is a transaction, or a connection that has one open.
 type executor interface {
+	querier
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
@@ -73,6 +77,9 @@ type executor interface {
 // is the last thing that happens.
 func (db *DB) execute(ctx context.Context, tx executor, block []statement) error {
 	if first := block[0]; len(block) == 1 {
+		if first.scan != nil {
+			return each(ctx, tx, first.text, first.scan, first.args...)
+		}
 		if first.gates == 0 {
 			_, err := tx.ExecContext(ctx, first.text, first.args...)
 			return err
@@ -98,12 +105,41 @@ func (db *DB) execute(ctx context.Context, tx executor, block []statement) error
 		args = append(args, s.args...)
 	}
 	b.WriteString("END")
-	_, err := tx.ExecContext(ctx, b.String(), args...)
-	return err
+	return results(ctx, tx, b.String(), block, args)
 }
 
+// results runs a compound statement, and reads the results of its statements.
+func results(ctx context.Context, tx executor, text string, block []statement, args []any) error {
+	returning := slices.DeleteFunc(slices.Clone(block), func(s statement) bool { return s.scan == nil })
+	if len(returning) == 0 {
+		_, err := tx.ExecContext(ctx, text, args...)
+		return err
+	}
+	rows, err := tx.QueryContext(ctx, text, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for i, s := range returning {
+		if i > 0 && !rows.NextResultSet() {
+			return cmp.Or(rows.Err(), errResults)
+		}
+		for rows.Next() {
+			if err := s.scan(rows); err != nil {
+				return err
+			}
+		}
+	}
+	if rows.NextResultSet() { // which waits for the statements behind the last that returns rows
+		return errResults
+	}
+	return rows.Err()
+}
+
+var errResults = errors.New("waymysql: a compound statement has another number of results than it should")
+
 // explain translates the error of a block.
-func (db *DB) explain(ctx context.Context, tx *sql.Tx, err error, buckets int, block []statement) error {
+func (db *DB) explain(ctx context.Context, tx executor, err error, buckets int, block []statement) error {
 	what := "dispatch lock"
 	for _, s := range block {
 		if s.inserts != "" {

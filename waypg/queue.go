@@ -102,34 +102,57 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, fn func(cont
 func (db *DB) claimRows(ctx context.Context, sql sqlfile.Set, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
 	ctx, cancel := sqlcore.ClaimContext(ctx, to.Lease)
 	defer cancel()
-	return translate(pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
-		return fn(ctx, queueClaim{tx, sql, db.resolved().namespace, to})
+	return translate(db.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { // which ends the connection after an error
+		c := &queueClaim{conn: conn.Conn(), sql: sql, namespace: db.resolved().namespace, to: to}
+		c.next.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+		if err := fn(ctx, c); err != nil {
+			return err
+		}
+		return c.commit(ctx)
 	}))
 }
 
-// queueClaim implements sqlcore.QueueClaim.
+// queueClaim implements sqlcore.QueueClaim, in two round trips without Lock.
 type queueClaim struct {
-	tx        pgx.Tx
+	conn      *pgx.Conn
 	sql       sqlfile.Set
 	namespace int32
 	to        sqlcore.Consumer
+	next      pgx.Batch // statements of the next round trip
+	committed bool
+}
+
+// send makes a round trip.
+func (c *queueClaim) send(ctx context.Context) error {
+	err := c.conn.SendBatch(ctx, &c.next).Close()
+	c.next = pgx.Batch{}
+	return err
+}
+
+func (c *queueClaim) commit(ctx context.Context) error {
+	if c.committed {
+		return nil
+	}
+	c.committed = true
+	c.next.Queue("COMMIT")
+	return c.send(ctx)
 }
 
 // Read implements sqlcore.QueueClaim.
-func (c queueClaim) Read(ctx context.Context, limit, each int) (found []sqlcore.QueueRow, err error) {
-	batch := &pgx.Batch{}
-	batch.Queue(c.sql.Query("turn"), c.namespace, c.to.Queue)
-	batch.Queue(c.sql.Query("due"), c.to.Queue, limit)
-	batch.Queue(c.sql.Query("read"), c.to.Queue, limit, each).Query(func(rows pgx.Rows) (err error) {
+func (c *queueClaim) Read(ctx context.Context, limit, each int) (found []sqlcore.QueueRow, err error) {
+	c.next.Queue(c.sql.Query("turn"), c.namespace, c.to.Queue)
+	c.next.Queue(c.sql.Query("due"), c.to.Queue, limit)
+	c.next.Queue(c.sql.Query("read"), c.to.Queue, limit, each).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlcore.QueueRow])
 		return err
 	})
-	return found, c.tx.SendBatch(ctx, batch).Close()
+	err = c.send(ctx)
+	return found, err
 }
 
 // Lock implements sqlcore.QueueClaim.
-func (c queueClaim) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
-	rows, err := c.tx.Query(ctx, c.sql.Query("lock"), ids)
+func (c *queueClaim) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
+	rows, err := c.conn.Query(ctx, c.sql.Query("lock"), ids)
 	if err != nil {
 		return nil, err
 	}
@@ -140,20 +163,21 @@ func (c queueClaim) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.He
 	return states, err
 }
 
-// Lease implements sqlcore.QueueClaim.
-func (c queueClaim) Lease(ctx context.Context, ids []int64) ([]*waybill.Delivery, error) {
-	rows, err := c.tx.Query(ctx, c.sql.Query("lease"), ids, c.to.Holder.String(), c.to.Lease.Seconds())
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, toDelivery)
+// Set implements sqlcore.QueueClaim.
+func (c *queueClaim) Set(_ context.Context, to sqlcore.Held, ids []int64) error {
+	name := map[sqlcore.Held]string{sqlcore.Claimable: "make_claimable", sqlcore.SetAside: "set_aside"}[to]
+	c.next.Queue(c.sql.Query(name), ids)
+	return nil
 }
 
-// Set implements sqlcore.QueueClaim.
-func (c queueClaim) Set(ctx context.Context, to sqlcore.Held, ids []int64) error {
-	name := map[sqlcore.Held]string{sqlcore.Claimable: "make_claimable", sqlcore.SetAside: "set_aside"}[to]
-	_, err := c.tx.Exec(ctx, c.sql.Query(name), ids)
-	return err
+// Lease implements sqlcore.QueueClaim.
+func (c *queueClaim) Lease(ctx context.Context, ids []int64) (delivered []*waybill.Delivery, err error) {
+	c.next.Queue(c.sql.Query("lease"), ids, c.to.Holder.String(), c.to.Lease.Seconds()).Query(func(rows pgx.Rows) (err error) {
+		delivered, err = pgx.CollectRows(rows, toDelivery)
+		return err
+	})
+	err = c.commit(ctx)
+	return delivered, err
 }
 
 func toDelivery(row pgx.CollectableRow) (*waybill.Delivery, error) {

@@ -202,12 +202,17 @@ func (db *DB) queueInserts(p *catalog, batch *pgx.Batch, rows []outbox.Row) erro
 	if err != nil {
 		return err
 	}
+	var lock *int32 // of a single row; NULL takes none
+	if len(locks) > 0 {
+		lock = &locks[0]
+	}
+	if len(all) == 1 && all[0].Queue != "" && all[0].Record.Delay == 0 {
+		_, args := all[0].statement(p)
+		batch.Queue(p.queue.Query("insert_one"), append([]any{p.namespace, lock}, args...)...)
+		return nil
+	}
 	if len(all) == 1 && all[0].Queue == "" && all[0].Record.Delay == 0 && all[0].Record.Key != "" {
 		s := all[0]
-		var lock *int32
-		if len(locks) > 0 {
-			lock = &locks[0]
-		}
 		batch.Queue(p.outbox.Query("insert_one"), p.namespace, lock, s.transport, s.Transport, s.buckets, s.bucket, s.Record.ID.String(), s.Record.Name, s.Record.Key, s.headers, s.body, s.created)
 		return nil
 	}

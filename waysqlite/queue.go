@@ -3,10 +3,7 @@ package waysqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -96,44 +93,11 @@ type queueClaim struct {
 }
 
 // Read implements sqlcore.QueueClaim.
-func (c queueClaim) Read(ctx context.Context, limit, each int) ([]sqlcore.QueueRow, error) {
-	if _, err := c.tx.ExecContext(ctx, c.sql.Query("due"), c.to.Queue, limit); err != nil {
+func (c queueClaim) Read(ctx context.Context, limit, each int) (found []sqlcore.QueueRow, err error) {
+	if _, err := c.tx.exec(ctx, c.sql.Query("due"), c.to.Queue, limit); err != nil {
 		return nil, err
 	}
-	found, err := c.rows(ctx, "claimable", c.to.Queue, limit)
-	if err != nil {
-		return nil, err
-	}
-	keys := map[string]bool{}
-	for _, r := range found {
-		keys[r.Key] = true
-	}
-	if delete(keys, ""); len(keys) == 0 {
-		return found, nil
-	}
-	asJSON, err := json.Marshal(slices.Collect(maps.Keys(keys)))
-	if err != nil {
-		return nil, err
-	}
-	held, err := c.rows(ctx, "in_flight", c.to.Queue, string(asJSON))
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range held {
-		delete(keys, r.Key)
-	}
-	for key := range keys {
-		behind, err := c.rows(ctx, "behind", c.to.Queue, key, each)
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, behind...)
-	}
-	return append(found, held...), nil
-}
-
-func (c queueClaim) rows(ctx context.Context, name string, args ...any) (found []sqlcore.QueueRow, err error) {
-	rows, err := c.tx.query(ctx, c.sql.Query(name), args...)
+	rows, err := c.tx.query(ctx, c.sql.Query("read"), c.to.Queue, limit, each)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +120,7 @@ func (c queueClaim) Lock(context.Context, []int64) (map[int64]sqlcore.Held, erro
 
 // Lease implements sqlcore.QueueClaim.
 func (c queueClaim) Lease(ctx context.Context, ids []int64) (delivered []*waybill.Delivery, err error) {
-	rows, err := c.tx.QueryContext(ctx, c.sql.Query("lease"), list(ids), c.to.Holder[:], c.to.Lease.Microseconds())
+	rows, err := c.tx.query(ctx, c.sql.Query("lease"), list(ids), c.to.Holder[:], c.to.Lease.Microseconds())
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +138,7 @@ func (c queueClaim) Lease(ctx context.Context, ids []int64) (delivered []*waybil
 // Set implements sqlcore.QueueClaim.
 func (c queueClaim) Set(ctx context.Context, to sqlcore.Held, ids []int64) error {
 	name := map[sqlcore.Held]string{sqlcore.Claimable: "make_claimable", sqlcore.SetAside: "set_aside"}[to]
-	_, err := c.tx.ExecContext(ctx, c.sql.Query(name), list(ids))
+	_, err := c.tx.exec(ctx, c.sql.Query(name), list(ids))
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofrs/uuid/v5"
@@ -69,6 +70,9 @@ type receiver struct {
 	self  Consumer
 	store ReceiverStore
 	wakes *Wakes
+	// looked is when the claims that have found rows since began with a look, in Unix
+	// nanoseconds; 0 after a claim without rows.
+	looked atomic.Int64
 }
 
 const minLease, defaultLease = 50 * time.Millisecond, 15 * time.Second
@@ -89,7 +93,7 @@ func newReceiver(store ReceiverStore, wakes *Wakes, name string, lease time.Dura
 	if lease != 0 && lease < minLease {
 		return nil, fmt.Errorf("queue %s: Lease %v is too short to be renewed, want at least %v", name, lease, minLease)
 	}
-	return &receiver{Consumer{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store, wakes}, nil
+	return &receiver{self: Consumer{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store: store, wakes: wakes}, nil
 }
 
 // Send implements waybill.Sender.
@@ -188,6 +192,21 @@ func (q *receiver) unseen(ctx context.Context) error {
 // limit: the first, and one after a claim that has set all of its rows aside.
 const firstWindow, nextWindow = 20, 1000
 
+// lookEvery is how long claims that find rows do without a look. Looks also promote delayed
+// messages.
+const lookEvery = 20 * time.Millisecond
+
+// look reports whether a claim may find rows: if the last one has, without asking.
+func (q *receiver) look(ctx context.Context) (bool, error) {
+	now := time.Now()
+	if now.Sub(time.Unix(0, q.looked.Load())) < lookEvery {
+		return true, nil
+	}
+	found, err := q.store.Any(ctx, q.self.Queue)
+	q.looked.Store(now.UnixNano())
+	return found, err
+}
+
 // claim leases up to limit rows, in ascending order, or none if none is due.
 func (q *receiver) claim(ctx context.Context, limit int) (ds []*waybill.Delivery, err error) {
 	if limit < 1 {
@@ -195,7 +214,8 @@ func (q *receiver) claim(ctx context.Context, limit int) (ds []*waybill.Delivery
 	}
 	more := true
 	for window := 2*limit + firstWindow; more && len(ds) == 0; window = 2*limit + nextWindow {
-		if found, err := q.store.Any(ctx, q.self.Queue); err != nil || !found {
+		if found, err := q.look(ctx); err != nil || !found {
+			q.looked.Store(0)
 			return nil, err
 		}
 		if err := q.store.Claim(ctx, q.self, func(ctx context.Context, c QueueClaim) (err error) {
@@ -203,6 +223,9 @@ func (q *receiver) claim(ctx context.Context, limit int) (ds []*waybill.Delivery
 			return err
 		}); err != nil {
 			return nil, err
+		}
+		if len(ds) == 0 {
+			q.looked.Store(0)
 		}
 	}
 	slices.SortFunc(ds, func(a, b *waybill.Delivery) int { return cmp.Compare(a.Tag.(DeliveredRow).ID, b.Tag.(DeliveredRow).ID) })

@@ -81,9 +81,17 @@ FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 FOR    UPDATE /*!80000 OF q */ SKIP LOCKED;
 
+-- name: lock_free
+-- Locks rows for lease, except those that are in flight, or locked by another transaction.
+SELECT JSON_ARRAYAGG(q.id) INTO @waybill_rows
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
+WHERE  q.held <> 1
+FOR    UPDATE /*!80000 OF q */ SKIP LOCKED;
+
 -- name: lease
 -- redelivered is set first: the server evaluates from left to right.
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+UPDATE JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 SET    q.redelivered = q.holder IS NOT NULL, q.held = 1,
        q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, q.holder = UNHEX(?), q.lease = q.lease + 1;
@@ -91,7 +99,7 @@ SET    q.redelivered = q.holder IS NOT NULL, q.held = 1,
 -- name: leased
 SELECT q.id, q.message_id, q.message_name, q.partition_key, q.headers, q.body,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', q.created_at), q.failures, q.lease, q.redelivered
-FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+FROM   JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id;
 
 -- name: set_aside
@@ -99,18 +107,22 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 SET    q.held = 2, q.held_until = UTC_TIMESTAMP(6) + INTERVAL 10 MINUTE;
 
--- name: leases
--- Locks the rows of one holder.
-SELECT q.id, q.lease, q.partition_key
-FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+-- name: lock_leased
+-- Locks rows whose lease is the last of a holder, for the statements below: pairs of id and lease.
+SELECT JSON_ARRAYAGG(q.id) INTO @waybill_rows
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', lease BIGINT PATH '$[1]')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
-WHERE  q.holder = UNHEX(?)
-ORDER  BY q.id
+WHERE  q.holder = UNHEX(?) AND q.lease = k.lease
 FOR    UPDATE /*!80000 OF q */;
+
+-- name: locked
+SELECT q.id, q.lease, q.partition_key
+FROM   JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id;
 
 -- name: ack
 DELETE q
-FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+FROM   JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id;
 
 -- name: next
@@ -128,17 +140,17 @@ FROM  (SELECT (SELECT a.id FROM app.waybill_queue AS a FORCE INDEX (waybill_queu
 WHERE  n.next IS NOT NULL;
 
 -- name: release
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+UPDATE JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 SET    q.held = 0, q.held_until = NULL, q.holder = NULL;
 
 -- name: retry
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+UPDATE JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 SET    q.failures = q.failures + 1, q.headers = ?, q.holder = NULL, q.held = 1,
        q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND;
 
 -- name: renew
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+UPDATE JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 SET    q.held = 1, q.held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND;

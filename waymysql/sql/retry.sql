@@ -31,6 +31,9 @@ SET    failures = ?, headers = ?, crashes = 0, holder = NULL, held = ?,
        held_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
 WHERE  id = ?;
 
+-- name: remove
+DELETE FROM app.waybill_retry WHERE id = ?;
+
 -- name: attempt
 -- Numbers continue after a replay. An attempt is recorded once, also if its message was added before and the
 -- answer was lost.
@@ -63,7 +66,7 @@ ON     DUPLICATE KEY UPDATE state = 'failed', failure_transport = VALUES(failure
 -- name: ack
 -- Deletes messages, with their attempts and dead letters.
 DELETE q, a, f
-FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
+FROM   JSON_TABLE(@waybill_rows, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_retry AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 LEFT   JOIN app.waybill_failed_attempt AS a FORCE INDEX (PRIMARY)
 ON     a.transport = q.queue AND a.message_id = q.message_id

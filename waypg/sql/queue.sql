@@ -6,6 +6,16 @@
 INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
 VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, $6::bytea, $7::timestamptz);
 
+-- name: insert_one
+-- One message, under the dispatch lock of its key's bucket if it has a key. Its id is given under the lock.
+WITH lock AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock($1::int, $2::int),
+           CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+                THEN set_config('synchronous_commit', 'on', true) END)
+INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
+SELECT $3::text, $4::uuid, $5::text, $6::text, $7::jsonb, $8::bytea, $9::timestamptz
+FROM   lock;
+
 -- name: any
 -- Whether a claim may find something, without waiting for a turn. The order pins the index.
 SELECT EXISTS (SELECT 1 FROM (
@@ -73,11 +83,15 @@ FROM  (SELECT DISTINCT f.key FROM found AS f WHERE f.key <> '') AS k, LATERAL (
 SELECT q.id, q.held FROM public.waybill_queue AS q WHERE q.id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED;
 
 -- name: lease
--- Leases rows to holder $2 for $3 seconds. The caller sorts by id.
+-- Leases rows to holder $2 for $3 seconds, except those that are in flight or locked. The caller sorts by id.
 UPDATE public.waybill_queue AS q
 SET    held = 1, held_until = clock_timestamp() + make_interval(secs => $3::float8), holder = $2::uuid,
        lease = q.lease + 1, redelivered = q.holder IS NOT NULL
-WHERE  q.id = ANY ($1::bigint[])
+WHERE  q.id = ANY (ARRAY(
+       SELECT l.id FROM public.waybill_queue AS l
+       WHERE  l.id = ANY ($1::bigint[])
+       AND    l.held <> 1
+       FOR    UPDATE SKIP LOCKED))
 RETURNING q.id, q.message_id, q.message_name, q.partition_key, q.headers, q.body, q.created_at, q.failures,
           q.lease, q.redelivered;
 

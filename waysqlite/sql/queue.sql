@@ -22,25 +22,30 @@ WHERE  id IN (SELECT id FROM waybill_queue INDEXED BY waybill_queue_due
               ORDER  BY held_until
               LIMIT  ?2);
 
--- name: claimable
-SELECT id, partition_key, 0 FROM waybill_queue INDEXED BY waybill_queue_claimable
-WHERE  queue = ?1 AND held = 0
-ORDER  BY id
-LIMIT  ?2;
-
--- name: in_flight
--- A row in flight of each key of ?2.
-SELECT min(q.id), q.partition_key, 1 FROM json_each(?2) AS k
-CROSS  JOIN waybill_queue AS q INDEXED BY waybill_queue_held
-WHERE  q.queue = ?1 AND q.partition_key = k.value AND q.held = 1 AND q.held > 0
-GROUP  BY q.partition_key;
-
--- name: behind
--- The oldest ?3 rows set aside of a key.
-SELECT id, partition_key, 2 FROM waybill_queue INDEXED BY waybill_queue_held
-WHERE  queue = ?1 AND partition_key = ?2 AND held = 2 AND held > 0
-ORDER  BY id
-LIMIT  ?3;
+-- name: read
+-- The oldest ?2 claimable rows and, of each of their keys, one row in flight and the oldest ?3 rows set aside.
+WITH found AS MATERIALIZED (
+    SELECT id, partition_key AS key FROM waybill_queue INDEXED BY waybill_queue_claimable
+    WHERE  queue = ?1 AND held = 0
+    ORDER  BY id
+    LIMIT  ?2),
+keys AS MATERIALIZED (
+    SELECT DISTINCT key FROM found WHERE key <> '')
+SELECT id, key, 0 FROM found
+UNION  ALL
+SELECT (SELECT q.id FROM waybill_queue AS q INDEXED BY waybill_queue_held
+        WHERE  q.queue = ?1 AND q.partition_key = k.key AND q.held = 1 AND q.held > 0
+        LIMIT  1) AS head, k.key, 1
+FROM   keys AS k
+WHERE  head IS NOT NULL
+UNION  ALL
+SELECT q.id, k.key, 2
+FROM   keys AS k
+CROSS  JOIN waybill_queue AS q
+WHERE  q.id IN (SELECT a.id FROM waybill_queue AS a INDEXED BY waybill_queue_held
+                WHERE  a.queue = ?1 AND a.partition_key = k.key AND a.held = 2 AND a.held > 0
+                ORDER  BY a.id
+                LIMIT  ?3);
 
 -- name: lease
 -- Leases rows to holder ?2 for ?3 microseconds.
