@@ -83,6 +83,8 @@ type DB struct {
 	// retryQueueSQL is queueSQL for the table of the retry queues.
 	retryQueueSQL sqlfile.Set
 
+	kept statements // of the writer
+
 	mu         sync.Mutex
 	ready      bool // the schema was checked
 	leaders    int  // relays of this process
@@ -142,7 +144,7 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 	}
 	db := &DB{
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
-		cursors: map[int64]cursor{}, claimed: map[part]bool{},
+		cursors: map[int64]cursor{}, claimed: map[part]bool{}, kept: statements{of: map[string]*sql.Stmt{}},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "retry": &db.retrySQL, "admin": &db.adminSQL, "migrate": &db.migrateSQL} {
 		var err error
@@ -252,6 +254,7 @@ func (db *DB) Path() string { return db.path }
 
 // Close closes what Open opened. Relays and workers must have ended.
 func (db *DB) Close() error {
+	db.kept.close()
 	if !db.owned {
 		return nil
 	}

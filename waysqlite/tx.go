@@ -12,9 +12,10 @@ import (
 type txn struct {
 	*sql.Tx
 	prepared map[string]*sql.Stmt
+	kept     *statements // for other transactions too; may be nil
 }
 
-func newTxn(tx *sql.Tx) *txn { return &txn{tx, map[string]*sql.Stmt{}} }
+func newTxn(tx *sql.Tx) *txn { return &txn{Tx: tx, prepared: map[string]*sql.Stmt{}} }
 
 // exec returns how many rows a statement has changed.
 func (tx *txn) exec(ctx context.Context, query string, args ...any) (int, error) {
@@ -42,6 +43,12 @@ func (tx *txn) query(ctx context.Context, query string, args ...any) (*sql.Rows,
 func (tx *txn) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	if stmt := tx.prepared[query]; stmt != nil {
 		return stmt, nil
+	}
+	if tx.kept != nil {
+		if stmt := tx.kept.get(query); stmt != nil {
+			tx.prepared[query] = tx.StmtContext(ctx, stmt)
+			return tx.prepared[query], nil
+		}
 	}
 	stmt, err := tx.PrepareContext(ctx, query)
 	if err == nil {
@@ -74,7 +81,9 @@ func (db *DB) write(ctx context.Context, fn func(tx *txn) error) error {
 		return translate(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := fn(newTxn(tx)); err != nil {
+	prepared := newTxn(tx)
+	prepared.kept = &db.kept
+	if err := fn(prepared); err != nil {
 		return translate(err)
 	}
 	return translate(tx.Commit())

@@ -126,6 +126,7 @@ func commitError(err error, rows []outbox.Row) error {
 func (db *DB) writerConn(ctx context.Context) (*sql.Conn, error) {
 	waiting, cancel := context.WithTimeout(ctx, db.busy)
 	defer cancel()
+	db.kept.prepare(waiting, db.writer)
 	conn, err := db.writer.Conn(waiting)
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
