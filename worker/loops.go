@@ -68,7 +68,7 @@ func sleep(interrupt <-chan struct{}, d time.Duration) bool {
 // holds reports whether any delivery is unsettled.
 func (r *running) holds() bool {
 	for _, s := range r.sources {
-		if s.holds() {
+		if s.unsettled() > 0 {
 			return true
 		}
 	}

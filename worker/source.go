@@ -97,11 +97,11 @@ func (s *source) forget(ds ...*waybill.Delivery) {
 	}
 }
 
-// holds reports whether any delivery is unsettled.
-func (s *source) holds() bool {
+// unsettled returns how many deliveries are.
+func (s *source) unsettled() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.held) > 0
+	return len(s.held)
 }
 
 // drop forgets ds without an acknowledgement.
@@ -197,11 +197,40 @@ func (s *source) release(r *running, ds []*waybill.Delivery) {
 	s.drop(ds...)
 }
 
-// acknowledge acknowledges the deliveries in acks, up to 200 with one call. It returns
-// when acks is closed.
+// maxAcks is how many deliveries one call acknowledges at most.
+const maxAcks = 200
+
+// ackLinger is how long an acknowledgement waits for others while handlers run.
+const ackLinger = 2 * time.Millisecond
+
+// gatherAcks returns first and what more is to be acknowledged. While other deliveries are
+// unsettled it waits a little for a quarter of the prefetch: a call is a transaction.
+func (s *source) gatherAcks(first *waybill.Delivery) []*waybill.Delivery {
+	batch := gather(first, s.acks, maxAcks)
+	enough := min(s.prefetch/4, maxAcks)
+	if len(batch) >= enough {
+		return batch
+	}
+	timer := time.NewTimer(ackLinger)
+	defer timer.Stop()
+	for len(batch) < enough && s.unsettled() > len(batch) {
+		select {
+		case <-timer.C:
+			return batch
+		case d, ok := <-s.acks:
+			if !ok {
+				return batch
+			}
+			batch = append(batch, gather(d, s.acks, maxAcks-len(batch))...)
+		}
+	}
+	return batch
+}
+
+// acknowledge acknowledges the deliveries in acks. It returns when acks is closed.
 func (s *source) acknowledge(r *running) {
 	for d := range s.acks {
-		batch := gather(d, s.acks, 200)
+		batch := s.gatherAcks(d)
 		s.crashAt(crash.WorkerBeforeRetryAck)
 		ctx, cancel := r.settling()
 		err := s.Ack(ctx, batch...)

@@ -18,8 +18,8 @@ type Config struct {
 	// Concurrency is how many handlers run at once; zero means 10. Messages with
 	// one partition key run one after another.
 	Concurrency int
-	// Prefetch is how many unsettled messages the worker holds at most; zero means
-	// 4 x Concurrency.
+	// Prefetch is how many unsettled messages the worker holds at most, and how many of
+	// the retry queue of Store; zero means 4 x Concurrency.
 	Prefetch int
 	// Retry is the delay after which a failed message and its key are tried again.
 	Retry waybill.Backoff
@@ -165,7 +165,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			return fmt.Errorf("worker: retry queue: %w", err)
 		}
 		half := (c + 1) / 2
-		r.retries = newSource(retries, retries, max(w.cfg.Prefetch/4, half), half)
+		r.retries = newSource(retries, retries, w.cfg.Prefetch, half)
 		r.sources = append(r.sources, r.retries)
 	} else {
 		w.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "worker without a store: a failed message waits at its transport, and has no end", slog.String("transport", w.cfg.Transport))
