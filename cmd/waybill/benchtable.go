@@ -88,7 +88,10 @@ func printGrowths(w io.Writer, results []bench.Result) {
 }
 
 func target(r bench.Result) string {
-	if r.Target == 0 {
+	switch {
+	case r.MaxRatio > 0:
+		return fmt.Sprintf("<= %.2f", r.MaxRatio)
+	case r.Target == 0:
 		return "-"
 	}
 	return fmt.Sprintf("%.2f", r.Target)

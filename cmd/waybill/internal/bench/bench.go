@@ -71,6 +71,11 @@ func Cases(command string) (names []string) {
 		for _, c := range starveCases {
 			names = append(names, c.name)
 		}
+	case "queue":
+		for _, c := range queueCases {
+			names = append(names, c.name)
+		}
+		names = append(names, "retry")
 	}
 	return names
 }
@@ -87,6 +92,8 @@ func (o Options) NeedsBroker(command string) bool {
 		return o.Wants("beside-relay")
 	case "claim":
 		return o.Wants("memory")
+	case "queue":
+		return false
 	case "starve":
 		return o.Wants("released-keys") || o.Wants("large-delayed") || o.Wants("hot-key") || o.Wants("retrying-messages")
 	}
