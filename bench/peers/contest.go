@@ -20,6 +20,13 @@ type contestant interface {
 	relay(ctx context.Context, n int) (took time.Duration, err error)
 }
 
+// A queueing contestant inserts its messages itself, and handles them in place of sending
+// them. relay is an error when one is missing.
+type queueing interface {
+	contestant
+	duplicates() int // messages that the last turn has handled more than once
+}
+
 // A contest lets waybill and each of its peers take turns.
 type contest struct {
 	opt      options
@@ -91,6 +98,10 @@ func (c *contest) turn(ctx context.Context, who contestant, rows int, t *turn) e
 		return err
 	}
 	t.rate = float64(rows) / took.Seconds()
+	if q, ok := who.(queueing); ok {
+		t.duplicates = q.duplicates()
+		return nil
+	}
 	if t.arrival, err = c.broker.arrived(ctx, rows, c.opt.keys); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -37,6 +38,15 @@ type options struct {
 	rounds           int
 	match            *regexp.Regexp
 	json             bool
+	queue            bool
+}
+
+// workers is how many batches waybill publishes at once, or handlers it runs.
+func (o options) workers() int {
+	if o.queue {
+		return queueWorkers
+	}
+	return waybillWorkers
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -50,10 +60,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.IntVar(&opt.rounds, "rounds", 3, "how often each pair is measured, at least 3")
 	match := flags.String("run", "", "only the peers whose name matches this `regexp`")
 	flags.BoolVar(&opt.json, "json", false, "print JSON")
+	flags.BoolVar(&opt.queue, "queue", false, "compare queues in the database in place of relays: each message is inserted by itself, and handled; needs no broker")
 	if err := flags.Parse(args); err != nil {
 		return opt, err
 	}
-	if opt.database == "" || opt.broker == "" {
+	if opt.database == "" || opt.broker == "" && !opt.queue {
 		return opt, errors.New("--database and --broker are needed, such as --database postgres://user:password@localhost:5432/postgres --broker amqp://guest:guest@localhost:5672/")
 	}
 	if opt.rows < 1 || opt.keys < 1 || opt.rounds < 3 || flags.NArg() > 0 {
@@ -76,40 +87,72 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return fmt.Errorf("the database cannot be used: %w: start it, or name another one with --database", err)
 	}
 	defer func() { err = errors.Join(err, db.close()) }()
-	broker, err := openBroker(opt.broker)
-	if err != nil {
-		return fmt.Errorf("the broker cannot be used: %w: start it, or name another one with --broker", err)
-	}
-	defer func() { err = errors.Join(err, broker.close()) }()
-
-	us, err := newWaybill(ctx, db, broker, opt.keys)
+	f, err := field(ctx, opt, db, stderr)
 	if err != nil {
 		return err
 	}
-	them, err := peers(ctx, db, broker, opt.keys, stderr)
-	if err != nil {
-		return err
+	defer func() { err = errors.Join(err, f.close()) }()
+	f.them = slices.DeleteFunc(f.them, func(c contestant) bool { return !opt.match.MatchString(c.name()) })
+	if len(f.them) == 0 {
+		return errors.Join(fmt.Errorf("--run %q matches no peer", opt.match), errors.New(strings.Join(f.missing, "\n")))
 	}
-	them = slices.DeleteFunc(them, func(c contestant) bool { return !opt.match.MatchString(c.name()) })
-	if len(them) == 0 {
-		return fmt.Errorf("--run %q matches no peer", opt.match)
-	}
-	c := contest{opt: opt, db: db, broker: broker, progress: stderr}
-	results, err := c.run(ctx, us, them)
+	c := contest{opt: opt, db: db, broker: f.broker, progress: stderr}
+	results, err := c.run(ctx, f.us, f.them)
 	if err != nil {
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
 		return err
 	}
-	versions, err := versions(ctx, db, broker)
+	versions, err := versions(ctx, db, f)
 	if err != nil {
 		return err
 	}
 	if opt.json {
-		return printJSON(stdout, results, versions)
+		return printJSON(stdout, results, versions, f.missing)
 	}
-	return printTable(stdout, results, versions)
+	return printTable(stdout, results, versions, f.missing)
+}
+
+// contestants are those of one run.
+type contestants struct {
+	us      contestant
+	them    []contestant
+	missing []string // who could not take part, and why
+	broker  *broker  // of relays
+}
+
+func (f *contestants) close() error {
+	if f.broker == nil {
+		return nil
+	}
+	return f.broker.close()
+}
+
+// field returns the contestants: relays, or queues.
+func field(ctx context.Context, opt options, db *database, stderr io.Writer) (_ *contestants, err error) {
+	f := &contestants{}
+	if !opt.queue {
+		if f.broker, err = openBroker(opt.broker); err != nil {
+			return nil, fmt.Errorf("the broker cannot be used: %w: start it, or name another one with --broker", err)
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.close())
+		}
+	}()
+	us, err := newWaybill(ctx, db, f.broker, opt.keys)
+	if err != nil {
+		return nil, err
+	}
+	if opt.queue {
+		f.us, f.them, f.missing, err = queuePeers(ctx, db, us, opt.database, stderr)
+		return f, err
+	}
+	f.us = us
+	f.them, err = peers(ctx, db, f.broker, opt.keys, stderr)
+	return f, err
 }
 
 // peers returns the contestants that waybill is measured against.

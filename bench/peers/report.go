@@ -50,7 +50,7 @@ func (t *tally) add(ours, theirs turn) {
 
 func (t *tally) result(opt options, peer string) result {
 	return result{
-		Case: peer, Database: "postgres", Rows: opt.rows, Keys: opt.keys, Workers: waybillWorkers, Ordering: "strict",
+		Case: peer, Database: "postgres", Rows: opt.rows, Keys: opt.keys, Workers: opt.workers(), Ordering: "strict",
 		Rate: median(t.ours), RateMin: slices.Min(t.ours), RateMax: slices.Max(t.ours),
 		YardstickRate: median(t.theirs), YardstickMin: slices.Min(t.theirs), YardstickMax: slices.Max(t.theirs),
 		Ratio: median(t.ratios), Min: slices.Min(t.ratios), Max: slices.Max(t.ratios), Rounds: len(t.ratios),
@@ -67,17 +67,18 @@ func median(values []float64) float64 {
 	return sorted[mid]
 }
 
-func printJSON(w io.Writer, results []result, versions map[string]string) error {
+func printJSON(w io.Writer, results []result, versions map[string]string, missing []string) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(struct {
 		Results  []result          `json:"results"`
 		Versions map[string]string `json:"versions"`
-	}{results, versions})
+		Missing  []string          `json:"missing,omitempty"`
+	}{results, versions, missing})
 }
 
-func printTable(w io.Writer, results []result, versions map[string]string) error {
+func printTable(w io.Writer, results []result, versions map[string]string, missing []string) error {
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "waybill / peer\tmin\tmax\twaybill msg/s\tmin\tmax\tpeer msg/s\tmin\tmax\tdisordered\tduplicates\t  peer")
 	for _, r := range results {
@@ -88,6 +89,9 @@ func printTable(w io.Writer, results []result, versions map[string]string) error
 		return err
 	}
 	fmt.Fprintln(w)
+	for _, m := range missing {
+		fmt.Fprintln(w, m)
+	}
 	for _, name := range slices.Sorted(maps.Keys(versions)) {
 		fmt.Fprintf(w, "%s %s\n", name, versions[name])
 	}
@@ -95,7 +99,7 @@ func printTable(w io.Writer, results []result, versions map[string]string) error
 }
 
 // versions names everything that took part.
-func versions(ctx context.Context, db *database, b *broker) (map[string]string, error) {
+func versions(ctx context.Context, db *database, f *contestants) (map[string]string, error) {
 	v := map[string]string{"Go": runtime.Version() + fmt.Sprintf(", %d CPUs", runtime.NumCPU())}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -113,6 +117,13 @@ func versions(ctx context.Context, db *database, b *broker) (map[string]string, 
 		return nil, err
 	}
 	v["PostgreSQL"] = postgres
-	v["RabbitMQ"] = fmt.Sprint(b.conn.Properties["version"])
+	if f.broker != nil {
+		v["RabbitMQ"] = fmt.Sprint(f.broker.conn.Properties["version"])
+	}
+	for _, c := range f.them {
+		if s, ok := c.(*symfony); ok {
+			v["Symfony Messenger"] = s.version
+		}
+	}
 	return v, nil
 }
