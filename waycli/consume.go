@@ -66,8 +66,9 @@ come again. A second signal exits with 130. The memory limit is that of this pro
 without its commands, and nine tenths of it are its GOMEMLIMIT, unless that is set.
 
 With --json, at the end: {"reason": "stopped", "finished", "time limit",
-"memory limit", "failure limit" or "failed", "handled", "duplicates", "failed", "transports": [{"transport", "handled",
-"duplicates", "failed"}]}. Handled includes duplicates; failed counts attempts.`
+"memory limit", "failure limit" or "failed", "handled", "duplicates", "failed",
+"transports": [{"transport", "handled", "duplicates", "failed"}]}. Handled includes
+duplicates; failed counts attempts.`
 
 func (c *cli) consumeCommand() *cobra.Command {
 	var f consumeFlags

@@ -14,7 +14,7 @@ func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker
 
 // WithoutCompounds makes a DB send statements one by one, as on MySQL.
 func (db *DB) WithoutCompounds(ctx context.Context) error {
-	_, err := db.server(ctx)
+	_, err := db.relayPool(ctx) // its sessions have the settings of the server that it is
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.flavor.mariaDB = false

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,19 +22,19 @@ func TestAcknowledgementsGatherForAShortTime(t *testing.T) {
 			time.Sleep(time.Duration(j.N) * 300 * time.Microsecond)
 			return nil
 		})
-		calls := 0
-		from := &link{Queue: p.queue, ack: func([]*waybill.Delivery) error { calls++; return nil }}
+		var calls atomic.Int64
+		from := &link{Queue: p.queue, ack: func([]*waybill.Delivery) error { calls.Add(1); return nil }}
 		p.send(job{"slow", 1}, job{"a", 1}, job{"b", 2}, job{"c", 3}, job{"d", 4}, job{"e", 5}, job{"f", 6})
 		stop := p.start(from)
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
-		if p.wantBacklog(1); calls != 1 {
-			t.Errorf("%d calls acknowledged 6 messages of 2 ms, want one", calls)
+		if p.wantBacklog(1); calls.Load() != 1 {
+			t.Errorf("%d calls acknowledged 6 messages of 2 ms, want one", calls.Load())
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if p.wantBacklog(0); calls != 2 {
-			t.Errorf("%d calls acknowledged all, want 2", calls)
+		if p.wantBacklog(0); calls.Load() != 2 {
+			t.Errorf("%d calls acknowledged all, want 2", calls.Load())
 		}
 		noError(t, stop())
 	})

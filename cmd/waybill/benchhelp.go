@@ -23,12 +23,12 @@ tables with a prefix), an exchange and a queue, and removes them.
             writers while a relay drains)
   inbox     a worker with an inbox against loops by hand, with 1, 8 and 32 messages at once or
             --workers, one a transaction; in groups of 50; and groups against one a transaction
-  queue     a worker on queue:// in the database, with 10 and 50 handlers at once or --workers, against
-            loops by hand that lease a batch, handle it and delete it. --case dispatch (8 dispatchers,
-            a transaction each message, while it works), dispatch-keyed (--keys), handle,
-            handle-keyed (messages loaded before), retry (each message fails once and is handled from
-            the retry queue; the time that adds, against that of messages handled at once; less is
-            better)
+  queue     a worker on queue:// in the database, with 10 and 50 handlers at once or --workers,
+            against loops by hand that lease a batch, handle it and delete it. --case dispatch (8
+            dispatchers, a transaction each message, while it works), dispatch-keyed (--keys),
+            handle, handle-keyed (messages loaded before), retry (each message fails once and is
+            handled from the retry queue; the time that adds, against that of messages handled at
+            once; less is better)
   latency   from a commit to a consumer, 50 messages a second, against a client that publishes after
             its commit, and against bare, which polls every 5 ms; ratios are those of the 99th
             percentiles, and less is better. On PostgreSQL also with a relay that listens, and the

@@ -190,7 +190,8 @@ UNION  ALL
 	// Dead letters of workers are replayed outside the transaction of a replay: one that
 	// fails has moved them.
 	{"replay-outside-transaction", []edit{
-		{"waypg/failedchange.go", `tx.QueryRow(ctx, p.failed.Query("replay"), numbers)`, `db.pool.QueryRow(ctx, p.failed.Query("replay"), numbers)`},
+		{"waypg/failedchange.go", `return o.Exec(ctx, "replay", numbers)`, `tag, err := o.db.pool.Exec(ctx, o.at.failed.Query("replay"), numbers)
+	return int(tag.RowsAffected()), err`},
 	}},
 
 	// A message becomes a dead letter in one transaction, and leaves the retry queue in the
