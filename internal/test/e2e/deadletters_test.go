@@ -30,10 +30,11 @@ const (
 	largeBody = 16_000_000 // a server of MySQL takes packets of 16 MiB unless it is told otherwise
 	larges    = 4
 	// strangePrefetch bounds the messages in flight of strangeWorker: so many of the
-	// transport, and one of the retry queue.
+	// transport, and as many of the retry queue.
 	strangePrefetch = 2
-	// peakMemory is what strangeWorker may have in memory at the most.
-	peakMemory = 512 << 20
+	// peakMemory is what strangeWorker may have in memory at the most: four messages, in
+	// some copies each, under the race detector.
+	peakMemory = 1 << 30
 	// strangeKey is the key that the program of the first worker panics over.
 	strangeKey = "panic"
 )
