@@ -6,7 +6,16 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"sync"
 )
+
+// kept are the ports that Free has returned: a server that is down has its port again when
+// it is started.
+var kept sync.Map
+
+// shares is how many parts the range has. A process takes the ports of one, so that it is
+// not likely to take that of a stopped server of another process.
+const shares = 8
 
 // lowest is above the ports that services are known by.
 const lowest = 15000
@@ -17,7 +26,11 @@ const lowest = 15000
 // be connected to itself.
 func Listen() (net.Listener, error) {
 	for range 100 {
-		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", candidate()))
+		p := candidate()
+		if _, taken := kept.Load(p); taken {
+			continue
+		}
+		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p))
 		if err == nil {
 			return l, nil
 		}
@@ -26,15 +39,17 @@ func Listen() (net.Listener, error) {
 }
 
 // Free returns the number of a port as Listen chooses it, which was free a moment
-// ago. Another process may be faster, so a server that cannot bind it needs another
-// one.
+// ago. This process does not get it again. Another process may be faster, so a server that
+// cannot bind it needs another one.
 func Free() (int, error) {
 	l, err := Listen()
 	if err != nil {
 		return 0, err
 	}
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	p := l.Addr().(*net.TCPAddr).Port
+	kept.Store(p, true)
+	return p, nil
 }
 
 // candidate is 0, the kernel's choice, where its range leaves no room below.
@@ -43,7 +58,8 @@ func candidate() int {
 	if room < 1000 {
 		return 0
 	}
-	return lowest + rand.IntN(room)
+	share := room / shares
+	return lowest + os.Getpid()%shares*share + rand.IntN(share)
 }
 
 // ephemeral returns the first port of the kernel's own range.
