@@ -106,13 +106,13 @@ func TestOutagesAreRiddenOut(t *testing.T) {
 			}
 		}
 		rabbit.Start()
-		moving(30*time.Second, "after the broker's outage relays publish")
+		moving(90*time.Second, "after the broker's outage relays publish")
 		s.eventually(patience, "both relays report that it is over", said(0))
 
 		server.Kill()
 		time.Sleep(2 * time.Second)
 		server.Start()
-		moving(30*time.Second, "after the database's outage relays publish")
+		moving(90*time.Second, "after the database's outage relays publish")
 
 		failed := stop()
 		s.look()
