@@ -188,7 +188,7 @@ func (r *retrying) publish(ctx context.Context, length time.Duration) error {
 			return err
 		}
 	}
-	for limit := time.Now().Add(retryingLate); ; time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(retryingLate); ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
 		seen := r.seen
 		r.mu.Unlock()
@@ -199,6 +199,7 @@ func (r *retrying) publish(ctx context.Context, length time.Duration) error {
 			return fmt.Errorf("%d of %d live messages were handled within %v", seen, sent, retryingLate)
 		}
 	}
+	return ctx.Err()
 }
 
 // heapMB returns the size of the heap without garbage.
