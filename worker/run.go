@@ -35,12 +35,12 @@ type running struct {
 	stopping bool
 	turn     int // the source that is asked first for the next delivery
 
-	suspects   []*waybill.Delivery // redelivered ones of the retry queue: of these one runs at a time
-	suspecting bool                // one runs
-	lastMove   int64               // number of the last move
-	stored     atomic.Int64        // number of the last move that is stored
-	waiting    map[string]int64    // by key with messages in the retry queue: number of its last move
-	closing    chan struct{}       // closed when coordinate has returned
+	suspects []*waybill.Delivery // redelivered ones of the retry queue: of these one runs at a time
+	suspect  *waybill.Delivery   // the last that has begun
+	lastMove int64               // number of the last move
+	stored   atomic.Int64        // number of the last move that is stored
+	waiting  map[string]int64    // by key with messages in the retry queue: number of its last move
+	closing  chan struct{}       // closed when coordinate has returned
 
 	pause  time.Duration    // after the next outcome that finds a database or broker unavailable
 	paused <-chan time.Time // no handler begins before
@@ -215,8 +215,8 @@ func (r *running) next() (*source, *waybill.Delivery) {
 			if s != r.retries || !d.Redelivered {
 				return s, d
 			}
-			if !r.suspecting {
-				r.suspecting = true
+			if !r.suspecting() {
+				r.suspect = d
 				return s, d
 			}
 			r.suspects = append(r.suspects, d)
@@ -225,8 +225,12 @@ func (r *running) next() (*source, *waybill.Delivery) {
 	return nil, nil
 }
 
+// suspecting reports whether a suspect is unsettled: if the next one ended the process now,
+// it would count against both.
+func (r *running) suspecting() bool { return r.suspect != nil && r.retries.holds(r.suspect) }
+
 func (r *running) take(s *source) *waybill.Delivery {
-	if s == r.retries && !r.suspecting && len(r.suspects) > 0 {
+	if s == r.retries && !r.suspecting() && len(r.suspects) > 0 {
 		d := r.suspects[0]
 		r.suspects = r.suspects[1:]
 		return d

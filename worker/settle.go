@@ -19,9 +19,6 @@ const settleTimeout = 10 * time.Second
 func (r *running) finish(o outcome) {
 	s, d := o.from, o.d
 	suspect := s == r.retries && d.Redelivered
-	if suspect {
-		r.suspecting = false
-	}
 	switch {
 	case o.err == nil:
 		crash.At(crash.WorkerBeforeAck)

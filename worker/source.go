@@ -97,6 +97,13 @@ func (s *source) forget(ds ...*waybill.Delivery) {
 	}
 }
 
+// holds reports whether d is unsettled.
+func (s *source) holds(d *waybill.Delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[d] != nil
+}
+
 // unsettled returns how many deliveries are.
 func (s *source) unsettled() int {
 	s.mu.Lock()

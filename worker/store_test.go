@@ -409,6 +409,69 @@ func TestOrderlyStopsCountNothing(t *testing.T) {
 	})
 }
 
+// A message that was in flight in a process that ended begins when the last one of its kind is
+// settled: until then the end of the process would count against both.
+func TestSuspectBeginsWhenTheLastIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		slow := &slowStore{Store: p.db}
+		p.cfg.Store = slow
+		begun := 0
+		p.handle(func(_ context.Context, j job) error {
+			if settled := int(slow.settled.Load()); settled != begun {
+				t.Errorf("message %d begins when %d of %d are settled", j.N, settled, begun)
+			}
+			if begun++; j.N%2 == 1 {
+				return waybill.Unrecoverable(errDeclined)
+			}
+			return nil
+		})
+		q, err := p.db.RetryQueue("jobs")
+		noError(t, err)
+		for n := range 6 {
+			rec := &waybill.Record{ID: waybill.MessageID{byte(n + 1)}, Name: "job", Body: fmt.Appendf(nil, `{"N":%d}`, n)}
+			noError(t, q.Add(t.Context(), worker.Move{Delivery: &waybill.Delivery{Record: rec}}))
+		}
+		_, err = q.Receive(t.Context(), 10) // by a process that ends
+		noError(t, err)
+		time.Sleep(q.LeaseTime() + time.Second)
+		stop := p.start(p.db.Queue("jobs"))
+		time.Sleep(time.Minute)
+		noError(t, stop())
+		if begun != 6 {
+			t.Errorf("%d messages handled, want 6", begun)
+		}
+	})
+}
+
+// A slowStore takes a second to settle deliveries of a retry queue.
+type slowStore struct {
+	worker.Store
+	settled atomic.Int32
+}
+
+func (s *slowStore) RetryQueue(transport string) (worker.RetryQueue, error) {
+	q, err := s.Store.RetryQueue(transport)
+	return slowRetryQueue{q, s}, err
+}
+
+type slowRetryQueue struct {
+	worker.RetryQueue
+	of *slowStore
+}
+
+func (q slowRetryQueue) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
+	time.Sleep(time.Second)
+	defer q.of.settled.Add(int32(len(ds)))
+	return q.RetryQueue.Ack(ctx, ds...)
+}
+
+func (q slowRetryQueue) Move(ctx context.Context, moves ...worker.Move) error {
+	time.Sleep(time.Second)
+	defer q.of.settled.Add(int32(len(moves)))
+	return q.RetryQueue.Move(ctx, moves...)
+}
+
 func TestStoreThatIsAwayLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := stored(t)

@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -215,7 +217,23 @@ func TestMessageThatEndsItsProcessIsADeadLetter(t *testing.T) {
 	})
 }
 
-// Messages that wait for a retry wait in the database: the broker has no part in it.
+// declarations returns the exchanges, queues, bindings and policies of a broker.
+func declarations(tb testing.TB, api string) string {
+	tb.Helper()
+	var of struct{ Exchanges, Queues, Bindings, Policies []json.RawMessage }
+	if err := json.Unmarshal(management(tb, api, "GET", "/api/definitions", ""), &of); err != nil {
+		tb.Fatal(err)
+	}
+	var all []string
+	for _, one := range slices.Concat(of.Exchanges, of.Queues, of.Bindings, of.Policies) {
+		all = append(all, string(one))
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// Messages that wait for a retry wait in the database: the broker has no part in it, and
+// nothing is declared there.
 func TestBrokerRestartChangesNothingForRetries(t *testing.T) {
 	onOne(t, func(t *testing.T, on *kind) {
 		rabbit := testserver.StartRabbitMQ(t, nil)
@@ -223,6 +241,10 @@ func TestBrokerRestartChangesNothingForRetries(t *testing.T) {
 		s.orderedQueue()
 		rabbit.Settle()
 		s.quickRelay()
+		declared := declarations(t, rabbit.API())
+		if !strings.Contains(declared, `"`+handled+`"`) {
+			t.Fatalf("the queue is missing at the broker:\n%s", declared)
+		}
 		keys := append(keyNames("bad", 5), keyNames("good", 10)...)
 		s.dispatch(keys, 6)
 		var mended atomic.Bool
@@ -247,6 +269,9 @@ func TestBrokerRestartChangesNothingForRetries(t *testing.T) {
 		waiting(5 * 4)
 		s.dispatch(keys, 4)
 		waiting(5 * 8)
+		if now := declarations(t, rabbit.API()); now != declared {
+			t.Errorf("the broker has\n%s\nwhile messages wait for retries, and had\n%s", now, declared)
+		}
 		mended.Store(true)
 		s.oneEffect()
 		s.inOrder()
