@@ -69,7 +69,7 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 	if err := s.db.queueInserts(s.db.resolved(), batch, rows); err != nil {
 		return err
 	}
-	if err := s.db.pool.SendBatch(ctx, batch).Close(); err != nil {
+	if err := sendAll(ctx, s.db.pool, batch); err != nil {
 		return translate(err)
 	}
 	s.db.hintRows(rows)

@@ -80,7 +80,7 @@ const retryLocks = -1
 // Add implements sqlcore.RetryStore. The locks of the keys make the order of ids that of
 // the commits, and keep two transactions with the same messages from a deadlock.
 func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryRow) error {
-	p, batch, holder := s.db.resolved(), &pgx.Batch{}, uuid.Must(uuid.NewV4())
+	p, batch, holder := s.db.resolved(), &pgx.Batch{}, uuid.Must(uuid.NewV4()).String()
 	var locks []int32
 	for _, r := range rows {
 		of := r.Record.Key
@@ -93,18 +93,63 @@ func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryR
 	}
 	slices.Sort(locks)
 	batch.Queue(p.outbox.Query("lock_many"), p.namespace, locks)
+	var many retryColumns
 	for _, r := range rows {
-		rec, dead := r.Record, r.DeadLetters != ""
-		args := []any{
-			queue, rec.ID.String(), rec.Name, rec.Key, r.Headers, rec.Body, rec.DispatchedAt, r.Failures,
-			r.Delay.Seconds(), r.Parked, nullIf(!dead, holder.String()),
+		if r.DeadLetters == "" {
+			many.add(r)
+			continue
 		}
-		batch.Queue(p.retry.Query("add"), append(args, attemptArgs(r.Attempt)...)...)
-		if dead {
-			batch.Queue(p.retry.Query("bury"), queue, rec.ID.String(), holder.String(), 0, r.DeadLetters)
-		}
+		many.queue(p, batch, queue, nil)
+		many.add(r)
+		many.queue(p, batch, queue, &holder)
+		batch.Queue(p.retry.Query("bury"), queue, r.Record.ID.String(), holder, 0, r.DeadLetters)
 	}
+	many.queue(p, batch, queue, nil)
 	return translate(s.db.pool.SendBatch(ctx, batch).Close())
+}
+
+// retryColumns are rows as arrays. A message is there once: the first row counts.
+type retryColumns struct {
+	known                                                  map[waybill.MessageID]bool
+	ids, bodies                                            [][]byte
+	names, keys, headers                                   []string
+	created                                                []time.Time
+	failures                                               []int
+	delays                                                 []float64
+	parked                                                 []bool
+	at                                                     []*time.Time
+	workers, handlers, types, errors, stacks, fingerprints []string
+}
+
+func (c *retryColumns) add(r sqlcore.RetryRow) {
+	rec := r.Record
+	if c.known[rec.ID] {
+		return
+	}
+	if c.known == nil {
+		c.known = map[waybill.MessageID]bool{}
+	}
+	c.known[rec.ID] = true
+	c.ids, c.bodies = append(c.ids, rec.ID[:]), append(c.bodies, rec.Body)
+	c.names, c.keys, c.headers = append(c.names, rec.Name), append(c.keys, rec.Key), append(c.headers, r.Headers)
+	c.created, c.failures = append(c.created, rec.DispatchedAt), append(c.failures, r.Failures)
+	c.delays, c.parked = append(c.delays, r.Delay.Seconds()), append(c.parked, r.Parked)
+	var a worker.Attempt
+	if r.Attempt != nil {
+		a = *r.Attempt
+	}
+	c.at = append(c.at, nullIf(r.Attempt == nil, a.At))
+	c.workers, c.handlers, c.types = append(c.workers, a.Worker), append(c.handlers, a.Handler), append(c.types, a.Type)
+	c.errors, c.stacks, c.fingerprints = append(c.errors, a.Error), append(c.stacks, a.Stack), append(c.fingerprints, a.Fingerprint)
+}
+
+// queue adds the statement to batch and begins anew.
+func (c *retryColumns) queue(p *catalog, batch *pgx.Batch, queue string, holder *string) {
+	if len(c.ids) > 0 {
+		batch.Queue(p.retry.Query("add"), queue, holder, c.ids, c.names, c.keys, c.headers, c.bodies, c.created, c.failures,
+			c.delays, c.parked, c.at, c.workers, c.handlers, c.types, c.errors, c.stacks, c.fingerprints)
+		*c = retryColumns{}
+	}
 }
 
 // attemptArgs are the last parameters of the statements that record an attempt.

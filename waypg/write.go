@@ -90,12 +90,20 @@ func (db *DB) Write(ctx context.Context, tx pgx.Tx, rows ...outbox.Row) error {
 	if err := db.queueInserts(p, batch, rows); err != nil {
 		return err
 	}
-	if batch.Len() == 1 {
-		_, err = tx.Exec(ctx, batch.QueuedQueries[0].SQL, batch.QueuedQueries[0].Arguments...)
-	} else {
-		err = tx.SendBatch(ctx, batch).Close()
+	return db.translateInsert(sendAll(ctx, tx, batch))
+}
+
+// sendAll runs statements in one round trip. A single one costs less without a batch.
+func sendAll(ctx context.Context, to interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}, batch *pgx.Batch) error {
+	if batch.Len() > 1 {
+		return to.SendBatch(ctx, batch).Close()
 	}
-	return db.translateInsert(err)
+	only := batch.QueuedQueries[0]
+	_, err := to.Exec(ctx, only.SQL, only.Arguments...)
+	return err
 }
 
 // translateInsert is translate for a statement that inserts messages, where a

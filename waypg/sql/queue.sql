@@ -69,12 +69,14 @@ FROM  (SELECT DISTINCT f.key FROM found AS f WHERE f.key <> '') AS k, LATERAL (
       (SELECT q.id, q.held FROM public.waybill_queue AS q
        WHERE  q.queue = $1
        AND    q.partition_key = k.key
+       AND    q.partition_key <> ''
        AND    q.held = 1
        LIMIT  1)
        UNION  ALL
       (SELECT q.id, q.held FROM public.waybill_queue AS q
        WHERE  q.queue = $1
        AND    q.partition_key = k.key
+       AND    q.partition_key <> ''
        AND    q.held = 2
        ORDER  BY q.queue, q.partition_key, q.held, q.id
        LIMIT  $3)) AS h;
@@ -128,6 +130,7 @@ WHERE  q.id = ANY (ARRAY(
               SELECT q.id FROM public.waybill_queue AS q
               WHERE  q.queue = $1
               AND    q.partition_key = k.key
+              AND    q.partition_key <> ''
               AND    q.held = 2
               ORDER  BY q.queue, q.partition_key, q.held, q.id
               LIMIT  1
@@ -136,6 +139,7 @@ WHERE  q.id = ANY (ARRAY(
               SELECT q.id FROM public.waybill_queue AS q
               WHERE  q.queue = $1
               AND    q.partition_key = k.key
+              AND    q.partition_key <> ''
               AND    q.held = 1
               ORDER  BY q.queue, q.partition_key, q.held, q.id
               LIMIT  1

@@ -9,32 +9,44 @@ FROM   unnest($2::uuid[], $3::text[]) WITH ORDINALITY AS u (id, key, n)
 ORDER  BY u.n;
 
 -- name: add
--- Inserts a message and the attempt of $12, unless the queue has it already. A message for the dead letters
--- has the holder $11, for bury. The numbers of attempts continue after a replay. An attempt is recorded once,
--- also if its message was added before and the answer was lost.
-WITH added AS (
+-- Inserts messages in the order of the arrays, and the attempts of those with a time, unless the queue has
+-- them already. Messages for the dead letters have the holder $2, for bury. The numbers of attempts continue
+-- after a replay. An attempt is recorded once, also if its message was added before and the answer was lost.
+WITH given AS (
+    SELECT encode(u.message_id, 'hex')::uuid AS id, u.*
+    FROM   unnest($3::bytea[], $4::text[], $5::text[], $6::jsonb[], $7::bytea[], $8::timestamptz[], $9::int[],
+                  $10::float8[], $11::boolean[], $12::timestamptz[], $13::text[], $14::text[], $15::text[],
+                  $16::text[], $17::text[], $18::text[])
+           WITH ORDINALITY AS u (
+           message_id, message_name, partition_key, headers, body, created_at, failures,
+           delay, parked, at, worker, handler, error_type,
+           error, stack, fingerprint, n)),
+added AS (
     INSERT INTO public.waybill_retry (
            queue, message_id, message_name, partition_key, headers, body, created_at, failures, held,
            held_until, holder)
-    VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, $6::bytea, $7::timestamptz,
-            $8::int + ($12::timestamptz IS NOT NULL)::int,
-            ($10::boolean OR $9::float8 > 0 OR $11::uuid IS NOT NULL)::int,
-            CASE WHEN $10 THEN 'infinity'
-                 WHEN $9 > 0 THEN clock_timestamp() + make_interval(secs => $9)
-                 ELSE '-infinity' END,
-            $11)
+    SELECT $1::text, g.id, g.message_name, g.partition_key, g.headers, g.body, g.created_at,
+           g.failures + (g.at IS NOT NULL)::int, (g.parked OR g.delay > 0 OR $2::uuid IS NOT NULL)::int,
+           CASE WHEN g.parked THEN 'infinity'
+                WHEN g.delay > 0 THEN clock_timestamp() + make_interval(secs => g.delay)
+                ELSE '-infinity' END,
+           $2
+    FROM   given AS g
+    ORDER  BY g.n
     ON     CONFLICT (queue, message_id) DO NOTHING
-    RETURNING queue, message_id, failures)
+    RETURNING message_id, failures)
 INSERT INTO public.waybill_failed_attempt (
        transport, message_id, attempt, at, worker, handler, error_type, error, stack, fingerprint)
-SELECT a.queue, a.message_id, greatest(a.failures, 1 + b.last), $12, $13::text, $14::text, $15::text,
-       $16::text, $17::text, $18::text
-FROM   added AS a,
-       LATERAL (SELECT coalesce(max(t.attempt), 0) AS last, coalesce(bool_or(t.at = $12), false) AS known
-                FROM   public.waybill_failed_attempt AS t
-                WHERE  t.transport = a.queue AND t.message_id = a.message_id) AS b
-WHERE  $12 IS NOT NULL
-AND    NOT b.known;
+SELECT $1, g.id, greatest(a.failures, 1 + b.last), g.at, g.worker, g.handler, g.error_type,
+       g.error, g.stack, g.fingerprint
+FROM   added AS a
+JOIN   given AS g ON g.id = a.message_id AND g.at IS NOT NULL
+CROSS  JOIN LATERAL (
+       SELECT coalesce(max(t.attempt), 0) AS last, coalesce(bool_or(t.at = g.at), false) AS known
+       FROM   public.waybill_failed_attempt AS t
+       WHERE  t.transport = $1
+       AND    t.message_id = g.id) AS b
+WHERE  NOT b.known;
 
 -- name: move
 -- Settles a delivery with its attempt of $8, unless its row has been leased again. A message for the dead

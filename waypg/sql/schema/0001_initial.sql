@@ -39,6 +39,7 @@ CREATE TABLE public.waybill_outbox_version (
 
 -- Messages with a key. Ids are commit-ordered inside a bucket, because a dispatcher takes the bucket's
 -- advisory lock before it draws an id, and holds it to its commit. That is why the sequence must not cache.
+-- The CHECK is one, as those of other tables: the server parses each anew for each statement.
 -- The rows of a parked key are set aside in its bucket + 1024. The primary key is the only index. An outbox
 -- is mostly empty and always changing, hence the settings of autovacuum.
 CREATE TABLE public.waybill_outbox (
@@ -46,12 +47,13 @@ CREATE TABLE public.waybill_outbox (
     bucket        smallint NOT NULL,
     id            bigint GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME public.waybill_outbox_id_seq CACHE 1),
     message_id    uuid NOT NULL,
-    message_name  text COLLATE "C" NOT NULL CHECK (octet_length(message_name) BETWEEN 1 AND 190),
-    partition_key text COLLATE "C" NOT NULL CHECK (octet_length(partition_key) BETWEEN 1 AND 255),
+    message_name  text COLLATE "C" NOT NULL,
+    partition_key text COLLATE "C" NOT NULL,
     headers       jsonb NOT NULL DEFAULT '{}',
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (transport, bucket, id)
+    PRIMARY KEY (transport, bucket, id),
+    CHECK (octet_length(message_name) BETWEEN 1 AND 190 AND octet_length(partition_key) BETWEEN 1 AND 255)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0,
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
@@ -61,14 +63,15 @@ CREATE TABLE public.waybill_outbox (
 -- is blocked, 2 while the message itself is blocked.
 CREATE TABLE public.waybill_outbox_unkeyed (
     transport     smallint NOT NULL,
-    held          smallint NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
+    held          smallint NOT NULL DEFAULT 0,
     id            bigint GENERATED ALWAYS AS IDENTITY,
     message_id    uuid NOT NULL,
-    message_name  text COLLATE "C" NOT NULL CHECK (octet_length(message_name) BETWEEN 1 AND 190),
+    message_name  text COLLATE "C" NOT NULL,
     headers       jsonb NOT NULL DEFAULT '{}',
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (transport, held, id)
+    PRIMARY KEY (transport, held, id),
+    CHECK (octet_length(message_name) BETWEEN 1 AND 190 AND held BETWEEN 0 AND 2)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0,
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
@@ -187,24 +190,27 @@ CREATE INDEX waybill_inbox_by_message_id ON public.waybill_inbox (message_id);
 -- settled nor released the row.
 CREATE TABLE public.waybill_queue (
     id            bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
-    queue         text COLLATE "C" NOT NULL CHECK (queue <> ''),
+    queue         text COLLATE "C" NOT NULL,
     message_id    uuid NOT NULL,
-    message_name  text COLLATE "C" NOT NULL CHECK (octet_length(message_name) BETWEEN 1 AND 190),
-    partition_key text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(partition_key) <= 255),
+    message_name  text COLLATE "C" NOT NULL,
+    partition_key text COLLATE "C" NOT NULL DEFAULT '',
     headers       jsonb NOT NULL DEFAULT '{}',
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     failures      integer NOT NULL DEFAULT 0,
-    held          smallint NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
+    held          smallint NOT NULL DEFAULT 0,
     held_until    timestamptz NOT NULL DEFAULT '-infinity',
     holder        uuid,
     lease         bigint NOT NULL DEFAULT 0,
-    redelivered   boolean NOT NULL DEFAULT false
+    redelivered   boolean NOT NULL DEFAULT false,
+    CHECK (octet_length(message_name) BETWEEN 1 AND 190 AND octet_length(partition_key) <= 255 AND queue <> ''
+           AND held BETWEEN 0 AND 2)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX waybill_queue_claimable ON public.waybill_queue (queue, id) WHERE held = 0;
 CREATE INDEX waybill_queue_due ON public.waybill_queue (queue, held_until) WHERE held > 0;
-CREATE INDEX waybill_queue_held ON public.waybill_queue (queue, partition_key, held, id) WHERE held > 0;
+CREATE INDEX waybill_queue_held ON public.waybill_queue (queue, partition_key, held, id)
+       WHERE held > 0 AND partition_key <> '';
 
 -- The retry queues of workers: queue is the name of the transport. The statements of waybill_queue run on it,
 -- hence the same columns and indexes. A parked row is held until infinity without a holder. crashes counts
