@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -80,49 +81,120 @@ const retryGates = -2
 // the commits, and no other transaction adds the same messages meanwhile.
 func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryRow) error {
 	var locks []gate
-	ids := make([]string, len(rows))
+	asked := make([][2]any, len(rows))
 	for i, r := range rows {
-		ids[i] = hexID(r.Record.ID)
-		g := gate{transport: retryGates, bucket: int16(outbox.Bucket(cmp.Or(r.Record.Key, ids[i]), queueBuckets))}
+		asked[i][0] = hexID(r.Record.ID)
+		if r.Attempt != nil {
+			asked[i][1] = stamp(r.Attempt.At)
+		}
+		g := gate{transport: retryGates, bucket: int16(outbox.Bucket(cmp.Or(r.Record.Key, hexID(r.Record.ID)), queueBuckets))}
 		if !slices.Contains(locks, g) {
 			locks = append(locks, g)
 		}
 	}
 	slices.SortFunc(locks, gate.compare)
-	of, err := json.Marshal(ids)
+	of, err := json.Marshal(asked)
 	if err != nil {
 		return err
 	}
 	return s.db.inQueueTx(ctx, s.db.retry, func(tx *queueTx) error {
 		tx.next = append(tx.next, s.db.locking(locks))
-		known := map[waybill.MessageID]bool{}
+		before := make([]history, len(rows))
 		tx.query("known", func(rows *sql.Rows) error {
-			var message waybill.MessageID
-			err := rows.Scan(id{&message})
-			known[message] = true
+			var n int
+			var h history
+			err := rows.Scan(&n, &h.contained, &h.last, &h.recorded)
+			before[n] = h
 			return err
-		}, string(of), []byte(queue))
+		}, []byte(queue), []byte(queue), []byte(queue), string(of))
 		if err := tx.send(ctx); err != nil {
 			return err
 		}
-		for _, r := range rows {
-			if !known[r.Record.ID] {
-				known[r.Record.ID] = r.DeadLetters == ""
-				tx.next = append(append(tx.next, s.attempt(queue, r)...), s.add(queue, r))
-			}
-		}
+		tx.next = append(tx.next, s.adding(queue, rows, before)...)
 		return nil
 	})
 }
 
-// add returns the statement that adds a message to the queue or the dead letters.
-func (s retryStore) add(queue string, r sqlcore.RetryRow) statement {
-	if r.DeadLetters != "" {
-		return s.bury(queue, r)
+// A history is a message's before it is added to a retry queue: whether the queue has it, the
+// number of its last attempt, and whether the present one is recorded.
+type history struct {
+	contained bool
+	last      int
+	recorded  bool
+}
+
+// adding returns the statements that add rows: several at once, unless they are dead letters.
+func (s retryStore) adding(queue string, rows []sqlcore.RetryRow, before []history) []statement {
+	all := []statement{}
+	messages, attempts := s.repeating("add"), s.repeating("add_attempts")
+	flush := func() {
+		all = append(append(all, messages.flush()...), attempts.flush()...)
 	}
-	rec := r.Record
-	held, after := holding(r)
-	return s.inserting(r, "add", []byte(queue), hexID(rec.ID), []byte(rec.Name), []byte(rec.Key), r.Headers, rec.Body, stamp(rec.DispatchedAt), failures(r), held, after)
+	added := map[waybill.MessageID]bool{} // by this transaction; false if it is a dead letter now
+	for i, r := range rows {
+		rec, a, h := r.Record, r.Attempt, before[i]
+		contained, again := added[rec.ID]
+		if h.contained || contained {
+			continue
+		}
+		added[rec.ID] = r.DeadLetters == ""
+		if again || r.DeadLetters != "" || messages.bytes > maxBlockBytes {
+			flush()
+		}
+		of := []any{[]byte(queue), literals(string(rec.ID[:]))}
+		switch {
+		case again || r.DeadLetters != "":
+			all = append(all, s.attempt(queue, r)...)
+		case a != nil && !h.recorded:
+			attempts.add(r, slices.Concat(of, []any{max(r.Failures, h.last) + 1, stamp(a.At), a.Worker, a.Handler, a.Type, a.Error, a.Stack, a.Fingerprint})...)
+		}
+		if r.DeadLetters != "" {
+			all = append(all, s.bury(queue, r))
+			continue
+		}
+		held, after := holding(r)
+		messages.add(r, slices.Concat(of, []any{[]byte(rec.Name), []byte(rec.Key), r.Headers, rec.Body, stamp(rec.DispatchedAt), failures(r), held, after})...)
+	}
+	flush()
+	return all
+}
+
+// A repeated is an insert whose row of VALUES is repeated.
+type repeated struct {
+	head, row, tail string
+	rows            strings.Builder
+	statement
+}
+
+func (s retryStore) repeating(name string) *repeated {
+	head, rest, _ := strings.Cut(s.db.retry.Query(name), "VALUES ")
+	row, tail, ends := strings.Cut(rest, "\nON ")
+	if ends {
+		tail = "\nON " + tail
+	}
+	return &repeated{head: head, row: row, tail: tail}
+}
+
+func (p *repeated) add(r sqlcore.RetryRow, values ...any) {
+	if p.rows.Len() > 0 {
+		p.rows.WriteByte(',')
+	}
+	row := fill(p.row, values...)
+	p.rows.WriteString(row.text)
+	p.args, p.inserts = append(p.args, row.args...), r.Record.Name
+	p.bytes += len(r.Record.Body) + len(r.Headers)
+}
+
+// flush returns the statement, if it has a row, and begins anew.
+func (p *repeated) flush() []statement {
+	if p.rows.Len() == 0 {
+		return nil
+	}
+	done := p.statement
+	done.text = p.head + "VALUES " + p.rows.String() + p.tail
+	p.statement = statement{}
+	p.rows.Reset()
+	return []statement{done}
 }
 
 // failures is how often a message has failed.

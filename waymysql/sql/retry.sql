@@ -12,18 +12,30 @@ FROM   JSON_TABLE(?, '$[*]' COLUMNS (n FOR ORDINALITY, id CHAR(32) PATH '$[0]',
 ORDER  BY k.n;
 
 -- name: known
--- The messages of ids in hexadecimal that the queue has.
-SELECT q.message_id
-FROM   JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS k
-STRAIGHT_JOIN app.waybill_retry AS q FORCE INDEX (waybill_retry_ids)
-ON     q.queue = ? AND q.message_id = UNHEX(k.id);
+-- Of messages, each with the time of its attempt: whether the queue has it, its last attempt, and whether it
+-- has one of that time.
+SELECT k.n - 1,
+       EXISTS (SELECT 1 FROM app.waybill_retry AS q FORCE INDEX (waybill_retry_ids)
+               WHERE  q.queue = ? AND q.message_id = UNHEX(k.id)),
+       COALESCE((SELECT MAX(a.attempt) FROM app.waybill_failed_attempt AS a
+                 WHERE  a.transport = ? AND a.message_id = UNHEX(k.id)), 0),
+       EXISTS (SELECT 1 FROM app.waybill_failed_attempt AS a
+               WHERE  a.transport = ? AND a.message_id = UNHEX(k.id) AND a.at = k.at)
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (n FOR ORDINALITY, id CHAR(32) PATH '$[0]',
+                                   at DATETIME(6) PATH '$[1]')) AS k;
 
 -- name: add
--- A replay may have added the message meanwhile.
+-- The row of VALUES is repeated. A replay may have added a message meanwhile.
 INSERT INTO app.waybill_retry
        (queue, message_id, message_name, partition_key, headers, body, created_at, failures, held, held_until)
-VALUES (?, UNHEX(?), ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
+VALUES (?, ?, ?, ?, CONVERT(? USING utf8mb4), ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
 ON     DUPLICATE KEY UPDATE queue = VALUES(queue);
+
+-- name: add_attempts
+-- The row of VALUES is repeated.
+INSERT INTO app.waybill_failed_attempt
+       (transport, message_id, attempt, at, worker, handler, error_type, error, stack, fingerprint)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: move
 UPDATE app.waybill_retry
