@@ -44,7 +44,8 @@ tables with a prefix), an exchange and a queue, and removes them.
             waiting-unkeyed (300,000 messages without key wait for a route; idle looks and keyed
             claims), blocked-keys (100,000; the same), retrying-messages (10,000 messages of a
             worker wait for retries in its store, 170 a second, and fail again; latency of others of
-            its queue, 100 a second, and its heap)
+            its queue, 100 a second, and its heap), retrying-keys (the third of ten messages of 10
+            keys fails; latency of the worker's other keys)
 
 --batch, --window, --workers and --buckets change waybill's side, so that tables of them can be
 measured; the yardsticks keep their batches of 500.

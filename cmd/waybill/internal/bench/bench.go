@@ -95,7 +95,7 @@ func (o Options) NeedsBroker(command string) bool {
 	case "queue":
 		return false
 	case "starve":
-		return o.Wants("released-keys") || o.Wants("large-delayed") || o.Wants("hot-key") || o.Wants("retrying-messages")
+		return slices.ContainsFunc([]string{"released-keys", "large-delayed", "hot-key", "retrying-messages", "retrying-keys"}, o.Wants)
 	}
 	return true
 }

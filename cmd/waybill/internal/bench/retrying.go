@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ type stamped struct {
 	Key string
 	At  time.Time
 	Bad bool
+	N   int // of its key, for bad ones of retryingKeys
 }
 
 func (stamped) MessageName() string    { return "stamped" }
@@ -36,20 +38,11 @@ func (m stamped) PartitionKey() string { return m.Key }
 // retryingMessages measures live messages of a worker while others of its transport wait
 // for retries in its store, and fail again, against the same without them.
 func retryingMessages(ctx context.Context, opt Options, name string, size int) (_ []Result, err error) {
-	broker, err := newBroker(opt)
+	sides, closeAll, err := retryingSides(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, broker.close()) }()
-	var sides [2]*retrying // with the load and without
-	for i := range sides {
-		p, err := newBackend(ctx, opt)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, p.close()) }()
-		sides[i] = &retrying{broker: broker, opt: opt, store: p.store().(worker.Store), name: p.database()}
-	}
+	defer func() { err = errors.Join(err, closeAll()) }()
 	opt.say("%s: loading %d messages", name, size)
 	if err := sides[0].load(ctx, size); err != nil {
 		return nil, err
@@ -58,10 +51,9 @@ func retryingMessages(ctx context.Context, opt Options, name string, size int) (
 	if res, err = compare(ctx, opt, res, sides[0].side, sides[1].side); err != nil {
 		return nil, err
 	}
-	if sides[0].failed.Load() == 0 || sides[1].failed.Load() > 0 {
-		return nil, fmt.Errorf("%d retries with the load and %d without", sides[0].failed.Load(), sides[1].failed.Load())
+	if err := sides.failed(opt, res); err != nil {
+		return nil, err
 	}
-	opt.say("%s: %d retries meanwhile", res.Case, sides[0].failed.Load())
 	heap := res
 	heap.Case, heap.MaxRatio, heap.Latency, heap.YardstickLatency = res.Case+", heap", 0, nil, nil
 	heap.Growth = &Growth{Unit: "MB", From: median(sides[0].early), To: median(sides[0].late), MaxTo: 16}
@@ -70,12 +62,52 @@ func retryingMessages(ctx context.Context, opt Options, name string, size int) (
 	return []Result{res, heap}, nil
 }
 
+// retryingPair is a worker with the load, and one without.
+type retryingPair [2]*retrying
+
+func retryingSides(ctx context.Context, opt Options) (sides retryingPair, closeAll func() error, err error) {
+	broker, err := newBroker(opt)
+	if err != nil {
+		return sides, nil, err
+	}
+	ends := []func() error{broker.close}
+	closeAll = func() error {
+		var errs []error
+		for _, end := range slices.Backward(ends) {
+			errs = append(errs, end())
+		}
+		return errors.Join(errs...)
+	}
+	retry := waybill.Backoff{Delay: retryingDelay, Multiplier: 1, MaxDelay: retryingDelay, Jitter: 0.5}
+	for i := range sides {
+		p, err := newBackend(ctx, opt)
+		if err != nil {
+			return sides, nil, errors.Join(err, closeAll())
+		}
+		ends = append(ends, p.close)
+		sides[i] = &retrying{broker: broker, opt: opt, store: p.store().(worker.Store), name: p.database(), retry: retry}
+	}
+	return sides, closeAll, nil
+}
+
+// failed is an error unless messages of the load have failed, and no others.
+func (p retryingPair) failed(opt Options, res Result) error {
+	with, without := p[0].failed.Load(), p[1].failed.Load()
+	if with == 0 || without > 0 {
+		return fmt.Errorf("%d retries with the load and %d without", with, without)
+	}
+	opt.say("%s: %d retries meanwhile", res.Case, with)
+	return nil
+}
+
 // retrying is a worker with a store of its own.
 type retrying struct {
 	broker *broker
 	opt    Options
 	store  worker.Store
 	name   string
+	retry  waybill.Backoff
+	keys   *badKeys // of retryingKeys
 
 	failed      atomic.Int64
 	early, late []float64 // heap in MB after the warm-up of each turn, and at its end
@@ -126,7 +158,7 @@ func (r *retrying) side(ctx context.Context) (_ quantiles, err error) {
 	bus := waybill.NewBus("bench")
 	waybill.Handle(bus, "time", r.handle)
 	w, err := worker.New(bus, from, worker.Config{
-		Transport: "bench", Store: r.store, MaxRetries: 1_000_000, Retry: waybill.Backoff{Delay: retryingDelay, Multiplier: 1, MaxDelay: retryingDelay, Jitter: 0.5},
+		Transport: "bench", Store: r.store, MaxRetries: 1_000_000, Retry: r.retry,
 	})
 	if err != nil {
 		return quantiles{}, err
@@ -138,18 +170,24 @@ func (r *retrying) side(ctx context.Context) (_ quantiles, err error) {
 	if err := r.publish(ctx, retryingWarm); err != nil {
 		return quantiles{}, err
 	}
+	if err := r.keys.begin(ctx, r); err != nil {
+		return quantiles{}, err
+	}
 	r.early = append(r.early, heapMB())
 	if err := r.publish(ctx, r.opt.Slice); err != nil {
 		return quantiles{}, err
 	}
 	r.late = append(r.late, heapMB())
-	return quantilesOf(r.took), nil
+	return quantilesOf(r.took), r.keys.end(ctx)
 }
 
 func (r *retrying) handle(_ context.Context, m stamped) error {
-	if m.Bad {
+	if m.Bad && r.keys.fails(m) {
 		r.failed.Add(1)
 		return errRefused
+	}
+	if m.Bad {
+		return r.keys.handled(m)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,19 +210,7 @@ func (r *retrying) publish(ctx context.Context, length time.Duration) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		m := stamped{Key: keyOf(sent, r.opt.Keys), At: time.Now()}
-		body, err := waybill.JSON{}.Encode(m)
-		if err != nil {
-			return err
-		}
-		id, err := waybill.NewMessageID()
-		if err != nil {
-			return err
-		}
-		err = r.broker.ch.PublishWithContext(ctx, "", r.broker.name, true, false, amqp.Publishing{
-			MessageId: id.String(), Type: m.MessageName(), ContentType: "application/json", Body: body, Headers: amqp.Table{"x-partition-key": m.Key},
-		})
-		if err != nil {
+		if err := r.send(ctx, stamped{Key: keyOf(sent, r.opt.Keys), At: time.Now()}); err != nil {
 			return err
 		}
 	}
@@ -200,6 +226,20 @@ func (r *retrying) publish(ctx context.Context, length time.Duration) error {
 		}
 	}
 	return ctx.Err()
+}
+
+func (r *retrying) send(ctx context.Context, m stamped) error {
+	body, err := waybill.JSON{}.Encode(m)
+	if err != nil {
+		return err
+	}
+	id, err := waybill.NewMessageID()
+	if err != nil {
+		return err
+	}
+	return r.broker.ch.PublishWithContext(ctx, "", r.broker.name, true, false, amqp.Publishing{
+		MessageId: id.String(), Type: m.MessageName(), ContentType: "application/json", Body: body, Headers: amqp.Table{"x-partition-key": m.Key},
+	})
 }
 
 // heapMB returns the size of the heap without garbage.

@@ -26,6 +26,7 @@ var starveCases = []struct {
 	{"waiting-unkeyed", 300_000, waitingUnkeyed},
 	{"blocked-keys", 100_000, blockedKeys},
 	{"retrying-messages", 10_000, retryingMessages},
+	{"retrying-keys", 10, retryingKeys},
 }
 
 const (
