@@ -18,8 +18,9 @@ import (
 // A broker is a test's own virtual host, and a channel to look into it.
 type broker struct {
 	testing.TB
-	url string
-	ch  *amqp.Channel
+	url  string
+	conn *amqp.Connection
+	ch   *amqp.Channel
 }
 
 func newBroker(tb testing.TB) *broker {
@@ -38,7 +39,7 @@ func brokerAt(tb testing.TB, url string) *broker {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &broker{tb, url, ch}
+	return &broker{tb, url, conn, ch}
 }
 
 func (b *broker) must(err error) {

@@ -30,7 +30,8 @@ type Config struct {
 	// whole seconds; zero means 5 s. The broker drops a connection that was
 	// silent for nearly three.
 	Heartbeat time.Duration
-	// DialTimeout bounds connecting, login included; zero means 5 s.
+	// DialTimeout bounds connecting, login included; zero means 10 s, as long as RabbitMQ
+	// waits for a login (its handshake_timeout).
 	DialTimeout time.Duration
 
 	// Exchange is the exchange that messages are published to. Empty means the
@@ -103,7 +104,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.DialTimeout < 0 {
 		return cfg, fmt.Errorf("wayamqp: negative DialTimeout %v", cfg.DialTimeout)
 	}
-	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 5*time.Second)
+	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
 	switch cfg.ExchangeType = cmp.Or(cfg.ExchangeType, "topic"); cfg.ExchangeType {
 	case "topic", "direct", "fanout", "headers":
 	default:

@@ -2,6 +2,7 @@ package wayamqp
 
 import (
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ func TestConsumerSaysThatItsQueueDropsMessages(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBroker(t)
+			if _, given := tt.args[argDeliveryLimit]; !given { // RabbitMQ 4 has one by default
+				maps.Copy(tt.args, arguments(Config{QueueType: "quorum"}, b.conn.Properties))
+			}
 			b.queue("orders", tt.args)
 			b.fill("")
 			var log warnings
