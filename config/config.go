@@ -20,6 +20,10 @@ type Config struct {
 	// Messages are the message names that the stock binary accepts.
 	Messages map[string]Message
 	Inbox    Inbox
+	// Workers are the transports that a service consumes, by name.
+	Workers map[string]Worker
+	// Limits end a process in good order, so that its supervisor starts a new one.
+	Limits Limits
 	// FailureTransport names the dead letters of transports that name none.
 	FailureTransport string
 
@@ -113,6 +117,26 @@ type Message struct{}
 // An Inbox is the configuration of the inbox.
 type Inbox struct {
 	Retention time.Duration
+}
+
+// A Worker is the configuration of the worker of one transport. Zero means the default of
+// worker.Config.
+type Worker struct {
+	// Concurrency is how many handlers run at once.
+	Concurrency int
+	// Prefetch is how many messages are in flight at most. Zero means the prefetch of the
+	// DSN, or that default.
+	Prefetch int
+}
+
+// Limits are those of worker.Limits, and the time for handlers to end. Zero means no limit.
+type Limits struct {
+	Time     time.Duration
+	Memory   uint64 // bytes
+	Failures int
+	// Drain is how long handlers may go on after the end of a process has begun; zero means
+	// the default of worker.Config.
+	Drain time.Duration
 }
 
 // DefaultRetry covers an outage of 16 minutes.

@@ -98,14 +98,7 @@ func (c *Config) read(r *reader) field {
 
 			"idle_timeout":     r.duration(&c.Outbox.IdleTimeout),
 			"publish_deadline": r.duration(&c.Outbox.PublishDeadline),
-			"routes": r.each(func(pattern string, n *node, at keyPath) {
-				var route Route
-				route.read(r)(n, at)
-				if c.Outbox.Routes == nil {
-					c.Outbox.Routes = map[string]Route{}
-				}
-				c.Outbox.Routes[pattern] = route
-			}),
+			"routes":           named(r, &c.Outbox.Routes, (*Route).read),
 		}),
 		"routing": r.each(func(pattern string, n *node, at keyPath) {
 			var names []string
@@ -116,7 +109,14 @@ func (c *Config) read(r *reader) field {
 			r.group(nil)(n, at)
 			c.Messages[name] = Message{}
 		}),
-		"inbox": r.group(map[string]field{"retention": r.duration(&c.Inbox.Retention)}),
+		"inbox":   r.group(map[string]field{"retention": r.duration(&c.Inbox.Retention)}),
+		"workers": named(r, &c.Workers, (*Worker).read),
+		"limits": r.group(map[string]field{
+			"time":     r.duration(&c.Limits.Time),
+			"memory":   r.size(&c.Limits.Memory),
+			"failures": r.int(&c.Limits.Failures),
+			"drain":    r.duration(&c.Limits.Drain),
+		}),
 
 		"failure_transport": r.text(&c.FailureTransport),
 	})
@@ -135,6 +135,13 @@ func (t *Transport) read(r *reader) field {
 		"store":             r.dsn(&t.Store),
 		"failure_transport": r.text(&t.FailureTransport),
 		"on_exhausted":      oneOf(r, &t.OnExhausted, Block, Park, Skip),
+	})
+}
+
+func (w *Worker) read(r *reader) field {
+	return r.group(map[string]field{
+		"concurrency": r.int(&w.Concurrency),
+		"prefetch":    r.int(&w.Prefetch),
 	})
 }
 

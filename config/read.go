@@ -54,6 +54,18 @@ func (r *reader) each(read func(name string, n *node, at keyPath)) field {
 	}
 }
 
+// named reads a mapping from names chosen by the user to values of one kind.
+func named[T any](r *reader, to *map[string]T, read func(*T, *reader) field) field {
+	return r.each(func(name string, n *node, at keyPath) {
+		var value T
+		read(&value, r)(n, at)
+		if *to == nil {
+			*to = map[string]T{}
+		}
+		(*to)[name] = value
+	})
+}
+
 // entries returns the entries of a mapping without the second and later ones
 // of one key. A key with nothing after it is an empty mapping.
 func (r *reader) entries(n *node, at keyPath) []entry {
@@ -174,6 +186,13 @@ func (r *reader) duration(to *time.Duration) field {
 	return leaf(r, to, "a duration (such as 15s, 1h30m or 30d)", func(s string) (time.Duration, bool) {
 		d, err := ParseDuration(s)
 		return d, err == nil
+	})
+}
+
+func (r *reader) size(to *uint64) field {
+	return leaf(r, to, "a size (such as 256MiB or 1GiB)", func(s string) (uint64, bool) {
+		n, err := ParseSize(s)
+		return n, err == nil
 	})
 }
 

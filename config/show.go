@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"maps"
+	"time"
 )
 
 // Redacted returns a copy of c that holds no passwords: each is *** and cannot
@@ -11,7 +12,7 @@ import (
 func (c *Config) Redacted() *Config {
 	copied := *c
 	copied.Routing, copied.Messages = maps.Clone(c.Routing), maps.Clone(c.Messages)
-	copied.Outbox.Routes = maps.Clone(c.Outbox.Routes)
+	copied.Outbox.Routes, copied.Workers = maps.Clone(c.Outbox.Routes), maps.Clone(c.Workers)
 	copied.Database = c.Database.Redacted()
 	copied.Transports = maps.Clone(c.Transports)
 	for name, t := range copied.Transports {
@@ -41,7 +42,9 @@ func (c Config) view() configView {
 
 			IdleTimeout:     FormatDuration(c.Outbox.IdleTimeout),
 			PublishDeadline: FormatDuration(c.Outbox.PublishDeadline),
+			Routes:          map[string]routeView{},
 		},
+		Workers:  map[string]workerView{},
 		Routing:  c.Routing,
 		Messages: c.Messages,
 		Inbox:    inboxView{Retention: FormatDuration(c.Inbox.Retention)},
@@ -66,13 +69,27 @@ func (c Config) view() configView {
 		}
 		v.Transports[name] = view
 	}
-	for pattern, route := range c.Outbox.Routes {
-		if v.Outbox.Routes == nil {
-			v.Outbox.Routes = map[string]routeView{}
+	for name, w := range c.Workers {
+		v.Workers[name] = workerView(w)
+	}
+	if l := c.Limits; l != (Limits{}) {
+		v.Limits = &limitsView{Time: optional(l.Time), Failures: l.Failures, Drain: optional(l.Drain)}
+		if l.Memory > 0 {
+			v.Limits.Memory = FormatSize(l.Memory)
 		}
+	}
+	for pattern, route := range c.Outbox.Routes {
 		v.Outbox.Routes[pattern] = routeView(route)
 	}
 	return v
+}
+
+// optional returns the form of a setting without a default.
+func optional(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return FormatDuration(d)
 }
 
 type configView struct {
@@ -82,6 +99,8 @@ type configView struct {
 	Routing    map[string][]string      `yaml:"routing" json:"routing"`
 	Messages   map[string]Message       `yaml:"messages" json:"messages"`
 	Inbox      inboxView                `yaml:"inbox" json:"inbox"`
+	Workers    map[string]workerView    `yaml:"workers,omitempty" json:"workers,omitempty"`
+	Limits     *limitsView              `yaml:"limits,omitempty" json:"limits,omitempty"`
 
 	FailureTransport string `yaml:"failure_transport" json:"failure_transport"`
 }
@@ -121,6 +140,18 @@ type routeView struct {
 	Exchange    string      `yaml:"exchange,omitempty" json:"exchange,omitempty"`
 	RoutingKey  string      `yaml:"routing_key,omitempty" json:"routing_key,omitempty"`
 	OnExhausted OnExhausted `yaml:"on_exhausted,omitempty" json:"on_exhausted,omitempty"`
+}
+
+type workerView struct {
+	Concurrency int `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
+	Prefetch    int `yaml:"prefetch,omitempty" json:"prefetch,omitempty"`
+}
+
+type limitsView struct {
+	Time     string `yaml:"time,omitempty" json:"time,omitempty"`
+	Memory   string `yaml:"memory,omitempty" json:"memory,omitempty"`
+	Failures int    `yaml:"failures,omitempty" json:"failures,omitempty"`
+	Drain    string `yaml:"drain,omitempty" json:"drain,omitempty"`
 }
 
 type inboxView struct {

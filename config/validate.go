@@ -46,6 +46,10 @@ func (c *Config) problems(w written) []*Error {
 		v.check(validName(name), keyPath{"messages", name}, "not a message name", nameRule)
 	}
 	v.inbox()
+	for _, name := range slices.Sorted(maps.Keys(c.Workers)) {
+		v.worker(name, c.Workers[name])
+	}
+	v.limits()
 	v.check(validName(v.c.FailureTransport), keyPath{"failure_transport"}, "not a name of dead letters", nameRule)
 	return v.errs
 }
@@ -181,6 +185,27 @@ func (v *validation) inbox() {
 			v.fail(at, fmt.Sprintf("%s is not longer than the retries of transport %s, %s with jitter",
 				FormatDuration(retention), quote(name), FormatDuration(longest)), "a message would be forgotten while it is still retried")
 		}
+	}
+}
+
+// maxInFlight is the limit of package worker.
+const maxInFlight = 65535
+
+func (v *validation) worker(name string, w Worker) {
+	at := keyPath{"workers", name}
+	v.known(at, name)
+	for key, n := range map[string]int{"concurrency": w.Concurrency, "prefetch": w.Prefetch} {
+		v.check(n >= 0 && n <= maxInFlight && (n > 0 || v.c.lines[at.child(key).String()] == 0), at.child(key), fmt.Sprintf("%d is not between 1 and %d", n, maxInFlight), "leave it out for the default")
+	}
+	if t, ok := v.c.Transports[name]; ok {
+		v.check(t.DSN.Scheme != "sync", at, "a sync transport has no worker", "its messages are handled by their sender")
+	}
+}
+
+func (v *validation) limits() {
+	at, l := keyPath{"limits"}, v.c.Limits
+	for key, limit := range map[string]int64{"time": int64(l.Time), "memory": int64(l.Memory), "failures": int64(l.Failures), "drain": int64(l.Drain)} {
+		v.check(limit >= 0 && (limit > 0 || v.c.lines[at.child(key).String()] == 0), at.child(key), "it is not above zero", "leave it out for the default")
 	}
 }
 
