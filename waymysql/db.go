@@ -35,6 +35,7 @@ var (
 	_ admin.Database         = (*DB)(nil)
 	_ admin.Retries          = (*DB)(nil)
 	_ admin.DeadLetters      = (*DB)(nil)
+	_ admin.Sampler          = (*DB)(nil)
 	_ worker.Store           = (*DB)(nil)
 )
 
@@ -82,7 +83,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, dispatching, claiming, inbox, queue, retry, admin, failed, migrating, rebucketing, serving sqlfile.Set
+	outbox, dispatching, claiming, inbox, queue, retry, admin, failed, migrating, rebucketing, serving, doctor sqlfile.Set
 
 	retryQueue sqlfile.Set // queue for the table of the retry queues
 
@@ -164,7 +165,7 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 	var err error
 	for name, set := range map[string]*sqlfile.Set{
 		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "retry": &db.retry, "admin": &db.admin,
-		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving,
+		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor,
 	} {
 		if *set, err = namedSQL(name, schema, prefix); err != nil {
 			return nil, err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -19,4 +21,9 @@ func (db *DB) WithoutCompounds(ctx context.Context) error {
 	defer db.mu.Unlock()
 	db.flavor.mariaDB = false
 	return err
+}
+
+// Examine is Findings with limits of the test's.
+func (db *DB) Examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
+	return db.examine(ctx, with)
 }

@@ -39,6 +39,7 @@ var (
 	_ admin.Database        = (*DB)(nil)
 	_ admin.Retries         = (*DB)(nil)
 	_ admin.DeadLetters     = (*DB)(nil)
+	_ admin.Sampler         = (*DB)(nil)
 	_ worker.Store          = (*DB)(nil)
 )
 

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -27,3 +29,8 @@ func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker
 
 // QueueWake returns the channel that ends the pauses of a queue's receivers.
 func (db *DB) QueueWake(queue string) <-chan struct{} { return db.wakes.Queue(queue) }
+
+// Examine is Findings with limits of the test's.
+func (db *DB) Examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
+	return db.examine(ctx, with)
+}

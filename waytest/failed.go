@@ -24,6 +24,7 @@ func failureCases[TX any]() []testCase[TX] {
 		{"PassedHeadKeepsItsCount", passedHeadKeepsItsCount[TX]},
 		{"RemovedMessageIsNeverSent", removedMessageIsNeverSent[TX]},
 		{"FailureStoreShowsWhatItHas", failureStoreShowsWhatItHas[TX]},
+		{"SamplesAreTheOldestAndTheNewest", samplesAreTheOldestAndTheNewest[TX]},
 	}
 }
 

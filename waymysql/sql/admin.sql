@@ -176,3 +176,47 @@ ORDER  BY transport, host, pid, started_at;
 SELECT EXISTS (SELECT 1
                FROM   app.waybill_outbox AS o FORCE INDEX (PRIMARY)
                WHERE  o.transport = ? AND o.bucket = ? AND o.id BETWEEN 1 AND ?);
+
+-- name: sample
+-- The oldest and the newest messages of each source, transport and name, as many as the parameters say. The
+-- names of all messages are read, and the bodies of these by their ids.
+SELECT r.source, r.transport, r.message_name, r.messages, r.id,
+       COALESCE(o.message_id, u.message_id, d.message_id, q.message_id, w.message_id, f.message_id),
+       COALESCE(o.partition_key, d.partition_key, q.partition_key, w.partition_key, f.partition_key, ''),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.created_at),
+       COALESCE(o.headers, u.headers, d.headers, q.headers, w.headers, f.headers),
+       COALESCE(o.body, u.body, d.body, q.body, w.body, f.body)
+FROM  (SELECT s.*, COUNT(*) OVER (PARTITION BY s.source, s.transport, s.message_name) AS messages,
+              ROW_NUMBER() OVER (PARTITION BY s.source, s.transport, s.message_name
+                                 ORDER BY s.created_at, s.id) AS nth
+       FROM  (SELECT 'outbox' AS source, 1 AS kind, t.name AS transport, e.id, e.message_name, e.created_at
+              FROM   app.waybill_outbox AS e
+              JOIN   app.waybill_transport AS t ON t.id = e.transport
+              WHERE  e.id > 0
+              UNION  ALL
+              SELECT 'outbox', 2, t.name, e.id, e.message_name, e.created_at
+              FROM   app.waybill_outbox_unkeyed AS e
+              JOIN   app.waybill_transport AS t ON t.id = e.transport
+              WHERE  e.id > 0
+              UNION  ALL
+              SELECT 'delayed', 3, COALESCE(t.name, CONCAT('queue://', e.queue)), e.id, e.message_name,
+                     e.created_at
+              FROM   app.waybill_delayed AS e
+              LEFT   JOIN app.waybill_transport AS t ON t.id = e.transport
+              UNION  ALL
+              SELECT 'queue', 4, CONCAT('queue://', e.queue), e.id, e.message_name, e.created_at
+              FROM   app.waybill_queue AS e
+              UNION  ALL
+              SELECT 'retries', 5, e.queue, e.id, e.message_name, e.created_at
+              FROM   app.waybill_retry AS e
+              UNION  ALL
+              SELECT 'failed', 6, e.transport, e.id, e.message_name, e.created_at
+              FROM   app.waybill_failed AS e
+              WHERE  e.state <> 'removed') AS s) AS r
+LEFT   JOIN app.waybill_outbox AS o ON r.kind = 1 AND o.id = r.id
+LEFT   JOIN app.waybill_outbox_unkeyed AS u ON r.kind = 2 AND u.id = r.id
+LEFT   JOIN app.waybill_delayed AS d ON r.kind = 3 AND d.id = r.id
+LEFT   JOIN app.waybill_queue AS q ON r.kind = 4 AND q.id = r.id
+LEFT   JOIN app.waybill_retry AS w ON r.kind = 5 AND w.id = r.id
+LEFT   JOIN app.waybill_failed AS f ON r.kind = 6 AND f.id = r.id
+WHERE  r.nth <= ? OR r.nth + ? > r.messages;

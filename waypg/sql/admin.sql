@@ -82,3 +82,57 @@ ORDER  BY queue;
 -- name: relays
 SELECT transport, host, pid, started_at, seen_at, problem, since FROM public.waybill_workers
 WHERE  kind = 'relay' AND seen_at > now() - interval '60 seconds' ORDER BY transport, host, pid, started_at;
+
+-- name: sample
+-- The $1 oldest and the $2 newest messages of each source, transport and name. The names of all messages are
+-- read, and the bodies of these by their primary keys.
+WITH stored AS (
+    SELECT 'outbox' AS source, 1 AS kind, t.name AS transport, o.transport AS number, o.bucket AS part, o.id,
+           o.message_name, o.created_at
+    FROM   public.waybill_outbox AS o
+    JOIN   public.waybill_transport AS t ON t.id = o.transport
+    UNION  ALL
+    SELECT 'outbox', 2, t.name, u.transport, u.held, u.id, u.message_name, u.created_at
+    FROM   public.waybill_outbox_unkeyed AS u
+    JOIN   public.waybill_transport AS t ON t.id = u.transport
+    UNION  ALL
+    SELECT 'delayed', 3, coalesce(t.name, 'queue://' || d.queue), 0, 0, d.id, d.message_name, d.created_at
+    FROM   public.waybill_delayed AS d
+    LEFT   JOIN public.waybill_transport AS t ON t.id = d.transport
+    UNION  ALL
+    SELECT 'queue', 4, 'queue://' || q.queue, 0, 0, q.id, q.message_name, q.created_at
+    FROM   public.waybill_queue AS q
+    UNION  ALL
+    SELECT 'retries', 5, r.queue, 0, 0, r.id, r.message_name, r.created_at
+    FROM   public.waybill_retry AS r
+    UNION  ALL
+    SELECT 'failed', 6, f.transport, 0, 0, f.id, f.message_name, f.created_at
+    FROM   public.waybill_failed AS f
+    WHERE  f.state <> 'removed'),
+ranked AS (
+    SELECT s.*, count(*) OVER (PARTITION BY s.source, s.transport, s.message_name) AS messages,
+           row_number() OVER (PARTITION BY s.source, s.transport, s.message_name
+                              ORDER BY s.created_at, s.id) AS nth
+    FROM   stored AS s)
+SELECT r.source, r.transport, r.message_name, r.messages, r.id, m.message_id, m.partition_key, r.created_at,
+       m.headers, m.body
+FROM   ranked AS r
+CROSS  JOIN LATERAL (
+       SELECT o.message_id, o.partition_key, o.headers, o.body FROM public.waybill_outbox AS o
+       WHERE  r.kind = 1 AND o.transport = r.number AND o.bucket = r.part AND o.id = r.id
+       UNION  ALL
+       SELECT u.message_id, '', u.headers, u.body FROM public.waybill_outbox_unkeyed AS u
+       WHERE  r.kind = 2 AND u.transport = r.number AND u.held = r.part AND u.id = r.id
+       UNION  ALL
+       SELECT d.message_id, d.partition_key, d.headers, d.body FROM public.waybill_delayed AS d
+       WHERE  r.kind = 3 AND d.id = r.id
+       UNION  ALL
+       SELECT q.message_id, q.partition_key, q.headers, q.body FROM public.waybill_queue AS q
+       WHERE  r.kind = 4 AND q.id = r.id
+       UNION  ALL
+       SELECT q.message_id, q.partition_key, q.headers, q.body FROM public.waybill_retry AS q
+       WHERE  r.kind = 5 AND q.id = r.id
+       UNION  ALL
+       SELECT f.message_id, f.partition_key, f.headers, f.body FROM public.waybill_failed AS f
+       WHERE  r.kind = 6 AND f.id = r.id) AS m
+WHERE  r.nth <= $1::bigint OR r.nth + $2::bigint > r.messages;

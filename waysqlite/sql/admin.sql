@@ -68,3 +68,33 @@ ORDER  BY t.name;
 SELECT queue, count(*), min(created_at),
        sum(held = 1 AND held_until > ?1 AND holder IS NOT NULL), sum(held = 1 AND held_until > ?1 AND holder IS NULL)
 FROM   waybill_queue GROUP BY queue ORDER BY queue;
+
+-- name: sample
+-- The ?1 oldest and the ?2 newest messages of each source, transport and name. The names of all messages are
+-- read, and the bodies of these by their ids.
+SELECT r.source, r.transport, r.message_name, r.messages, r.id,
+       coalesce(o.message_id, d.message_id, q.message_id, w.message_id, f.message_id),
+       coalesce(o.partition_key, d.partition_key, q.partition_key, w.partition_key, f.partition_key),
+       r.created_at, coalesce(o.headers, d.headers, q.headers, w.headers, f.headers),
+       coalesce(o.body, d.body, q.body, w.body, f.body)
+FROM  (SELECT s.*, count(*) OVER (PARTITION BY s.source, s.transport, s.message_name) AS messages,
+              row_number() OVER (PARTITION BY s.source, s.transport, s.message_name
+                                 ORDER BY s.created_at, s.id) AS nth
+       FROM  (SELECT 'outbox' AS source, t.name AS transport, e.id, e.message_name, e.created_at
+              FROM   waybill_outbox AS e JOIN waybill_transport AS t ON t.id = e.transport
+              UNION  ALL
+              SELECT 'delayed', coalesce(t.name, 'queue://' || e.queue), e.id, e.message_name, e.created_at
+              FROM   waybill_delayed AS e LEFT JOIN waybill_transport AS t ON t.id = e.transport
+              UNION  ALL
+              SELECT 'queue', 'queue://' || e.queue, e.id, e.message_name, e.created_at FROM waybill_queue AS e
+              UNION  ALL
+              SELECT 'retries', e.queue, e.id, e.message_name, e.created_at FROM waybill_retry AS e
+              UNION  ALL
+              SELECT 'failed', e.transport, e.id, e.message_name, e.created_at
+              FROM   waybill_failed AS e WHERE e.state <> 'removed') AS s) AS r
+LEFT   JOIN waybill_outbox AS o ON r.source = 'outbox' AND o.id = r.id
+LEFT   JOIN waybill_delayed AS d ON r.source = 'delayed' AND d.id = r.id
+LEFT   JOIN waybill_queue AS q ON r.source = 'queue' AND q.id = r.id
+LEFT   JOIN waybill_retry AS w ON r.source = 'retries' AND w.id = r.id
+LEFT   JOIN waybill_failed AS f ON r.source = 'failed' AND f.id = r.id
+WHERE  r.nth <= ?1 OR r.nth + ?2 > r.messages;

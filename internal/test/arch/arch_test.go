@@ -77,6 +77,7 @@ var rules = []rule{
 	{packages: "internal/test/testserver", reaches: []string{"internal/test/testserver/port"}, testing: true},
 	{packages: "internal/test/testserver/run", reaches: []string{"internal/test/testserver", "internal/test/testserver/port"}, testing: true},
 	{packages: "internal/test/faultproxy", reaches: []string{"internal/test/testserver/port"}},
+	{packages: "internal/test/findings", reaches: []string{".", "admin", "outbox", "worker", "internal/..."}, modules: ids, testing: true},
 	{packages: "internal/test/verdict"},
 
 	// For the inside.

@@ -1,0 +1,104 @@
+package waypg_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/internal/test/findings"
+	"github.com/waybill-go/waybill/internal/test/testserver"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+func TestHealthyDatabaseHasNoFindings(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []waypg.Config{{}, {Schema: "messaging", Prefix: "a_long_prefix_for_"}} {
+		db := openAt(t, testserver.Postgres(t), cfg)
+		if got := findings.Of(t, db, sqlcore.DefaultExamination()); len(got) > 0 {
+			t.Errorf("%+v: got %v, want none", cfg, got)
+		}
+	}
+}
+
+// Each index that is dropped is a finding, also those that have no name in the schema.
+func TestEveryMissingIndexIsAFinding(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, testserver.Postgres(t), waypg.Config{})
+	rows, err := db.Pool().Query(t.Context(), `SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+		WHERE c.relnamespace = 'public'::regnamespace AND NOT EXISTS (SELECT 1 FROM pg_constraint AS k WHERE k.conindid = c.oid)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(names) < 15 {
+		t.Fatalf("%d indexes, %v", len(names), err)
+	}
+	for i, name := range names {
+		exec(t, db, "DROP INDEX "+name)
+		if got := findings.Of(t, db, sqlcore.DefaultExamination()); len(got) != i+1 || !findings.Has(got, admin.MissingIndex, "(") {
+			t.Fatalf("without %s: %d findings, want %d: %v", name, len(got), i+1, got)
+		}
+	}
+	exec(t, db, "ALTER TABLE waybill_inbox DROP CONSTRAINT waybill_inbox_pkey")
+	if got := findings.Of(t, db, sqlcore.DefaultExamination()); !findings.Has(got, admin.MissingIndex, "waybill_inbox (handler, dedup_key)") {
+		t.Errorf("without the primary key: %v", got)
+	}
+}
+
+func TestChangedTablesAreFindings(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, testserver.Postgres(t), waypg.Config{})
+	exec(t, db, "ALTER TABLE waybill_outbox RESET (autovacuum_vacuum_scale_factor)")
+	exec(t, db, "ALTER TABLE waybill_queue SET (autovacuum_enabled = false)")
+	got := findings.Of(t, db, sqlcore.DefaultExamination())
+	if len(got) != 2 || !findings.Has(got, admin.AutovacuumOff, "waybill_outbox has lost") ||
+		!findings.Has(got, admin.AutovacuumOff, "waybill_queue has autovacuum_enabled = false") {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestOpenTransactionsAreFindings(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, testserver.Postgres(t), waypg.Config{})
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	var pid int
+	if err := tx.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	session := fmt.Sprintf("session %d ", pid)
+	at := sqlcore.Examination{Now: time.Now}
+	if got := findings.Of(t, db, at); len(got) != 2 || !findings.Has(got, admin.OldTransaction, session) || !findings.Has(got, admin.IdleTransaction, session) {
+		t.Errorf("got %v, want both of session %d", got, pid)
+	}
+	at.OldTransaction = time.Hour
+	if got := findings.Of(t, db, at); len(got) != 1 || !findings.Has(got, admin.IdleTransaction, session) {
+		t.Errorf("got %v, want that it idles", got)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := findings.Of(t, db, sqlcore.Examination{Now: time.Now}); len(got) != 0 {
+		t.Errorf("after the rollback: %v", got)
+	}
+}
+
+func TestServerThatForgetsCommitsIsAFinding(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartPostgres(t, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off"})
+	db := openAt(t, server.URL(), waypg.Config{})
+	at := sqlcore.DefaultExamination()
+	at.Now = func() time.Time { return time.Now().Add(-5 * time.Second) }
+	got := findings.Of(t, db, at)
+	if len(got) != 4 || !findings.Has(got, admin.NotDurable, "fsync is off") || !findings.Has(got, admin.NotDurable, "full_page_writes is off") ||
+		!findings.Has(got, admin.AutovacuumOff, "autovacuum is off") || !findings.Has(got, admin.ClockSkew, "5s ahead of this machine's") {
+		t.Errorf("got %v", got)
+	}
+}
