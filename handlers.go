@@ -55,6 +55,16 @@ func (b *Bus) add(message, name string, run HandlerFunc) {
 	b.handlers[message] = append(b.handlers[message], handler{name, run})
 }
 
+// Handlers returns the names of the handlers of a message name, in order of
+// registration.
+func (b *Bus) Handlers(message string) []string {
+	names := make([]string, len(b.handlers[message]))
+	for i, h := range b.handlers[message] {
+		names[i] = h.name
+	}
+	return names
+}
+
 func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 	name, _ := Last[MessageName](env)
 	handlers := b.handlers[string(name)]

@@ -120,6 +120,13 @@ func (t *Types) Names() []string {
 	return slices.Sorted(maps.Keys(t.byName))
 }
 
+// Aliases returns the old names, each with the name that it decodes as.
+func (t *Types) Aliases() map[string]string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return maps.Clone(t.alias)
+}
+
 // NameOf returns the name under which msg travels. A raw message must have a
 // registered name; a Go type must be registered or name itself.
 func (t *Types) NameOf(msg any) (string, error) {

@@ -37,7 +37,8 @@ func pages(t *testing.T, language string) map[string][]string {
 	return blocks
 }
 
-// Each block of Go stands in a test file that runs, indentation aside.
+// Each block of Go stands in a test file that runs, indentation aside. The program of
+// service.md is built and run from the page.
 func TestGoOfThePagesRuns(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {
@@ -55,7 +56,7 @@ func TestGoOfThePagesRuns(t *testing.T) {
 	for file, blocks := range pages(t, "go") {
 		for _, block := range blocks {
 			count++
-			if !strings.Contains(code.String(), strings.TrimSpace(space.ReplaceAllString(block, " "))) {
+			if file != "service.md" && !strings.Contains(code.String(), strings.TrimSpace(space.ReplaceAllString(block, " "))) {
 				t.Errorf("no test file has this block of %s:\n%s", file, block)
 			}
 		}

@@ -25,11 +25,11 @@ type App struct {
 	Databases map[string]Driver
 	// Brokers are the brokers, by the scheme of their DSNs.
 	Brokers map[string]Broker
-	// Bus returns the application's handlers. It is called once per command that
-	// needs them; ctx lives as long as the command. A panic with an error in it,
-	// as of a refused message type, is reported like a returned one. Nil means
-	// that the binary has no handlers.
-	Bus func(ctx context.Context, cfg *config.Config) (*waybill.Bus, error)
+	// Bus returns the application's handlers, which may use what svc has opened. It is
+	// called once per command that needs them; ctx lives as long as the command. A panic
+	// with an error in it, as of a refused message type, is reported like a returned one.
+	// Nil means that the binary has no handlers.
+	Bus func(ctx context.Context, svc *Service) (*waybill.Bus, error)
 	// Commands are further commands of the binary.
 	Commands []*cobra.Command
 }
@@ -73,6 +73,7 @@ type Database interface {
 	admin.Database
 	admin.Retries
 	admin.DeadLetters
+	admin.Sampler
 	worker.Store
 	outbox.Store
 	inbox.Log

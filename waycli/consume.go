@@ -5,19 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
-	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -31,7 +28,8 @@ type consumeFlags struct {
 }
 
 const consumeHelp = `Take messages from transports and handle them: with the handlers of this binary,
-or with --exec by running a command for each message.
+or with --exec by running a command for each message. Without TRANSPORT it takes those
+under workers in the configuration, whose settings and limits the flags replace.
 
 The command is run by the shell. It gets the message's body on its standard
 input, byte for byte, and these environment variables:
@@ -73,13 +71,13 @@ duplicates; failed counts attempts.`
 func (c *cli) consumeCommand() *cobra.Command {
 	var f consumeFlags
 	cmd := &cobra.Command{
-		Use:   "consume TRANSPORT...",
+		Use:   "consume [TRANSPORT...]",
 		Short: "Take messages from transports and handle them",
 		Long:  consumeHelp,
 		Example: `  waybill consume orders --exec 'php bin/handle.php' --concurrency 4
   waybill consume orders mail --exec ./handle --idle-exit 1s
   waybill consume orders --exec ./handle --time-limit 1h --memory-limit 256MiB`,
-		Args: cobra.MinimumNArgs(1),
+		Args: cobra.ArbitraryArgs,
 		RunE: c.run(func(ctx context.Context, s *session, transports []string) error {
 			return s.consume(ctx, transports, f)
 		}),
@@ -88,14 +86,14 @@ func (c *cli) consumeCommand() *cobra.Command {
 	p := cmd.Flags()
 	p.StringVar(&f.exec, "exec", "", "command to run for each message")
 	p.StringVar(&f.handler, "handler", "", "name under which the inbox remembers --exec (default exec:TRANSPORT)")
-	p.IntVar(&f.concurrency, "concurrency", 10, "messages handled at once; those of one key one after another")
-	p.IntVar(&f.prefetch, "prefetch", 0, "messages in flight (default: the transport's, or 4 for each that is handled)")
+	p.IntVar(&f.concurrency, "concurrency", 0, "messages handled at once; those of one key one after another (default: the configured number, or 10)")
+	p.IntVar(&f.prefetch, "prefetch", 0, "messages in flight (default: the configured number, or 4 for each that is handled)")
 	p.IntVar(&f.limit, "limit", 0, "exit after so many messages of one transport (default: no limit)")
-	p.Var(&f.time, "time-limit", "exit after so long, up to a tenth earlier at random (default: no limit)")
-	p.Var(&f.memory, "memory-limit", "exit when this process uses so much, such as 256MiB (default: no limit)")
-	p.IntVar(&f.failures, "failure-limit", 0, "exit after so many failed attempts (default: no limit)")
+	p.Var(&f.time, "time-limit", "exit after so long, up to a tenth earlier at random (default: the configured limit, or none)")
+	p.Var(&f.memory, "memory-limit", "exit when this process uses so much, such as 256MiB (default: the configured limit, or none)")
+	p.IntVar(&f.failures, "failure-limit", 0, "exit after so many failed attempts (default: the configured limit, or none)")
 	p.Var(&f.idle, "idle-exit", "exit when nothing arrived for so long (default: never)")
-	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default 25s)")
+	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default: the configured time, or 25s)")
 	return cmd
 }
 
@@ -112,37 +110,32 @@ func (c *cli) completeFrom(names func(*config.Config) []string) cobra.Completion
 
 // consume runs a worker for each transport.
 func (s *session) consume(ctx context.Context, transports []string, f consumeFlags) error {
-	if err := s.checkConsume(transports, f); err != nil {
-		return err
-	}
-	s.need = connectionsBesides + min(f.concurrency*len(transports), usefulConnections)
-	counts := newCounts(transports...)
-	expired, err := s.expired(ctx, f)
+	cfg, err := s.config()
 	if err != nil {
 		return err
 	}
-	limits := worker.Limits{Time: time.Duration(f.time), Memory: uint64(f.memory), Failures: f.failures}
-	limited, watch, stopLimits := limits.Context(ctx)
+	if len(transports) == 0 {
+		transports = slices.Sorted(maps.Keys(cfg.Workers))
+	}
+	if err := s.checkConsume(cfg, transports, f); err != nil {
+		return err
+	}
+	f.complete(cfg.Limits)
+	s.need = connectionsBesides + s.workerConnections(transports, f)
+	counts := newCounts(transports...)
+	limited, watch, stopLimits := f.limits().Context(ctx)
 	defer stopLimits()
 	softMemoryLimit(f.memory)
-	runs := make([]func(context.Context) error, len(transports))
-	for i, name := range transports {
-		w, err := s.worker(ctx, name, f, counts, watch, expired)
-		if err != nil {
-			return err
-		}
-		runs[i] = w.Run
+	runs, err := s.workers(ctx, transports, f, counts, watch)
+	if err != nil {
+		return err
 	}
 	s.log.LogAttrs(ctx, slog.LevelInfo, "consume started", slog.String("transports", strings.Join(transports, " ")))
-	stop := s.showProgress(progress{
+	err = s.runShown(limited, runs, progress{
 		message: "consuming", verb: "handled",
-		done: func() int { return counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.handled }) },
-		figures: func() []figure {
-			return []figure{{"failed", counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.failed })}}
-		},
+		done:    func() int { return counts.total().handled },
+		figures: func() []figure { return []figure{{"failed", counts.total().failed}} },
 	})
-	err = runAll(limited, runs...)
-	stop()
 	s.consumeResult(transports, counts, s.endOf(limited, err))
 	return err
 }
@@ -169,22 +162,19 @@ func softMemoryLimit(limit byteSize) {
 	}
 }
 
-// usefulConnections bounds the connections of handlers: each handler uses one for a
-// short time, and the server's are few.
+// usefulConnections bounds the connections of --exec: the server's are few.
 const usefulConnections = 32
 
-func (s *session) checkConsume(transports []string, f consumeFlags) error {
-	cfg, err := s.config()
-	if err != nil {
-		return err
-	}
+func (s *session) checkConsume(cfg *config.Config, transports []string, f consumeFlags) error {
 	for i, name := range transports {
 		if slices.Contains(transports[:i], name) {
 			return &Error{Usage, fmt.Errorf("transport %q is named twice", name), "--concurrency handles more at once"}
 		}
 	}
 	switch {
-	case f.concurrency < 1:
+	case len(transports) == 0:
+		return errNoWorkers()
+	case f.concurrency < 0:
 		return &Error{Usage, fmt.Errorf("--concurrency: %d is less than 1", f.concurrency), ""}
 	case f.prefetch < 0 || f.limit < 0 || f.failures < 0:
 		return &Error{Usage, fmt.Errorf("--prefetch %d, --limit %d, --failure-limit %d: negative", f.prefetch, f.limit, f.failures), ""}
@@ -193,90 +183,11 @@ func (s *session) checkConsume(transports []string, f consumeFlags) error {
 	case f.exec == "" && f.handler != "":
 		return &Error{Usage, errors.New("--handler names --exec, which is missing"), ""}
 	case f.exec == "" && s.app.Bus == nil:
-		return &Error{Usage, fmt.Errorf("%s has no handlers of its own", s.app.Name), "run a command for each message with --exec CMD, or mount these commands in a binary with your handlers"}
+		return s.errNoHandlers()
 	case f.exec != "" && len(cfg.Messages) == 0:
 		return &Error{Usage, errors.New("the configuration names no messages, so each would fail"), "add their names, such as messages: { order.placed: {} }"}
 	}
 	return nil
-}
-
-// worker returns the worker of one transport.
-func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts, watch waybill.Observer, expired worker.Inbox) (*worker.Worker, error) {
-	bus, err := s.consumeBus(ctx, name, f, counts)
-	if err != nil {
-		return nil, err
-	}
-	var key func(*waybill.Record) string
-	if f.exec == "" {
-		key = keyOf(bus)
-	}
-	from, err := s.receiver(ctx, name, f.prefetch, key)
-	if err != nil {
-		return nil, err
-	}
-	store, err := s.workerStore(ctx, name, f)
-	if err != nil {
-		return nil, err
-	}
-	cfg := workerConfig(name, s.cfg.Transports[name], f)
-	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{counts, watch}, expired
-	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
-	return worker.New(bus, from, cfg)
-}
-
-// expired returns the inbox that the workers prune: that of --exec, or of the configured
-// database, which the handlers of a program are expected to share. A program without one
-// runs without.
-func (s *session) expired(ctx context.Context, f consumeFlags) (worker.Inbox, error) {
-	if f.exec == "" && !s.named() {
-		return nil, nil
-	}
-	db, err := s.database(ctx)
-	switch {
-	case err == nil:
-		return prunedInbox{db}, nil
-	case f.exec == "":
-		s.log.LogAttrs(ctx, slog.LevelWarn, "the inbox is not pruned by this process", slog.Any("err", err))
-		return nil, nil
-	}
-	return nil, err
-}
-
-// A prunedInbox is an inbox on a pool of the commands. No handler holds one of its
-// connections: those of a program have a pool of the program.
-type prunedInbox struct{ inbox.Pruner }
-
-// MaxConns implements worker.Inbox.
-func (prunedInbox) MaxConns() int { return math.MaxInt }
-
-func workerConfig(name string, t config.Transport, f consumeFlags) worker.Config {
-	cfg := worker.Config{
-		Transport: name, Concurrency: f.concurrency, Prefetch: f.prefetch, Limit: f.limit,
-		Idle: time.Duration(f.idle), Drain: time.Duration(f.drain), OnExhausted: worker.Policy(t.OnExhausted),
-	}
-	if cfg.Prefetch == 0 {
-		cfg.Prefetch = t.DSN.Int("prefetch", 0)
-	}
-	cfg.Retry, cfg.MaxRetries = retryOf(t.Retry)
-	return cfg
-}
-
-// workerStore opens the database that keeps the failed messages of a transport. A program
-// without one runs without.
-func (s *session) workerStore(ctx context.Context, transport string, f consumeFlags) (worker.Store, error) {
-	if f.exec == "" && !s.named() && s.cfg.Transports[transport].Store.IsZero() {
-		return nil, nil
-	}
-	return s.storeOf(ctx, transport)
-}
-
-// storeOf opens the database of a transport's failed messages.
-func (s *session) storeOf(ctx context.Context, transport string) (Database, error) {
-	dsn := s.cfg.StoreOf(transport)
-	if dsn.Equal(s.cfg.Database) {
-		return s.database(ctx)
-	}
-	return s.open(ctx, dsn, "transports."+transport+".store")
 }
 
 func (s *session) consumeBus(ctx context.Context, transport string, f consumeFlags, counts *counts) (*waybill.Bus, error) {
@@ -292,19 +203,6 @@ func (s *session) consumeBus(ctx context.Context, transport string, f consumeFla
 		log: db, retention: s.cfg.Inbox.Retention,
 		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates, last: lastActsOf(ctx),
 	}, messageNames(s.cfg))
-}
-
-// retryOf turns a transport's settings into a worker's, for which zero means a
-// default.
-func retryOf(r config.Retry) (waybill.Backoff, int) {
-	b := waybill.Backoff{Delay: r.Delay, Multiplier: r.Multiplier, MaxDelay: r.MaxDelay, Jitter: r.Jitter}
-	if r.Jitter == 0 {
-		b.Jitter = -1
-	}
-	if r.MaxRetries == 0 {
-		return b, -1
-	}
-	return b, r.MaxRetries
 }
 
 type consumed struct {

@@ -74,11 +74,35 @@ func TestRetryOfKeepsWhatZeroMeans(t *testing.T) {
 	}
 }
 
-func TestPrefetchIsThatOfTheFlagOrElseOfTheDSN(t *testing.T) {
-	at := config.Transport{DSN: config.MustParseDSN("amqp://h/?queue=q&prefetch=7")}
-	for flag, want := range map[int]int{0: 7, 3: 3} {
-		if got := workerConfig("a", at, consumeFlags{prefetch: flag}).Prefetch; got != want {
-			t.Errorf("--prefetch %d: %d, want %d", flag, got, want)
+func TestFlagsComeBeforeTheFileAndTheDSN(t *testing.T) {
+	dsn := config.MustParseDSN("amqp://h/?queue=q&prefetch=7")
+	for _, tt := range []struct {
+		flags consumeFlags
+		file  config.Worker
+		want  config.Worker
+	}{
+		{consumeFlags{}, config.Worker{}, config.Worker{Concurrency: 10, Prefetch: 7}}, // of the DSN
+		{consumeFlags{}, config.Worker{Concurrency: 4, Prefetch: 5}, config.Worker{Concurrency: 4, Prefetch: 5}},
+		{consumeFlags{prefetch: 3, concurrency: 2}, config.Worker{Concurrency: 4, Prefetch: 5}, config.Worker{Concurrency: 2, Prefetch: 3}},
+	} {
+		cfg := &config.Config{Workers: map[string]config.Worker{"a": tt.file}}
+		w := workerConfig("a", config.Transport{DSN: dsn}, settingsOf(cfg, "a", tt.flags), tt.flags)
+		if got := (config.Worker{Concurrency: w.Concurrency, Prefetch: w.Prefetch}); got != tt.want {
+			t.Errorf("%+v, %+v: got %+v, want %+v", tt.flags, tt.file, got, tt.want)
 		}
+	}
+}
+
+func TestFlagsComeBeforeTheLimitsOfTheFile(t *testing.T) {
+	file := config.Limits{Time: time.Hour, Memory: 1 << 30, Failures: 100, Drain: time.Minute}
+	var open consumeFlags
+	open.complete(file)
+	if open.time != duration(file.Time) || open.memory != byteSize(file.Memory) || open.failures != 100 || open.drain != duration(file.Drain) {
+		t.Errorf("got %+v", open)
+	}
+	given := consumeFlags{time: 1, memory: 2, failures: 3, drain: 4}
+	before := given
+	if given.complete(file); given != before {
+		t.Errorf("got %+v, want %+v", given, before)
 	}
 }

@@ -52,10 +52,16 @@ func (c *counts) Observe(_ context.Context, e waybill.Event) {
 	}
 }
 
-func (c *counts) sum(of func(*transportCounts) *atomic.Int64) int {
-	total := int64(0)
+// totals are the counts of all transports.
+type totals struct{ published, refused, handled, failed, duplicates int }
+
+func (c *counts) total() (t totals) {
 	for _, n := range c.transports {
-		total += of(n).Load()
+		t.published += int(n.published.Load())
+		t.refused += int(n.refused.Load())
+		t.handled += int(n.handled.Load())
+		t.failed += int(n.failed.Load())
+		t.duplicates += int(n.duplicates.Load())
 	}
-	return int(total)
+	return t
 }

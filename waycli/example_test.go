@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/waycli"
 )
 
@@ -21,7 +20,7 @@ func (orderPlaced) MessageName() string { return "order.placed" }
 func ExampleMain() {
 	app := waycli.App{
 		Name: "shop",
-		Bus: func(context.Context, *config.Config) (*waybill.Bus, error) {
+		Bus: func(context.Context, *waycli.Service) (*waybill.Bus, error) {
 			bus := waybill.NewBus("shop")
 			waybill.Handle(bus, "print", func(_ context.Context, m orderPlaced) error {
 				fmt.Println("placed", m.OrderID)

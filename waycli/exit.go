@@ -48,7 +48,7 @@ var errInterrupted = errors.New("interrupted")
 //	4    refused: needs a confirmation, or another process is in the way
 //	5    partly done
 //	6    a database or broker cannot be reached
-//	7    a check failed (schema status, --fail-if)
+//	7    a check failed (schema status, doctor, --fail-if, preflight)
 //	130  interrupted before it was done
 func ExitCode(err error) int {
 	var (

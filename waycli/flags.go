@@ -3,9 +3,6 @@ package waycli
 import (
 	"errors"
 	"fmt"
-	"math"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -62,29 +59,21 @@ func (d *duration) Type() string { return "duration" }
 // A byteSize is a flag such as 256MiB, in the units of GOMEMLIMIT.
 type byteSize uint64
 
-var byteUnits = []string{"B", "KiB", "MiB", "GiB", "TiB"}
-
 // String implements pflag.Value.
 func (b *byteSize) String() string {
-	n, unit := uint64(*b), 0
-	for ; n > 0 && n%1024 == 0 && unit < len(byteUnits)-1; unit++ {
-		n /= 1024
-	}
-	if n == 0 {
+	if *b == 0 {
 		return ""
 	}
-	return fmt.Sprint(n, byteUnits[unit])
+	return config.FormatSize(uint64(*b))
 }
 
 // Set implements pflag.Value.
 func (b *byteSize) Set(s string) error {
-	digits := strings.TrimRight(s, "BKMGTi")
-	unit := slices.Index(byteUnits, s[len(digits):])
-	n, err := strconv.ParseUint(digits, 10, 64)
-	if err != nil || unit < 0 || n > math.MaxInt64>>(10*unit) {
+	n, err := config.ParseSize(s)
+	if err != nil {
 		return errors.New("not a size, such as 256MiB or 1GiB")
 	}
-	*b = byteSize(n << (10 * unit))
+	*b = byteSize(n)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -50,8 +51,9 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 	}
 	c.flags.register(root)
 	root.AddCommand(
-		c.schemaCommand(), c.relayCommand(), c.consumeCommand(), c.dispatchCommand(),
-		c.outboxCommand(), c.failedCommand(), c.retriesCommand(), c.inboxCommand(), c.statsCommand(),
+		c.schemaCommand(), c.runCommand(), c.relayCommand(), c.consumeCommand(), c.dispatchCommand(),
+		c.outboxCommand(), c.failedCommand(), c.retriesCommand(), c.inboxCommand(), c.statsCommand(), c.doctorCommand(),
+		c.preflightCommand(),
 		c.configCommand(), c.debugCommand(), c.versionCommand(),
 	)
 	root.AddCommand(app.Commands...)
@@ -86,4 +88,14 @@ func (c *cli) run(fn func(ctx context.Context, s *session, args []string) error)
 		}
 		return err
 	}
+}
+
+// Execute runs the command line of the process, with its streams and WithSignals, and
+// exits with the exit code. It is all of a func main.
+func Execute(app App) {
+	os.Exit(func() int {
+		ctx, stop := WithSignals(context.Background())
+		defer stop()
+		return Main(ctx, app, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	}())
 }

@@ -65,16 +65,26 @@ func (s *session) newDispatcher(ctx context.Context, to string) (*dispatcher, er
 	if err != nil {
 		return nil, err
 	}
-	out := outboxOf(cfg)
-	out.Serializer = d.serializer
-	if out.To, err = cfg.OutboxTransport(); err != nil {
-		if len(cfg.Routing) == 0 && to == "" {
-			return nil, err
-		}
-		out.To = to
+	out, err := addressedOutbox(cfg, to)
+	if err != nil {
+		return nil, err
 	}
+	out.Serializer = d.serializer
 	d.commitAll, err = db.Dispatcher(out)
 	return d, err
+}
+
+// addressedOutbox is outboxOf with the transport of messages without a route, or else the
+// given one. It returns an error if messages would have neither.
+func addressedOutbox(cfg *config.Config, otherwise string) (out outbox.Config, err error) {
+	out = outboxOf(cfg)
+	if out.To, err = cfg.OutboxTransport(); err != nil {
+		if len(cfg.Routing) == 0 && otherwise == "" {
+			return out, err
+		}
+		out.To = otherwise
+	}
+	return out, nil
 }
 
 // outboxOf returns the routes, queues and transports of cfg.

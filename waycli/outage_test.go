@@ -152,7 +152,7 @@ func (c *catalog) dispatch(m any) {
 func (c *catalog) command(ctx context.Context, args ...string) (exit int, stderr string) {
 	app := App{
 		Databases: map[string]Driver{"sqlite": {Open: func(context.Context, config.DSN, Open) (Database, error) { return c.db, nil }}},
-		Bus:       func(context.Context, *config.Config) (*waybill.Bus, error) { return c.bus, nil },
+		Bus:       func(context.Context, *Service) (*waybill.Bus, error) { return c.bus, nil },
 	}
 	var out, log bytes.Buffer
 	exit = Main(ctx, app, append(args, "--config", c.file, "--json"), nil, &out, &log)

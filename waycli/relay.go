@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -63,28 +62,28 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	if f.workers < 0 || f.workers > maxWorkers {
 		return &Error{Usage, fmt.Errorf("--workers: %d is not between 1 and %d", f.workers, maxWorkers), ""}
 	}
-	transports, err := s.relayed()
+	cfg, err := s.config()
 	if err != nil {
 		return err
 	}
-	s.need = connectionsBesides + (2*max(f.workers, 2)+1)*len(transports)
+	transports := leavingDatabase(cfg)
+	if len(transports) == 0 {
+		return errNoRelay()
+	}
+	s.need = connectionsBesides + relayConnections(transports, f)
 	db, err := s.database(ctx)
 	if err != nil {
 		return err
 	}
 	if db.Traits().IdleTimeout == 0 && f.workers > 1 {
-		return &Error{Usage, fmt.Errorf("--workers: %s allows 1", s.cfg.Database.Scheme), "leave it out"}
+		return &Error{Usage, fmt.Errorf("--workers: %s allows 1", cfg.Database.Scheme), "leave it out"}
 	}
 	counts := newCounts(transports...)
-	cfg := outbox.RelayConfig{
-		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
-		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
-	}
-	runs, err := s.relays(ctx, db, transports, cfg)
+	runs, err := s.relays(ctx, transports, f, counts)
 	if err != nil {
 		return err
 	}
-	if !cfg.Standby {
+	if !f.standby {
 		// Held to the end, so that no other process takes the lock between transports.
 		release, err := db.StartRelay(ctx)
 		if err != nil {
@@ -93,26 +92,37 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 		defer release()
 	}
 	s.log.LogAttrs(ctx, slog.LevelInfo, "relay started", slog.String("transports", strings.Join(transports, " ")))
-	stop := s.showProgress(progress{
+	err = s.runShown(ctx, runs, progress{
 		message: "relaying", verb: "published",
-		done:    func() int { return counts.sum(func(n *transportCounts) *atomic.Int64 { return &n.published }) },
+		done:    func() int { return counts.total().published },
 		figures: func() []figure { return leftIn(ctx, db, transports) },
 	})
-	err = runAll(ctx, runs...)
-	stop()
 	reason := "stopped"
 	switch {
 	case err != nil:
 		reason = "failed"
-	case cfg.Drain && ctx.Err() == nil:
+	case f.drain && ctx.Err() == nil:
 		reason = "drained"
 	}
 	// The transports are counted also after a signal.
 	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, transports, counts, reason))
 }
 
+// relayConnections returns how many connections relays use.
+func relayConnections(transports []string, f relayFlags) int {
+	return (2*max(f.workers, 2) + 1) * len(transports)
+}
+
 // relays returns the Run of a relay for each transport.
-func (s *session) relays(ctx context.Context, db outbox.Store, transports []string, cfg outbox.RelayConfig) (runs []func(context.Context) error, err error) {
+func (s *session) relays(ctx context.Context, transports []string, f relayFlags, counts *counts) (runs []func(context.Context) error, err error) {
+	db, err := s.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cfg := outbox.RelayConfig{
+		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
+		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
+	}
 	for _, transport := range transports {
 		to, err := s.publisher(ctx, transport)
 		if err != nil {
@@ -167,23 +177,25 @@ func leftIn(ctx context.Context, db Database, transports []string) []figure {
 	return []figure{{"pending", sum.Pending}, {"blocked", sum.Blocked}}
 }
 
-// relayed returns the transports that a relay serves.
-func (s *session) relayed() ([]string, error) {
-	cfg, err := s.config()
-	if err != nil {
-		return nil, err
-	}
-	var transports []string
+// leavingDatabase returns the transports that a relay serves.
+func leavingDatabase(cfg *config.Config) (transports []string) {
 	for _, name := range transportNames(cfg) {
 		if dsn := cfg.Transports[name].DSN; !inDatabase(dsn, cfg.Database) && dsn.Scheme != "sync" {
 			transports = append(transports, name)
 		}
 	}
-	if len(transports) == 0 {
-		return nil, &Error{Usage, errors.New("there is nothing to relay: no transport leads out of the database"),
-			"a queue:// of the same database needs no relay; a transport with ?database=DSN leads to another one"}
-	}
-	return transports, nil
+	return transports
+}
+
+func errNoRelay() error {
+	return &Error{Usage, errors.New("there is nothing to relay: no transport leads out of the database"),
+		"a queue:// of the same database needs no relay; a transport with ?database=DSN leads to another one"}
+}
+
+// runShown is runAll with its progress.
+func (s *session) runShown(ctx context.Context, runs []func(context.Context) error, p progress) error {
+	defer s.showProgress(p)()
+	return runAll(ctx, runs...)
 }
 
 // runAll runs fns until each has returned. An error of one cancels the rest.

@@ -33,7 +33,8 @@ type session struct {
 	opened   map[string]Database // by DSN
 	closers  []io.Closer         // ends of transports at brokers
 	need     int                 // connections, see Open
-	handlers *waybill.Bus        // result of App.Bus
+	service  *Service            // argument of App.Bus
+	handlers *waybill.Bus        // its result
 }
 
 func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
@@ -213,8 +214,7 @@ func (s *session) bus(ctx context.Context) (bus *waybill.Bus, err error) {
 	if s.handlers != nil {
 		return s.handlers, nil
 	}
-	cfg, err := s.config()
-	if err != nil {
+	if _, err := s.config(); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -228,7 +228,11 @@ func (s *session) bus(ctx context.Context) (bus *waybill.Bus, err error) {
 			panic(v)
 		}
 	}()
-	s.handlers, err = s.app.Bus(ctx, cfg)
+	s.service = &Service{s: s}
+	s.handlers, err = s.app.Bus(ctx, s.service)
+	if err == nil && s.handlers == nil {
+		err = errors.New("App.Bus returned no bus")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("handlers of %s: %w", s.app.Name, err)
 	}

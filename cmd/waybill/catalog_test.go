@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/waycli"
 )
 
 // availability and confirmation are the messages of the binary catalog, without keys.
@@ -31,7 +31,7 @@ var begun = sync.OnceValue(time.Now)
 
 // catalogBus handles with a warehouse that is down for 1.2 s and limits its rate for 6 s: a
 // fiftieth of a minute and of five.
-func catalogBus(context.Context, *config.Config) (*waybill.Bus, error) {
+func catalogBus(context.Context, *waycli.Service) (*waybill.Bus, error) {
 	bus := waybill.NewBus("catalog")
 	waybill.Handle(bus, "sync", func(_ context.Context, m availability) error {
 		return warehouse(m, time.Since(begun()))

@@ -19,7 +19,6 @@ import (
 	"github.com/gofrs/uuid/v5"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/waycli"
 )
@@ -53,7 +52,7 @@ func (r *replayer) write(file, text string) {
 	}
 }
 
-func (r *replayer) bus(context.Context, *config.Config) (*waybill.Bus, error) {
+func (r *replayer) bus(context.Context, *waycli.Service) (*waybill.Bus, error) {
 	bus := waybill.NewBus("catalog")
 	waybill.Handle(bus, "sync", func(_ context.Context, m availability) error {
 		if err := r.fail(m); err != nil {

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		"waybill": main,
 		"shop":    func() { os.Exit(runShop(shopBus, everyDatabase)) },
 		"catalog": func() { os.Exit(runShop(catalogBus, everyDatabase)) },
+		"next":    func() { os.Exit(runShop(nextBus, everyDatabase)) },
 		"badshop": func() { os.Exit(runShop(badBus, map[string]waycli.Driver{"sqlite": sqlite.Driver()})) },
 	})
 }
@@ -70,7 +71,7 @@ func TestScripts(t *testing.T) { runScripts(t, "postgres", testscript.Params{Dir
 func TestScriptsOnMariaDB(t *testing.T) {
 	runScripts(t, "mariadb", testscript.Params{Files: []string{
 		"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar",
-		"testdata/script/deadletters.txtar", "testdata/script/outage.txtar",
+		"testdata/script/deadletters.txtar", "testdata/script/outage.txtar", "testdata/script/preflight.txtar", "testdata/script/doctor.txtar",
 	}})
 }
 
@@ -319,7 +320,7 @@ func terminate(ts *testscript.TestScript, neg bool, args []string) {
 var everyDatabase = map[string]waycli.Driver{"sqlite": sqlite.Driver(), "postgres": postgres.Driver(), "mysql": mysql.Driver()}
 
 // runShop runs the binary of a user, with handlers.
-func runShop(bus func(context.Context, *config.Config) (*waybill.Bus, error), databases map[string]waycli.Driver) int {
+func runShop(bus func(context.Context, *waycli.Service) (*waybill.Bus, error), databases map[string]waycli.Driver) int {
 	ctx, stop := waycli.WithSignals(context.Background())
 	defer stop()
 	app := waycli.App{
@@ -338,11 +339,11 @@ type orderPlaced struct {
 func (orderPlaced) MessageName() string    { return "order.placed" }
 func (m orderPlaced) PartitionKey() string { return m.OrderID }
 
-func shopBus(context.Context, *config.Config) (*waybill.Bus, error) {
+func shopBus(context.Context, *waycli.Service) (*waybill.Bus, error) {
 	bus := waybill.NewBus("shop")
 	waybill.Handle(bus, "print", func(_ context.Context, m orderPlaced) error {
 		_, err := os.Stderr.WriteString("shop handles " + m.OrderID + "\n")
-		return err
+		return errors.Join(err, os.WriteFile("handled-"+m.OrderID, nil, 0o600))
 	})
 	return bus, nil
 }
@@ -355,7 +356,7 @@ type orderShipped struct {
 func (orderShipped) MessageName() string     { return "order.shipped" }
 func (m *orderShipped) PartitionKey() string { return m.OrderID }
 
-func badBus(context.Context, *config.Config) (*waybill.Bus, error) {
+func badBus(context.Context, *waycli.Service) (*waybill.Bus, error) {
 	bus := waybill.NewBus("shop")
 	waybill.Handle(bus, "ship", func(context.Context, orderShipped) error { return nil })
 	return bus, nil

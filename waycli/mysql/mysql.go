@@ -26,6 +26,12 @@ func schemaSQL(names waycli.Names) (string, error) {
 	return waymysql.SchemaSQL(names.Schema, names.Prefix)
 }
 
+// DB returns the configured database of a service, which must be MySQL or MariaDB.
+func DB(ctx context.Context, svc *waycli.Service) (*waymysql.DB, error) {
+	db, err := waycli.DatabaseAs[database](ctx, svc, "MySQL or MariaDB")
+	return db.DB, err
+}
+
 // database is a *waymysql.DB without its transaction type.
 type database struct{ *waymysql.DB }
 

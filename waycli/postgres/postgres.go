@@ -28,6 +28,12 @@ func schemaSQL(names waycli.Names) (string, error) {
 	return waypg.SchemaSQL(names.Schema, names.Prefix)
 }
 
+// DB returns the configured database of a service, which must be PostgreSQL.
+func DB(ctx context.Context, svc *waycli.Service) (*waypg.DB, error) {
+	db, err := waycli.DatabaseAs[database](ctx, svc, "PostgreSQL")
+	return db.DB, err
+}
+
 // database is a *waypg.DB without its transaction type.
 type database struct{ *waypg.DB }
 

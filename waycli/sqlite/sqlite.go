@@ -17,6 +17,12 @@ func Driver() waycli.Driver {
 	return waycli.Driver{Open: open, SchemaSQL: func(names waycli.Names) (string, error) { return waysqlite.SchemaSQL(names.Prefix) }}
 }
 
+// DB returns the configured database of a service, which must be a SQLite file.
+func DB(ctx context.Context, svc *waycli.Service) (*waysqlite.DB, error) {
+	db, err := waycli.DatabaseAs[database](ctx, svc, "a SQLite file")
+	return db.DB, err
+}
+
 // database is a *waysqlite.DB without its transaction type.
 type database struct{ *waysqlite.DB }
 

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/test/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waycli/mysql"
+	"github.com/waybill-go/waybill/waycli/postgres"
+	"github.com/waybill-go/waybill/waycli/sqlite"
+	"github.com/waybill-go/waybill/waysqlite"
+)
+
+// runService runs a command of a service with the given file, and returns its exit code and
+// what it says.
+func runService(t *testing.T, file string, bus func(context.Context, *waycli.Service) (*waybill.Bus, error), args ...string) (exit int, said string) {
+	t.Helper()
+	var out bytes.Buffer
+	app := waycli.App{Name: "service", Databases: everyDatabase, Bus: bus}
+	path := filepath.Join(t.TempDir(), "waybill.yaml")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exit = waycli.Main(t.Context(), app, append(args, "--config", path), strings.NewReader(""), &out, &out)
+	return exit, out.String()
+}
+
+// exchange has a service dispatch to a queue of its database, and handle it with an inbox, by
+// what the configuration says. It fails unless the handlers' database is the configured one.
+func exchange[TX any](ctx context.Context, svc *waycli.Service, db interface {
+	outbox.Writer[TX]
+	inbox.Store[TX]
+	MaxConns() int
+}) (*waybill.Bus, error) {
+	cfg, err := svc.Outbox()
+	if err != nil {
+		return nil, err
+	}
+	out, err := outbox.New(db, cfg)
+	if err != nil {
+		return nil, err
+	}
+	handled := make(chan string)
+	svc.Go("exchange", func(ctx context.Context) error {
+		err := out.InTx(ctx, func(ctx context.Context, tx outbox.Tx[TX]) error {
+			_, err := tx.Dispatch(ctx, orderPlaced{"o-1"})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		select {
+		case got := <-handled:
+			return fmt.Errorf("%w %s", errExchanged, got)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	bus := waybill.NewBus("service")
+	inbox.Handle(bus, db, "print", func(ctx context.Context, _ TX, m orderPlaced) error {
+		select {
+		case handled <- m.OrderID:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	if n := db.MaxConns(); n > 1 && n < 20 {
+		return nil, errors.New("fewer connections than handlers")
+	}
+	return bus, nil
+}
+
+// errExchanged ends a service in which a message has arrived.
+var errExchanged = errors.New("exchanged")
+
+func TestServiceUsesTheConfiguredDatabase(t *testing.T) {
+	buses := map[string]func(context.Context, *waycli.Service) (*waybill.Bus, error){
+		"sqlite": func(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+			db, err := sqlite.DB(ctx, svc)
+			if err != nil {
+				return nil, err
+			}
+			return exchange[*sql.Tx](ctx, svc, db)
+		},
+		"postgres": func(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+			db, err := postgres.DB(ctx, svc)
+			if err != nil {
+				return nil, err
+			}
+			return exchange[pgx.Tx](ctx, svc, db)
+		},
+		"mysql": func(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+			db, err := mysql.DB(ctx, svc)
+			if err != nil {
+				return nil, err
+			}
+			return exchange[*sql.Tx](ctx, svc, db)
+		},
+	}
+	for name, newDSN := range map[string]func() string{
+		"sqlite":   func() string { return "sqlite://" + filepath.Join(t.TempDir(), "service.db") },
+		"postgres": func() string { return testserver.Postgres(t) },
+		"mariadb":  func() string { return testserver.MariaDB(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := newDSN()
+			scheme, _, _ := strings.Cut(dsn, ":")
+			file := "database: " + dsn + "\ntransports: { orders: { dsn: \"queue://orders\" } }\nworkers: { orders: { concurrency: 20 } }\nlimits: { time: 20s }\n"
+			if exit, said := runService(t, file, buses[scheme], "schema", "up"); exit != 0 {
+				t.Fatal(said)
+			}
+			if exit, said := runService(t, file, buses[scheme], "run"); exit != 1 || !strings.Contains(said, "service: exchanged o-1") {
+				t.Errorf("run exits with %d, want the end of the exchange: %s", exit, said)
+			}
+			for other, bus := range buses {
+				if other == scheme {
+					continue
+				}
+				if exit, said := runService(t, file, bus, "run"); exit != 2 || !strings.Contains(said, "the service wants a database that is") || !strings.Contains(said, "change the DSN") {
+					t.Errorf("a program for %s exits with %d: %s", other, exit, said)
+				}
+			}
+		})
+	}
+}
+
+// A database that nobody has named is one all the same if the handlers use it: what failed
+// is kept there.
+func TestServiceOnTheDefaultDatabaseKeepsWhatFails(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("WAYBILL_DATABASE_URL", "")
+	bus := func(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+		db, err := sqlite.DB(ctx, svc)
+		if err != nil {
+			return nil, err
+		}
+		bus := waybill.NewBus("service")
+		inbox.Handle(bus, db, "refuse", func(context.Context, *sql.Tx, orderPlaced) error {
+			return waybill.Unrecoverable(errRefusedHere)
+		})
+		return bus, nil
+	}
+	const file = "transports: { orders: { dsn: \"queue://orders\", on_exhausted: skip } }\nworkers: { orders: {} }\n"
+	for _, args := range [][]string{{"schema", "up"}, {"dispatch", "order.placed", `{"orderId":"o-1"}`}, {"consume", "--limit", "1", "--idle-exit", "5s"}} {
+		if exit, said := runService(t, file, bus, args...); exit != 0 {
+			t.Fatalf("%v: %s", args, said)
+		}
+	}
+	if _, said := runService(t, file, bus, "failed", "list"); !strings.Contains(said, errRefusedHere.Error()) {
+		t.Errorf("no dead letter: %s", said)
+	}
+}
+
+var errRefusedHere = errors.New("refused here")
+
+func TestPartsOfAService(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "service.db")
+	file := "database: sqlite://" + path + "\nlimits: { time: 20s }\n"
+	var ended bool
+	bus := func(names ...string) func(context.Context, *waycli.Service) (*waybill.Bus, error) {
+		return func(_ context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+			for _, name := range names {
+				svc.Go(name, func(ctx context.Context) error {
+					if name == "broken" {
+						return errors.New("no route to the moon")
+					}
+					<-ctx.Done()
+					ended = true
+					return nil
+				})
+			}
+			return waybill.NewBus("service"), nil
+		}
+	}
+	db, err := waysqlite.Open(t.Context(), path, waysqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if exit, said := runService(t, file, bus("http", "broken"), "run"); exit != 1 || !strings.Contains(said, "no route to the moon") || !ended {
+		t.Errorf("a part that fails: exit code %d, the other ended: %t, %s", exit, ended, said)
+	}
+	for _, names := range [][]string{{"relay"}, {"workers"}, {""}, {"http", "http"}} {
+		if exit, said := runService(t, file, bus(names...), "run"); exit != 2 || !strings.Contains(said, "that is empty or taken") {
+			t.Errorf("parts %q: exit code %d, %s", names, exit, said)
+		}
+	}
+	none := func(context.Context, *waycli.Service) (*waybill.Bus, error) { return nil, nil }
+	if exit, said := runService(t, file, none, "run"); exit != 1 || !strings.Contains(said, "App.Bus returned no bus") {
+		t.Errorf("no bus: exit code %d, %s", exit, said)
+	}
+}

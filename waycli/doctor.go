@@ -1,0 +1,74 @@
+package waycli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/admin"
+)
+
+func (c *cli) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for settings and states that break waybill's promises; exit code 7 if there are any",
+		Long: `Look for settings and states of the configuration, the databases and the relays that
+break waybill's promises or slow it down, and that no other command refuses. Each
+finding has a code, says in one sentence its problem and in another its remedy. A
+healthy system prints nothing.
+
+It changes nothing. It makes the checks of "config check" too, opens the configured
+database and the stores of transports, and no broker. Exit code 7 says that there is
+an error or a warning; a note is a check that could not be made.
+
+With --json: {"findings": [{"code", "severity", "where", "problem", "remedy"}]}, the
+severity "error", "warning" or "note".`,
+		Example: `  waybill doctor --json`,
+		Args:    cobra.NoArgs,
+		RunE:    c.run(func(ctx context.Context, s *session, _ []string) error { return s.doctor(ctx) }),
+	}
+}
+
+func (s *session) doctor(ctx context.Context) error {
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	if err := s.checkFences(cfg); err != nil {
+		return err
+	}
+	found := []admin.Finding{} // [] and not null in JSON
+	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.relayFindings} {
+		more, err := check(ctx)
+		if err != nil {
+			return err
+		}
+		found = append(found, more...)
+	}
+	s.printFindings(found)
+	failures := 0
+	for _, f := range found {
+		if f.Severity != admin.Note {
+			failures++
+		}
+	}
+	if failures == 0 {
+		return nil
+	}
+	return &Error{CheckFailed, errors.New("check failed: " + plural(failures, "finding")), ""}
+}
+
+func (s *session) printFindings(found []admin.Finding) {
+	if s.flags.json {
+		s.stdout.json(struct {
+			Findings []admin.Finding `json:"findings"`
+		}{found})
+		return
+	}
+	for _, f := range found {
+		s.stdout.line("%s", plain(fmt.Sprintf("%s %s (%s): %s", f.Severity, f.Code, f.Where, f.Problem)))
+		s.stdout.line("  remedy: %s", plain(f.Remedy))
+	}
+}

@@ -1,0 +1,85 @@
+package waycli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// A Service is what App.Bus builds on: the configuration, and what the commands open by
+// it. It is valid during that call and what it returns; its methods are for that one
+// goroutine.
+type Service struct {
+	s       *session
+	parts   []part // of Go
+	sharing bool   // handlers use the connections of the configured database
+}
+
+// A part is something that `run` runs.
+type part struct {
+	name string
+	run  func(context.Context) error
+}
+
+// Config returns the configuration, which must not be changed.
+func (v *Service) Config() *config.Config { return v.s.cfg }
+
+// Log returns the log of the command.
+func (v *Service) Log() *slog.Logger { return v.s.log }
+
+// Outbox returns the configuration of an outbox: its transports and routes. The caller may
+// add to it. An error means that the file does not say where messages go.
+func (v *Service) Outbox() (outbox.Config, error) { return addressedOutbox(v.s.cfg, "") }
+
+// Database returns the configured database, which the commands open and close, with
+// connections for the handlers of all workers that are to run. The packages of the drivers
+// return it with its own type: postgres.DB, mysql.DB and sqlite.DB.
+func (v *Service) Database(ctx context.Context) (Database, error) {
+	db, err := v.s.database(ctx)
+	v.sharing = err == nil
+	return db, err
+}
+
+// DatabaseAs returns the Database of svc as the type T of a driver, which is to be named
+// in the error about another one. It is for the packages of drivers.
+func DatabaseAs[T Database](ctx context.Context, svc *Service, named string) (db T, err error) {
+	opened, err := svc.Database(ctx)
+	if err != nil {
+		return db, err
+	}
+	db, ok := opened.(T)
+	if !ok {
+		return db, &Error{Usage, fmt.Errorf("the service wants a database that is %s; the configured one is %s", named, svc.Config().Database), "change the DSN, or the program"}
+	}
+	return db, nil
+}
+
+// Go adds a part of the program that `run` runs beside relay and workers, such as an HTTP
+// server. It is to return when its context ends. An error stops the others. Go panics on a
+// name that is empty or taken; "relay" and "workers" are.
+func (v *Service) Go(name string, run func(context.Context) error) {
+	if name == "" || name == relayPart || name == workersPart || v.part(name) != nil {
+		panic(fmt.Errorf("a part of the service is named %q: that is empty or taken", name))
+	}
+	v.parts = append(v.parts, part{name, run})
+}
+
+// part returns the run of a part that Go has added, or nil.
+func (v *Service) part(name string) func(context.Context) error {
+	for _, p := range v.parts {
+		if p.name == name {
+			return p.run
+		}
+	}
+	return nil
+}
+
+// inbox returns the inbox that workers prune, if handlers have theirs in db.
+func (v *Service) inbox(db Database) (worker.Inbox, bool) {
+	in, ok := db.(worker.Inbox)
+	return in, ok && v != nil && v.sharing
+}

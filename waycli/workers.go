@@ -1,0 +1,171 @@
+package waycli
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// complete fills what the flags leave open from the configuration.
+func (f *consumeFlags) complete(l config.Limits) {
+	f.time = cmp.Or(f.time, duration(l.Time))
+	f.memory = cmp.Or(f.memory, byteSize(l.Memory))
+	f.failures = cmp.Or(f.failures, l.Failures)
+	f.drain = cmp.Or(f.drain, duration(l.Drain))
+}
+
+func (f consumeFlags) limits() worker.Limits {
+	return worker.Limits{Time: time.Duration(f.time), Memory: uint64(f.memory), Failures: f.failures}
+}
+
+// settingsOf returns the settings of a transport's worker, in which flags come first.
+func settingsOf(cfg *config.Config, transport string, f consumeFlags) config.Worker {
+	w := cfg.Workers[transport]
+	return config.Worker{
+		Concurrency: cmp.Or(f.concurrency, w.Concurrency, defaultConcurrency),
+		Prefetch:    cmp.Or(f.prefetch, w.Prefetch),
+	}
+}
+
+// defaultConcurrency is that of worker.Config.
+const defaultConcurrency = 10
+
+// workerConnections returns how many connections workers can use. Those of --exec use one
+// for a short time each; handlers of the program may hold one while they run.
+func (s *session) workerConnections(transports []string, f consumeFlags) (n int) {
+	for _, name := range transports {
+		n += settingsOf(s.cfg, name, f).Concurrency
+	}
+	if f.exec != "" {
+		n = min(n, usefulConnections)
+	}
+	return n
+}
+
+// workers returns the Run of a worker for each transport.
+func (s *session) workers(ctx context.Context, transports []string, f consumeFlags, counts *counts, watch waybill.Observer) (runs []func(context.Context) error, err error) {
+	if f.exec == "" {
+		if _, err := s.bus(ctx); err != nil {
+			return nil, err
+		}
+	}
+	expired, err := s.expired(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range transports {
+		w, err := s.worker(ctx, name, f, counts, watch, expired)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, w.Run)
+	}
+	return runs, nil
+}
+
+// worker returns the worker of one transport.
+func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts, watch waybill.Observer, expired worker.Inbox) (*worker.Worker, error) {
+	bus, err := s.consumeBus(ctx, name, f, counts)
+	if err != nil {
+		return nil, err
+	}
+	var key func(*waybill.Record) string
+	if f.exec == "" {
+		key = keyOf(bus)
+	}
+	settings := settingsOf(s.cfg, name, f)
+	from, err := s.receiver(ctx, name, settings.Prefetch, key)
+	if err != nil {
+		return nil, err
+	}
+	store, err := s.workerStore(ctx, name, f)
+	if err != nil {
+		return nil, err
+	}
+	cfg := workerConfig(name, s.cfg.Transports[name], settings, f)
+	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{counts, watch}, expired
+	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
+	return worker.New(bus, from, cfg)
+}
+
+// expired returns the inbox that the workers prune: that of --exec, or of the configured
+// database, which the handlers of a program are expected to share. A program without one
+// runs without.
+func (s *session) expired(ctx context.Context, f consumeFlags) (worker.Inbox, error) {
+	if f.exec == "" && !s.chosen() {
+		return nil, nil
+	}
+	db, err := s.database(ctx)
+	switch {
+	case err == nil:
+		if shared, ok := s.service.inbox(db); ok {
+			return shared, nil
+		}
+		return prunedInbox{db}, nil
+	case f.exec == "":
+		s.log.LogAttrs(ctx, slog.LevelWarn, "the inbox is not pruned by this process", slog.Any("err", err))
+		return nil, nil
+	}
+	return nil, err
+}
+
+// A prunedInbox is an inbox on a pool of the commands. No handler holds one of its
+// connections: those of a program have a pool of the program.
+type prunedInbox struct{ inbox.Pruner }
+
+// MaxConns implements worker.Inbox.
+func (prunedInbox) MaxConns() int { return math.MaxInt }
+
+func workerConfig(name string, t config.Transport, w config.Worker, f consumeFlags) worker.Config {
+	cfg := worker.Config{
+		Transport: name, Concurrency: w.Concurrency, Prefetch: w.Prefetch, Limit: f.limit,
+		Idle: time.Duration(f.idle), Drain: time.Duration(f.drain), OnExhausted: worker.Policy(t.OnExhausted),
+	}
+	if cfg.Prefetch == 0 {
+		cfg.Prefetch = t.DSN.Int("prefetch", 0) // which panics for a scheme without receivers
+	}
+	cfg.Retry, cfg.MaxRetries = retryOf(t.Retry)
+	return cfg
+}
+
+// chosen reports whether the program has a database of this configuration: one that is
+// named, or that its handlers use.
+func (s *session) chosen() bool { return s.named() || s.service != nil && s.service.sharing }
+
+// workerStore opens the database that keeps the failed messages of a transport. A program
+// without one runs without.
+func (s *session) workerStore(ctx context.Context, transport string, f consumeFlags) (worker.Store, error) {
+	if f.exec == "" && !s.chosen() && s.cfg.Transports[transport].Store.IsZero() {
+		return nil, nil
+	}
+	return s.storeOf(ctx, transport)
+}
+
+// storeOf opens the database of a transport's failed messages.
+func (s *session) storeOf(ctx context.Context, transport string) (Database, error) {
+	dsn := s.cfg.StoreOf(transport)
+	if dsn.Equal(s.cfg.Database) {
+		return s.database(ctx)
+	}
+	return s.open(ctx, dsn, "transports."+transport+".store")
+}
+
+// retryOf turns a transport's settings into a worker's, for which zero means a
+// default.
+func retryOf(r config.Retry) (waybill.Backoff, int) {
+	b := waybill.Backoff{Delay: r.Delay, Multiplier: r.Multiplier, MaxDelay: r.MaxDelay, Jitter: r.Jitter}
+	if r.Jitter == 0 {
+		b.Jitter = -1
+	}
+	if r.MaxRetries == 0 {
+		return b, -1
+	}
+	return b, r.MaxRetries
+}
