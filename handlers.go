@@ -78,6 +78,9 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 			continue
 		}
 		run.handler = h.name
+		if run.begins != nil {
+			run.begins(h.name)
+		}
 		// A panic is the failure of this handler alone: handlers that succeeded before
 		// it are not run again.
 		if err := guard(func() error { return h.run(ctx, env) }); err != nil {

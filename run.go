@@ -12,8 +12,9 @@ import (
 // above mu.
 type run struct {
 	env       *Envelope
-	handler   string   // the running handler
-	succeeded []string // handlers
+	handler   string               // the running handler
+	succeeded []string             // handlers
+	begins    func(handler string) // see WithHandlerNames; may be nil
 
 	mu    sync.Mutex // guards the fields below: handlers may dispatch concurrently
 	later []followUp
@@ -77,6 +78,14 @@ func (r *run) finish(ctx context.Context, err error) error {
 }
 
 type runKey struct{}
+
+// WithHandlerNames returns a context for Bus.Handle and Bus.HandleRecord. They call begins
+// with the name of each handler of the message before it runs, on its goroutine.
+func WithHandlerNames(ctx context.Context, begins func(handler string)) context.Context {
+	return context.WithValue(ctx, handlerNamesKey{}, begins)
+}
+
+type handlerNamesKey struct{}
 
 func currentRun(ctx context.Context) *run {
 	r, _ := ctx.Value(runKey{}).(*run)

@@ -51,3 +51,14 @@ func Example_production() {
 	check(err)
 	check(<-ended)
 }
+
+// runReported compiles; it needs a server to run.
+func runReported(ctx context.Context, db *waypg.DB, bus *waybill.Bus, queue waybill.Receiver, log *slog.Logger) {
+	process, err := worker.NewProcess(db, "billing", log)
+	check(err)
+	ctx, end := process.Context(ctx) // ends at a request to stop, with worker.ErrStopRequested as its cause
+	defer end()
+	w, err := worker.New(bus, queue, worker.Config{Transport: "billing", Store: db, Process: process})
+	check(err)
+	check(w.Run(ctx))
+}

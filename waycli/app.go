@@ -74,7 +74,9 @@ type Database interface {
 	admin.Retries
 	admin.DeadLetters
 	admin.Sampler
+	admin.Workers
 	worker.Store
+	worker.Registry
 	outbox.Store
 	inbox.Log
 	inbox.Pruner

@@ -20,7 +20,7 @@ import (
 
 // consumeFlags are the flags of consume.
 type consumeFlags struct {
-	exec, handler                string
+	exec, handler, name          string
 	concurrency, prefetch, limit int
 	failures                     int
 	memory                       byteSize
@@ -57,14 +57,14 @@ last line is part of the error of a failure; its stdout is passed on as it is (w
 
 Messages whose name is not under messages in the configuration are unrecoverable.
 
-It runs until SIGTERM or SIGINT, or until --time-limit, --memory-limit or
+It runs until SIGTERM, SIGINT or "workers stop", or until --time-limit, --memory-limit or
 --failure-limit is reached, finishes messages in flight within --drain-timeout
 and exits with 0; then commands that still run are killed, and their messages
 come again. A second signal exits with 130. The memory limit is that of this process,
 without its commands, and nine tenths of it are its GOMEMLIMIT, unless that is set.
 
-With --json, at the end: {"reason": "stopped", "finished", "time limit",
-"memory limit", "failure limit" or "failed", "handled", "duplicates", "failed",
+With --json, at the end: {"reason": "stopped", "stopped by operator", "finished",
+"time limit", "memory limit", "failure limit" or "failed", "handled", "duplicates", "failed",
 "transports": [{"transport", "handled", "duplicates", "failed"}]}. Handled includes
 duplicates; failed counts attempts.`
 
@@ -86,6 +86,7 @@ func (c *cli) consumeCommand() *cobra.Command {
 	p := cmd.Flags()
 	p.StringVar(&f.exec, "exec", "", "command to run for each message")
 	p.StringVar(&f.handler, "handler", "", "name under which the inbox remembers --exec (default exec:TRANSPORT)")
+	nameFlag(cmd, &f.name)
 	p.IntVar(&f.concurrency, "concurrency", 0, "messages handled at once; those of one key one after another (default: the configured number, or 10)")
 	p.IntVar(&f.prefetch, "prefetch", 0, "messages in flight (default: the configured number, or 4 for each that is handled)")
 	p.IntVar(&f.limit, "limit", 0, "exit after so many messages of one transport (default: no limit)")
@@ -95,6 +96,11 @@ func (c *cli) consumeCommand() *cobra.Command {
 	p.Var(&f.idle, "idle-exit", "exit when nothing arrived for so long (default: never)")
 	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default: the configured time, or 25s)")
 	return cmd
+}
+
+// nameFlag is the name of a process with workers.
+func nameFlag(cmd *cobra.Command, name *string) {
+	cmd.Flags().StringVar(name, "name", "", "name of this process in \"workers list\" and for \"workers stop\" (default HOST/PID)")
 }
 
 // completeFrom completes arguments with names of the configuration.
@@ -123,10 +129,17 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	f.complete(cfg.Limits)
 	s.need = connectionsBesides + s.workerConnections(transports, f)
 	counts := newCounts(transports...)
-	limited, watch, stopLimits := f.limits().Context(ctx)
-	defer stopLimits()
-	softMemoryLimit(f.memory)
-	runs, err := s.workers(ctx, transports, f, counts, watch)
+	if f.exec == "" {
+		if _, err := s.bus(ctx); err != nil {
+			return err
+		}
+	}
+	limited, watch, end, err := s.watch(ctx, f, counts, true)
+	if err != nil {
+		return err
+	}
+	defer end()
+	runs, err := s.workers(ctx, transports, f, watch)
 	if err != nil {
 		return err
 	}
@@ -149,6 +162,9 @@ func (s *session) endOf(ctx context.Context, err error) string {
 	case errors.As(context.Cause(ctx), &reached):
 		s.log.LogAttrs(ctx, slog.LevelInfo, "limit reached", slog.String("limit", reached.Limit), slog.String("detail", reached.Detail))
 		return reached.Limit + " limit"
+	case errors.Is(context.Cause(ctx), worker.ErrStopRequested):
+		s.log.LogAttrs(ctx, slog.LevelInfo, worker.ErrStopRequested.Error())
+		return worker.ErrStopRequested.Error()
 	case ctx.Err() != nil:
 		return "stopped"
 	}

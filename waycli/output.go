@@ -130,6 +130,8 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	case strings.HasSuffix(noun, "y") && !strings.HasSuffix(noun, "ey"):
 		return count(n) + " " + strings.TrimSuffix(noun, "y") + "ies"
+	case strings.HasSuffix(noun, "s"):
+		return count(n) + " " + noun + "es"
 	}
 	return count(n) + " " + noun + "s"
 }

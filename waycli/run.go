@@ -22,7 +22,8 @@ const (
 )
 
 func (c *cli) runCommand() *cobra.Command {
-	return &cobra.Command{
+	var name string
+	cmd := &cobra.Command{
 		Use:   "run [PART...]",
 		Short: "Run a service: its relay, its workers and its own parts in one process",
 		Long: `Run a service in one process: the relay of its outbox, a worker for each transport
@@ -33,28 +34,30 @@ part of the program; other processes may run the others.
 Without a transport that leads out of the database there is no relay, and without
 workers in the configuration none of these; naming one that there is not is an error.
 
-It runs until SIGTERM or SIGINT, or until a limit under limits in the configuration is
-reached. Then relay and workers stop in order, and it exits with 0; a second signal
+It runs until SIGTERM, SIGINT or "workers stop", or until a limit under limits in the
+configuration is reached. Then relay and workers stop in order, and it exits with 0; a second signal
 exits with 130. An error of one part stops the others.
 
-With --json, at the end: {"reason": "stopped", "time limit", "memory limit", "failure
-limit", "finished" or "failed", "parts", "published", "refused", "handled", "duplicates",
+With --json, at the end: {"reason": "stopped", "stopped by operator", "time limit", "memory limit",
+"failure limit", "finished" or "failed", "parts", "published", "refused", "handled", "duplicates",
 "failed"}. Handled includes duplicates; failed counts attempts.`,
 		Example: `  waybill run relay
   waybill run relay workers --json`,
 		Args:              cobra.ArbitraryArgs,
-		RunE:              c.run(func(ctx context.Context, s *session, parts []string) error { return s.runParts(ctx, parts) }),
+		RunE:              c.run(func(ctx context.Context, s *session, parts []string) error { return s.runParts(ctx, parts, name) }),
 		ValidArgsFunction: c.completeFrom(func(*config.Config) []string { return []string{relayPart, workersPart} }),
 	}
+	nameFlag(cmd, &name)
+	return cmd
 }
 
 // runParts runs the named parts, or all that there are.
-func (s *session) runParts(ctx context.Context, named []string) error {
+func (s *session) runParts(ctx context.Context, named []string, name string) error {
 	cfg, err := s.config()
 	if err != nil {
 		return err
 	}
-	f := consumeFlags{}
+	f := consumeFlags{name: name}
 	f.complete(cfg.Limits)
 	relayed, consumed := leavingDatabase(cfg), slices.Sorted(maps.Keys(cfg.Workers))
 	s.need = connectionsBesides + relayConnections(relayed, relayFlags{}) + s.workerConnections(consumed, f)
@@ -68,9 +71,11 @@ func (s *session) runParts(ctx context.Context, named []string) error {
 		return err
 	}
 	counts := newCounts(transportNames(cfg)...)
-	limited, watch, stopLimits := f.limits().Context(ctx)
-	defer stopLimits()
-	softMemoryLimit(f.memory)
+	limited, watch, end, err := s.watch(ctx, f, counts, slices.Contains(names, workersPart))
+	if err != nil {
+		return err
+	}
+	defer end()
 	var runs []func(context.Context) error
 	for _, name := range names {
 		var more []func(context.Context) error
@@ -78,7 +83,7 @@ func (s *session) runParts(ctx context.Context, named []string) error {
 		case relayPart:
 			more, err = s.relays(ctx, relayed, relayFlags{standby: true}, counts)
 		case workersPart:
-			more, err = s.workers(ctx, consumed, f, counts, watch)
+			more, err = s.workers(ctx, consumed, f, watch)
 		default:
 			more = append(more, s.service.part(name))
 		}

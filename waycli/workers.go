@@ -49,19 +49,41 @@ func (s *session) workerConnections(transports []string, f consumeFlags) (n int)
 	return n
 }
 
-// workers returns the Run of a worker for each transport.
-func (s *session) workers(ctx context.Context, transports []string, f consumeFlags, counts *counts, watch waybill.Observer) (runs []func(context.Context) error, err error) {
-	if f.exec == "" {
-		if _, err := s.bus(ctx); err != nil {
-			return nil, err
+// A workerWatch is what watches all workers of a process.
+type workerWatch struct {
+	counts  *counts
+	limits  waybill.Observer
+	process *worker.Process // may be nil
+}
+
+// watch returns a context that ends at a limit, or when an operator stops this process, and
+// what watches the workers that run in it, which are reported. End is to be called when they have returned.
+func (s *session) watch(ctx context.Context, f consumeFlags, counts *counts, reported bool) (limited context.Context, w workerWatch, end func(), err error) {
+	w.counts = counts
+	if reported && (f.exec != "" || s.chosen()) {
+		db, err := s.database(ctx)
+		if err != nil {
+			return nil, w, nil, err
+		}
+		if w.process, err = worker.NewProcess(db, f.name, s.log); err != nil {
+			return nil, w, nil, &Error{Usage, err, ""}
 		}
 	}
+	limited, limits, stopLimits := f.limits().Context(ctx)
+	w.limits = limits
+	softMemoryLimit(f.memory)
+	limited, unregister := w.process.Context(limited)
+	return limited, w, func() { unregister(); stopLimits() }, nil
+}
+
+// workers returns the Run of a worker for each transport.
+func (s *session) workers(ctx context.Context, transports []string, f consumeFlags, watch workerWatch) (runs []func(context.Context) error, err error) {
 	expired, err := s.expired(ctx, f)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range transports {
-		w, err := s.worker(ctx, name, f, counts, watch, expired)
+		w, err := s.worker(ctx, name, f, watch, expired)
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +93,8 @@ func (s *session) workers(ctx context.Context, transports []string, f consumeFla
 }
 
 // worker returns the worker of one transport.
-func (s *session) worker(ctx context.Context, name string, f consumeFlags, counts *counts, watch waybill.Observer, expired worker.Inbox) (*worker.Worker, error) {
-	bus, err := s.consumeBus(ctx, name, f, counts)
+func (s *session) worker(ctx context.Context, name string, f consumeFlags, watch workerWatch, expired worker.Inbox) (*worker.Worker, error) {
+	bus, err := s.consumeBus(ctx, name, f, watch.counts)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +112,8 @@ func (s *session) worker(ctx context.Context, name string, f consumeFlags, count
 		return nil, err
 	}
 	cfg := workerConfig(name, s.cfg.Transports[name], settings, f)
-	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{counts, watch}, expired
+	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{watch.counts, watch.limits}, expired
+	cfg.Process = watch.process
 	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
 	return worker.New(bus, from, cfg)
 }

@@ -39,6 +39,8 @@ var (
 	_ admin.Retries          = (*DB)(nil)
 	_ admin.DeadLetters      = (*DB)(nil)
 	_ admin.Sampler          = (*DB)(nil)
+	_ admin.Workers          = (*DB)(nil)
+	_ worker.Registry        = (*DB)(nil)
 	_ worker.Store           = (*DB)(nil)
 )
 

@@ -25,6 +25,7 @@ func failureCases[TX any]() []testCase[TX] {
 		{"RemovedMessageIsNeverSent", removedMessageIsNeverSent[TX]},
 		{"FailureStoreShowsWhatItHas", failureStoreShowsWhatItHas[TX]},
 		{"SamplesAreTheOldestAndTheNewest", samplesAreTheOldestAndTheNewest[TX]},
+		{"WorkersAreListedAndStopped", workersAreListedAndStopped[TX]},
 	}
 }
 

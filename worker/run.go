@@ -41,6 +41,7 @@ type running struct {
 	stored   atomic.Int64        // number of the last move that is stored
 	waiting  map[string]int64    // by key with messages in the retry queue: number of its last move
 	closing  chan struct{}       // closed when coordinate has returned
+	active   activeMessages
 
 	pause  time.Duration    // after the next outcome that finds a database or broker unavailable
 	paused <-chan time.Time // no handler begins before
@@ -263,19 +264,22 @@ func (r *running) start() {
 func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s *source, d *waybill.Delivery) {
 	o := outcome{from: s, d: d, err: errGoexit}
 	start := time.Now()
+	begins := r.active.begin(d)
 	defer func() {
+		r.active.end(d)
 		if o.err != nil {
 			if o.cause = context.Cause(ctx); o.cause != nil {
 				o.err = fmt.Errorf("%w: %w", o.cause, o.err)
 			}
 		}
 		cancel(nil)
+		r.cfg.Process.count(o.err)
 		r.cfg.Observer.Observe(r.work, r.event(waybill.Handled, d, time.Since(start), o.err))
 		r.done <- o
 	}()
 	err := r.checkCrashes(ctx, s, d)
 	if err == nil {
-		err = r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
+		err = r.bus.HandleRecord(waybill.WithHandlerNames(ctx, begins), d.Record, r.cfg.Transport, d.Failures)
 	}
 	o.err = err
 }

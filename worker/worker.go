@@ -54,6 +54,9 @@ type Config struct {
 	// Idle is the time without a new message after which Run returns; zero means
 	// never. Messages that wait for a retry in the Store do not count.
 	Idle time.Duration
+	// Process reports this worker, with the others of the process, for operators. Its
+	// context is to be that of Run. Nil means that the worker is not reported.
+	Process *Process
 	// Log receives failures, lost leases and outages. Nil discards.
 	Log *slog.Logger
 	// Observer receives events for every message. Nil means none.
@@ -175,5 +178,6 @@ func (w *Worker) Run(ctx context.Context) error {
 		inFlight += cap(s.acks)
 	}
 	r.settled, r.moves, r.moved = make(chan settled, inFlight), make(chan move, inFlight), make(chan move, inFlight)
+	defer w.cfg.Process.add(r)()
 	return r.run(ctx)
 }

@@ -172,6 +172,14 @@ FROM   app.waybill_workers
 WHERE  kind = 'relay' AND seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND
 ORDER  BY transport, host, pid, started_at;
 
+-- name: workers
+SELECT report, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', stop_requested_at)
+FROM   app.waybill_workers
+WHERE  kind = 'worker' AND seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND
+ORDER  BY started_at, id;
+
 -- name: any_up_to
 SELECT EXISTS (SELECT 1
                FROM   app.waybill_outbox AS o FORCE INDEX (PRIMARY)

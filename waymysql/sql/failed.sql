@@ -53,6 +53,11 @@ OR     EXISTS (SELECT 1 FROM app.waybill_retry AS q FORCE INDEX (waybill_retry_i
 -- name: audit
 INSERT INTO app.waybill_audit (actor, action, filter, messages) VALUES (?, ?, ?, ?);
 
+-- name: stop_workers
+UPDATE app.waybill_workers SET stop_requested_at = UTC_TIMESTAMP(6)
+WHERE  id = UNHEX(REPLACE(?, '-', '')) AND kind = 'worker'
+AND    seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND;
+
 -- name: audit_list
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at), actor, action, filter, messages
 FROM   app.waybill_audit

@@ -265,5 +265,13 @@ VALUES (UNHEX(?), 'relay', ?, ?, ?, ?, CASE WHEN ? = '' THEN NULL ELSE UTC_TIMES
 ON DUPLICATE KEY UPDATE seen_at = UTC_TIMESTAMP(6), problem = VALUES(problem),
     since = CASE WHEN VALUES(since) IS NULL THEN NULL ELSE COALESCE(since, VALUES(since)) END;
 
+-- name: report_workers
+INSERT INTO app.waybill_workers (id, kind, transport, host, pid, problem, report)
+VALUES (UNHEX(?), 'worker', '', ?, ?, '', ?)
+ON DUPLICATE KEY UPDATE seen_at = UTC_TIMESTAMP(6), report = VALUES(report);
+
+-- name: stop_requested
+SELECT stop_requested_at IS NOT NULL FROM app.waybill_workers WHERE id = UNHEX(?);
+
 -- name: forget_report
 DELETE FROM app.waybill_workers WHERE id = UNHEX(?) OR seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR;

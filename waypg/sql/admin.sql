@@ -83,6 +83,10 @@ ORDER  BY queue;
 SELECT transport, host, pid, started_at, seen_at, problem, since FROM public.waybill_workers
 WHERE  kind = 'relay' AND seen_at > now() - interval '60 seconds' ORDER BY transport, host, pid, started_at;
 
+-- name: workers
+SELECT report, started_at, seen_at, stop_requested_at FROM public.waybill_workers
+WHERE  kind = 'worker' AND seen_at > now() - interval '60 seconds' ORDER BY started_at, id;
+
 -- name: sample
 -- The $1 oldest and the $2 newest messages of each source, transport and name. The names of all messages are
 -- read, and the bodies of these by their primary keys.

@@ -54,6 +54,10 @@ OR     EXISTS (SELECT 1 FROM public.waybill_retry AS q
 -- name: audit
 INSERT INTO public.waybill_audit (actor, action, filter, messages) VALUES ($1, $2, $3, $4);
 
+-- name: stop_workers
+UPDATE public.waybill_workers SET stop_requested_at = clock_timestamp()
+WHERE  id = $1::uuid AND kind = 'worker' AND seen_at > now() - interval '60 seconds';
+
 -- name: audit_list
 SELECT at, actor, action, filter, messages FROM public.waybill_audit ORDER BY id DESC LIMIT $1;
 

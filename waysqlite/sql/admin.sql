@@ -69,6 +69,20 @@ SELECT queue, count(*), min(created_at),
        sum(held = 1 AND held_until > ?1 AND holder IS NOT NULL), sum(held = 1 AND held_until > ?1 AND holder IS NULL)
 FROM   waybill_queue GROUP BY queue ORDER BY queue;
 
+-- name: workers
+SELECT report, started_at, seen_at, stop_requested_at FROM waybill_workers
+WHERE  seen_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 60000000 ORDER BY started_at, id;
+
+-- name: report_workers
+INSERT INTO waybill_workers (id, started_at, seen_at, report)
+VALUES (?, CAST(unixepoch('subsec') * 1000000 AS INTEGER), CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?)
+ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, report = excluded.report
+RETURNING stop_requested_at IS NOT NULL;
+
+-- name: forget_workers
+DELETE FROM waybill_workers
+WHERE  id = ? OR seen_at < CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 3600000000;
+
 -- name: sample
 -- The ?1 oldest and the ?2 newest messages of each source, transport and name. The names of all messages are
 -- read, and the bodies of these by their ids.

@@ -48,6 +48,10 @@ OR     EXISTS (SELECT 1 FROM waybill_retry AS q
 INSERT INTO waybill_audit (at, actor, action, filter, messages)
 VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?, ?, ?, ?);
 
+-- name: stop_workers
+UPDATE waybill_workers SET stop_requested_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+WHERE  id = ? AND seen_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 60000000;
+
 -- name: audit_list
 SELECT at, actor, action, filter, messages FROM waybill_audit ORDER BY id DESC LIMIT ?;
 

@@ -14,7 +14,7 @@ import (
 const (
 	maxFile     = 350
 	maxFunction = 60
-	maxInternal = 2920 // production lines below internal/: queues, retry queues and operations of three databases share some 700
+	maxInternal = 2970 // production lines below internal/: queues, retry queues and operations of three databases share some 700
 )
 
 // TestStructure prints figures of the production code, and holds them to their limits.

@@ -216,7 +216,8 @@ ALTER TABLE app.waybill_retry
       ADD COLUMN begun BIGINT NOT NULL DEFAULT 0,
       ADD UNIQUE KEY waybill_retry_ids (queue, message_id);
 
--- Reports of relays, each every few seconds.
+-- The last report of each relay, and of each process with workers, every few seconds. Those of workers have
+-- their state as JSON in report, and no transport.
 CREATE TABLE app.waybill_workers (
     id         BINARY(16) NOT NULL PRIMARY KEY,
     kind       VARCHAR(16) NOT NULL,
@@ -226,7 +227,9 @@ CREATE TABLE app.waybill_workers (
     started_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     seen_at    DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     problem    TEXT NOT NULL,
-    since      DATETIME(6)
+    since      DATETIME(6),
+    report     MEDIUMTEXT,
+    stop_requested_at DATETIME(6)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 INSERT INTO app.waybill_outbox_gate (transport, bucket, name)

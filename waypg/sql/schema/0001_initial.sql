@@ -224,7 +224,8 @@ CREATE TABLE public.waybill_retry (
 CREATE UNIQUE INDEX waybill_retry_ids ON public.waybill_retry (queue, message_id);
 CREATE INDEX waybill_retry_keys ON public.waybill_retry (queue, partition_key) WHERE partition_key <> '';
 
--- The last report of each relay, every few seconds.
+-- The last report of each relay, and of each process with workers, every few seconds. Those of workers have
+-- their state as JSON in report, and no transport.
 CREATE TABLE public.waybill_workers (
     id         uuid PRIMARY KEY,
     kind       text NOT NULL,
@@ -234,7 +235,9 @@ CREATE TABLE public.waybill_workers (
     started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     problem    text NOT NULL DEFAULT '',
-    since      timestamptz
+    since      timestamptz,
+    report     text NOT NULL DEFAULT '',
+    stop_requested_at timestamptz
 );
 
 -- The number of a transport, or of the only one if the name is NULL.

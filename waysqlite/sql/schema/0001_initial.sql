@@ -116,6 +116,15 @@ CREATE TABLE waybill_failed_attempt (
     PRIMARY KEY (transport, message_id, attempt)
 );
 
+-- The last report of each process with workers, every few seconds, with its state as JSON.
+CREATE TABLE waybill_workers (
+    id                TEXT PRIMARY KEY,
+    started_at        INTEGER NOT NULL,
+    seen_at           INTEGER NOT NULL,
+    report            TEXT NOT NULL,
+    stop_requested_at INTEGER
+) WITHOUT ROWID;
+
 -- Changes by operators.
 CREATE TABLE waybill_audit (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,

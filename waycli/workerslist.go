@@ -1,0 +1,93 @@
+package waycli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/worker"
+)
+
+func (c *cli) workersCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "workers", Short: "List the processes that handle messages, and stop them"},
+		c.workersListCommand(), c.workersStopCommand())
+}
+
+func (c *cli) workersListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the processes that handle messages",
+		Long: `List the processes with workers that have reported to the configured database within
+the last minute, on all hosts, and the message that each has been handling longest. They
+report every five seconds. State is
+
+  running            it takes messages
+  stopping           an operator has told it to stop, and it has not seen that yet
+  draining           it takes no more messages and finishes those in flight
+  silent for 30s     it hangs, its host is gone, or it cannot reach the database
+
+"stats" lists relays.
+
+With --json: {"workers": [{"id", "name", "host", "pid", "started_at", "seen_at",
+"stop_requested_at", "state", "transports", "concurrency", "busy", "handled", "failed",
+"heap_bytes", "running": [{"transport", "name", "id", "handler", "seconds"}]}]}. Running
+has the ten longest; handler is empty before the first one has begun.`,
+		Example: `  waybill workers list
+  waybill workers list --json`,
+		Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.workersList(ctx) }),
+	}
+}
+
+func (s *session) workersList(ctx context.Context) error {
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := db.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Workers []admin.Worker `json:"workers"`
+		}{found})
+		return nil
+	}
+	rows := make([][]any, len(found))
+	for i, w := range found {
+		rows[i] = []any{
+			w.Name, strings.Join(w.Transports, " "), ago(w.StartedAt), fmt.Sprintf("%d/%d", w.Busy, w.Concurrency), count(int(w.Handled)), count(int(w.Failed)),
+			fmt.Sprintf("%d MiB", w.HeapBytes>>20), workerState(w), longestRunning(w),
+		}
+	}
+	s.stdout.table([]string{"NAME", "TRANSPORTS", "UP", "BUSY", "HANDLED", "FAILED", "HEAP", "STATE", "LONGEST RUNNING"}, rows)
+	return nil
+}
+
+func workerState(w admin.Worker) string {
+	switch {
+	case time.Since(w.SeenAt) > silence:
+		return "silent for " + ago(w.SeenAt)
+	case w.StopRequestedAt != nil && w.State == worker.StateRunning:
+		return "stopping"
+	}
+	return w.State
+}
+
+// longestRunning describes the message that w has been handling longest.
+func longestRunning(w admin.Worker) string {
+	if len(w.Running) == 0 {
+		return ""
+	}
+	m := w.Running[0]
+	text := fmt.Sprintf("%s %s", m.Name, m.ID)
+	if m.Handler != "" {
+		text += " in " + m.Handler
+	}
+	return text + " for " + seconds(m.Seconds)
+}

@@ -1,0 +1,229 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/metrics"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofrs/uuid/v5"
+
+	"github.com/waybill-go/waybill"
+)
+
+// A Registry is a database to which processes report their workers, for operators. Its
+// methods may be called concurrently.
+type Registry interface {
+	// ReportWorkers stores the state of a process: every few seconds, and at the end. It
+	// returns whether an operator has asked this process to stop. An entry that is not
+	// reported for a minute counts as that of a dead process.
+	ReportWorkers(ctx context.Context, r Report) (stop bool, err error)
+}
+
+// A Report is the state of the workers of one process.
+type Report struct {
+	ID    string `json:"id"` // UUID of this start of the process
+	Ended bool   `json:"-"`  // the entry is to be removed
+
+	Name        string           `json:"name"` // by which operators stop it; several processes may share one
+	Host        string           `json:"host"`
+	PID         int              `json:"pid"`
+	State       string           `json:"state"` // StateRunning or StateDraining
+	Transports  []string         `json:"transports"`
+	Concurrency int              `json:"concurrency"` // handlers at once, of all transports together
+	Busy        int              `json:"busy"`        // handlers that run
+	Handled     int64            `json:"handled"`     // since its start, duplicates included
+	Failed      int64            `json:"failed"`      // attempts
+	HeapBytes   uint64           `json:"heap_bytes"`
+	Running     []RunningMessage `json:"running"` // the longest running ones, at most 10
+}
+
+// The states of a Report.
+const (
+	StateRunning  = "running"
+	StateDraining = "draining" // told to stop: it finishes what is in flight
+)
+
+// A RunningMessage is a message whose handlers run.
+type RunningMessage struct {
+	Transport string            `json:"transport"`
+	Name      string            `json:"name"`
+	ID        waybill.MessageID `json:"id"`
+	Handler   string            `json:"handler"` // empty before the first one
+	Seconds   float64           `json:"seconds"` // since it was begun, at the time of the report
+}
+
+// ErrStopRequested is the cause with which the context of a Process ends when an operator
+// asks it to stop.
+var ErrStopRequested = errors.New("stopped by operator")
+
+const (
+	processReportEvery   = 5 * time.Second
+	processReportTimeout = 2 * time.Second
+	maxRunningReported   = 10
+)
+
+// A Process reports the workers of this process to a Registry, and ends them when an
+// operator asks it to. The workers are those whose Config names it.
+type Process struct {
+	to   Registry
+	log  *slog.Logger
+	id   string
+	name string
+	host string
+	hint chan struct{} // a worker has begun or ended
+
+	handled, failed atomic.Int64
+
+	mu      sync.Mutex
+	workers []*running // guarded by mu
+}
+
+// NewProcess returns a Process that reports to a registry under a name, by which operators
+// stop it; empty means host/pid. Nil discards the log.
+func NewProcess(to Registry, name string, log *slog.Logger) (*Process, error) {
+	if to == nil {
+		return nil, errors.New("worker: NewProcess needs a registry")
+	}
+	if len(name) > maxProcessName {
+		return nil, fmt.Errorf("worker: the name of the process has %d bytes, the limit is %d", len(name), maxProcessName)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	id, err := uuid.NewV4()
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	return &Process{to: to, log: log, id: id.String(), name: cmp.Or(name, identity), host: host, hint: make(chan struct{}, 1)}, nil
+}
+
+// maxProcessName bounds the name of a Process.
+const maxProcessName = 190
+
+// Context begins to report, and returns a context in which the workers are to run: it ends
+// with ErrStopRequested as its cause when an operator asks for that. The caller calls end
+// when they have returned, which removes the entry. A process calls Context once. A nil
+// Process reports nothing.
+func (p *Process) Context(ctx context.Context) (stopping context.Context, end func()) {
+	if p == nil {
+		return ctx, func() {}
+	}
+	stopping, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { p.run(context.WithoutCancel(ctx), stopping, cancel, ended) })
+	return stopping, sync.OnceFunc(func() {
+		close(ended)
+		cancel(nil)
+		wg.Wait()
+	})
+}
+
+// run reports until ended is closed.
+func (p *Process) run(ctx, stopping context.Context, cancel context.CancelCauseFunc, ended <-chan struct{}) {
+	tick := time.NewTicker(processReportEvery)
+	defer tick.Stop()
+	drains, failing := stopping.Done(), false
+	for {
+		select {
+		case <-ended:
+			p.send(ctx, Report{ID: p.id, Ended: true}, &failing)
+			return
+		case <-drains:
+			drains = nil
+		case <-p.hint:
+		case <-tick.C:
+		}
+		if p.send(ctx, p.report(stopping.Err() != nil), &failing) {
+			cancel(ErrStopRequested)
+		}
+	}
+}
+
+// send reports. An error is no more than logged, once: workers work without reports.
+func (p *Process) send(ctx context.Context, r Report, failing *bool) (stop bool) {
+	ctx, cancel := context.WithTimeout(ctx, processReportTimeout)
+	defer cancel()
+	stop, err := p.to.ReportWorkers(ctx, r)
+	if err != nil && !*failing {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "workers not reported: operators neither see nor stop this process until that succeeds", slog.String("name", p.name), slog.Any("err", err))
+	}
+	*failing = err != nil
+	return stop && err == nil
+}
+
+// report gathers the state of the workers.
+func (p *Process) report(draining bool) Report {
+	r := Report{
+		ID: p.id, Name: p.name, Host: p.host, PID: os.Getpid(), State: StateRunning, Transports: []string{},
+		Handled: p.handled.Load(), Failed: p.failed.Load(), HeapBytes: heapBytes(), Running: []RunningMessage{},
+	}
+	if draining {
+		r.State = StateDraining
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.workers {
+		r.Transports = append(r.Transports, w.cfg.Transport)
+		r.Concurrency += w.cfg.Concurrency
+		found := w.active.list(w.cfg.Transport)
+		r.Busy += len(found)
+		r.Running = append(r.Running, found...)
+	}
+	slices.Sort(r.Transports)
+	slices.SortFunc(r.Running, func(a, b RunningMessage) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	r.Running = r.Running[:min(len(r.Running), maxRunningReported)]
+	return r
+}
+
+// add adds a worker to the reports, until forget is called.
+func (p *Process) add(r *running) (forget func()) {
+	if p == nil {
+		return func() {}
+	}
+	p.change(func() { p.workers = append(p.workers, r) })
+	return func() {
+		p.change(func() { p.workers = slices.DeleteFunc(p.workers, func(w *running) bool { return w == r }) })
+	}
+}
+
+func (p *Process) change(fn func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fn()
+	select {
+	case p.hint <- struct{}{}:
+	default:
+	}
+}
+
+// count counts a message that was handled, or an attempt that failed.
+func (p *Process) count(err error) {
+	switch {
+	case p == nil:
+	case err == nil:
+		p.handled.Add(1)
+	case errors.Is(err, ErrDrained), errors.Is(err, waybill.ErrLeaseLost):
+	default:
+		p.failed.Add(1)
+	}
+}
+
+// heapBytes returns the memory of live and dead objects.
+func heapBytes() uint64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(samples)
+	return samples[0].Value.Uint64()
+}
