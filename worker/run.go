@@ -86,6 +86,7 @@ func (r *running) run(ctx context.Context) error {
 		r.checkConns(ctx)
 		r.loops.Go(func() { r.prune(ctx) })
 	}
+	r.loops.Go(func() { r.watch(r.work) })
 	err := r.coordinate(ctx, receiving)
 	for _, s := range r.sources {
 		close(s.acks)
@@ -148,7 +149,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		case <-abandoned:
 			// Messages that receive still returns are released before Run returns.
 			if gaveUp = true; r.busy > 0 {
-				failure = errors.Join(failure, fmt.Errorf("worker: %d handlers ignore the end of their context after %v: their messages come again", r.busy, r.cfg.Drain))
+				failure = errors.Join(failure, r.ignoring())
 			}
 		}
 	}
@@ -264,9 +265,12 @@ func (r *running) start() {
 func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s *source, d *waybill.Delivery) {
 	o := outcome{from: s, d: d, err: errGoexit}
 	start := time.Now()
-	begins := r.active.begin(d)
+	begins := r.active.begin(r.cfg.Transport, d)
 	defer func() {
-		r.active.end(d)
+		handler := r.active.end(d)
+		if errors.Is(o.err, errGoexit) && handler != "" {
+			o.err = &waybill.HandlersError{Failed: []waybill.HandlerError{{Handler: handler, Err: o.err}}}
+		}
 		if o.err != nil {
 			if o.cause = context.Cause(ctx); o.cause != nil {
 				o.err = fmt.Errorf("%w: %w", o.cause, o.err)

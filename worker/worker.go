@@ -48,6 +48,9 @@ type Config struct {
 	// Drain is how long handlers may keep running after Run's context ended; zero
 	// means 25 s. Then their contexts end, with ErrDrained as the cause.
 	Drain time.Duration
+	// SlowHandler is how long the handlers of a message may run before a warning names them,
+	// once for each message; zero means a minute.
+	SlowHandler time.Duration
 	// Limit is the number of messages, failed ones included, after which Run returns;
 	// zero means none.
 	Limit int
@@ -82,7 +85,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		value int64
 	}{
 		{"Concurrency", int64(cfg.Concurrency)}, {"Prefetch", int64(cfg.Prefetch)}, {"Limit", int64(cfg.Limit)},
-		{"MaxCrashes", int64(cfg.MaxCrashes)}, {"Drain", int64(cfg.Drain)}, {"Idle", int64(cfg.Idle)},
+		{"MaxCrashes", int64(cfg.MaxCrashes)}, {"Drain", int64(cfg.Drain)}, {"Idle", int64(cfg.Idle)}, {"SlowHandler", int64(cfg.SlowHandler)},
 	} {
 		if n.value < 0 {
 			return cfg, fmt.Errorf("worker: config: %s is negative (%d)", n.field, n.value)
@@ -105,6 +108,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.MaxCrashes = cmp.Or(cfg.MaxCrashes, 5)
 	cfg.FailureTransport = cmp.Or(cfg.FailureTransport, "failed")
 	cfg.Drain = cmp.Or(cfg.Drain, 25*time.Second)
+	cfg.SlowHandler = cmp.Or(cfg.SlowHandler, time.Minute)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

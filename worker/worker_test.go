@@ -386,8 +386,8 @@ func TestHandlerThatIgnoresItsContextIsReported(t *testing.T) {
 		p.send(job{"stuck", 1}, job{"b", 1})
 		stop := p.start(p.queue)
 		synctest.Wait()
-		if err := stop(); err == nil || !strings.Contains(err.Error(), "1 handlers ignore") {
-			t.Errorf("Run = %v, want an error that counts the handlers", err)
+		if err := stop(); err == nil || !strings.Contains(err.Error(), "1 handlers ignore the end of their context after 1s: do of job 0") {
+			t.Errorf("Run = %v, want an error that names the handlers", err)
 		}
 		p.wantBacklog(1)
 		time.Sleep(p.queue.LeaseTime())

@@ -1,0 +1,83 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+func TestSlowHandlerIsNamedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		var log bytes.Buffer
+		p.cfg.Log, p.cfg.SlowHandler = slog.New(slog.NewTextHandler(&log, nil)), 10*time.Second
+		p.handle(func(_ context.Context, j job) error { time.Sleep(time.Duration(j.N) * time.Second); return nil })
+		waybill.Handle(p.bus, "then", func(context.Context, job) error { return nil })
+		p.send(job{"a", 3600}, job{"b", 9})
+		stop := p.start(p.queue)
+		time.Sleep(2 * time.Hour)
+		noError(t, stop())
+		p.wantDone("b9 a3600")
+		got := strings.Count(log.String(), "handler is slow")
+		if got != 1 || !strings.Contains(log.String(), "handler=do running=10s") || !strings.Contains(log.String(), "message=job id=0") {
+			t.Errorf("%d warnings:\n%s", got, &log)
+		}
+	})
+}
+
+func TestGoroutinesLeftByAHandlerAreReportedWithItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		var log bytes.Buffer
+		p.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		free := make(chan struct{})
+		defer close(free)
+		p.handle(func(context.Context, job) error {
+			for range 300 {
+				go func() { <-free }()
+			}
+			return nil
+		})
+		waybill.Handle(p.bus, "clean", func(context.Context, job) error { return nil })
+		for n := range 5 {
+			p.send(job{"a", n})
+		}
+		stop := p.start(p.queue)
+		time.Sleep(10 * time.Minute)
+		noError(t, stop())
+		if text := log.String(); strings.Count(text, "goroutines that a handler") != 1 || !strings.Contains(text, "transport=jobs handler=do goroutines=1500") || strings.Contains(text, "clean") {
+			t.Errorf("the log is:\n%s", text)
+		}
+	})
+}
+
+func TestGoexitIsOneFailureOfItsHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		p.cfg.Store = p.db
+		runs := 0
+		p.handle(func(_ context.Context, j job) error {
+			if j.K == "bad" {
+				runs++
+				runtime.Goexit()
+			}
+			return nil
+		})
+		p.send(job{"bad", 1}, job{"b", 1})
+		stop := p.start(p.queue)
+		time.Sleep(time.Hour)
+		noError(t, stop())
+		p.wantDone("b1")
+		parked := p.of(waybill.KeyParked)
+		if runs != 1 || len(parked) != 1 || !strings.Contains(parked[0].Err.Error(), "do") || !strings.Contains(parked[0].Err.Error(), "runtime.Goexit") {
+			t.Errorf("it ran %d times, and was parked as %+v, want one failure that names the handler", runs, parked)
+		}
+	})
+}
