@@ -60,7 +60,8 @@ Messages whose name is not under messages in the configuration are unrecoverable
 It runs until SIGTERM, SIGINT or "workers stop", or until --time-limit, --memory-limit or
 --failure-limit is reached, finishes messages in flight within --drain-timeout
 and exits with 0; then commands that still run are killed, and their messages
-come again. A second signal exits with 130. The memory limit is that of this process,
+come again. A second signal exits with 130. The commands of a process that is killed (kill -9)
+are killed, too, with their child processes; not so on Windows. The memory limit is that of this process,
 without its commands, and nine tenths of it are its GOMEMLIMIT, unless that is set.
 
 With --json, at the end: {"reason": "stopped", "stopped by operator", "finished",
@@ -214,10 +215,16 @@ func (s *session) consumeBus(ctx context.Context, transport string, f consumeFla
 	if err != nil {
 		return nil, err
 	}
+	if s.reaper == nil {
+		if s.reaper, err = startReaper(); err != nil {
+			return nil, err
+		}
+		s.closers = append(s.closers, s.reaper)
+	}
 	return newExecBus(&execHandler{
 		command: f.exec, handler: f.handler, transport: transport,
 		log: db, retention: s.cfg.Inbox.Retention,
-		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates, last: lastActsOf(ctx),
+		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates, last: lastActsOf(ctx), reaper: s.reaper,
 	}, messageNames(s.cfg))
 }
 

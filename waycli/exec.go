@@ -41,6 +41,7 @@ type execHandler struct {
 	stderr     io.Writer
 	duplicates *atomic.Int64
 	last       *lastActs
+	reaper     *reaper // may be nil
 }
 
 // newExecBus returns a bus on which x handles the messages of names.
@@ -106,7 +107,9 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 	cmd.WaitDelay = leftoverWait
 	forget, err := x.last.during(cmd.Start, func() { _ = cmd.Cancel() })
 	if err == nil {
+		ended := x.reaper.begun(cmd)
 		err = cmd.Wait()
+		ended()
 		forget()
 	}
 	stdout.flush()

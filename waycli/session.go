@@ -33,6 +33,7 @@ type session struct {
 	opened   map[string]Database // by DSN
 	closers  []io.Closer         // ends of transports at brokers
 	need     int                 // connections, see Open
+	reaper   *reaper             // of --exec; nil until a command may run
 	service  *Service            // argument of App.Bus
 	handlers *waybill.Bus        // its result
 }

@@ -362,7 +362,25 @@ func badBus(context.Context, *waycli.Service) (*waybill.Bus, error) {
 	return bus, nil
 }
 
-func TestSecondSignalExitsAtOnce(t *testing.T) {
+// The commands of consume end with its process, and the child processes of their shells.
+func TestNoCommandOutlivesItsProcess(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		signals []os.Signal
+		exit    int
+	}{
+		// Two different ones: the kernel would make one of two that are equal.
+		{"second signal", []os.Signal{syscall.SIGINT, syscall.SIGTERM}, 130},
+		{"kill -9", []os.Signal{syscall.SIGKILL}, -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			endsWithItsCommands(t, c.signals, c.exit)
+		})
+	}
+}
+
+func endsWithItsCommands(t *testing.T, signals []os.Signal, exit int) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -388,7 +406,7 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 		_, err := os.Stat(filepath.Join(dir, name))
 		return err == nil
 	}
-	cmd := waybill("consume", "work", "--exec", "touch started; sleep 2; touch survived")
+	cmd := waybill("consume", "work", "--exec", "(touch started; sleep 2; touch survived) & wait")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -397,15 +415,14 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 			t.Fatal("the command did not start")
 		}
 	}
-	// Two different ones: the kernel would make one of two that are equal.
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, s := range signals {
 		if err := cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_ = cmd.Wait()
-	if got := cmd.ProcessState.ExitCode(); got != 130 {
-		t.Errorf("exit code %d, want 130", got)
+	if got := cmd.ProcessState.ExitCode(); got != exit {
+		t.Errorf("exit code %d, want %d", got, exit)
 	}
 	time.Sleep(2500 * time.Millisecond) // real processes need real time
 	if exists("survived") {
