@@ -45,7 +45,7 @@ func TestGoOfThePagesRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code strings.Builder
-	for _, file := range append(files, "../example_test.go") {
+	for _, file := range append(files, "../example_test.go", "../dashboard/example_test.go") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -144,31 +144,49 @@ func (s *session) configShow() error {
 	if err != nil {
 		return err
 	}
-	origins := cfg.Origins()
-	if s.flags.database != "" {
-		origins["database"] = "--database"
-	}
 	if s.flags.json {
 		s.stdout.json(struct {
 			Config  *config.Config    `json:"config"`
 			Origins map[string]string `json:"origins"`
-		}{cfg.Redacted(), origins})
+		}{cfg.Redacted(), s.origins()})
 		return nil
 	}
-	text, err := json.Marshal(cfg.Redacted())
+	rows, err := s.settings()
 	if err != nil {
 		return err
 	}
+	s.stdout.table([]string{"KEY", "VALUE", "FROM"}, rows)
+	return nil
+}
+
+// origins returns where each value of the configuration comes from.
+func (s *session) origins() map[string]string {
+	origins := s.cfg.Origins()
+	if s.flags.database != "" {
+		origins["database"] = "--database"
+	}
+	return origins
+}
+
+// settings are the rows of config show: key, value and origin, without secrets.
+func (s *session) settings() ([][]any, error) {
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(cfg.Redacted())
+	if err != nil {
+		return nil, err
+	}
 	var tree map[string]any
 	if err := json.Unmarshal(text, &tree); err != nil {
-		return err
+		return nil, err
 	}
-	rows := flatten(nil, "", tree)
+	rows, origins := flatten(nil, "", tree), s.origins()
 	for i, row := range rows {
 		rows[i] = append(row, cmp.Or(origins[row[0].(string)], "-"))
 	}
-	s.stdout.table([]string{"KEY", "VALUE", "FROM"}, rows)
-	return nil
+	return rows, nil
 }
 
 // flatten lists the scalar values of v, by their dotted paths.

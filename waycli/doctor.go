@@ -39,13 +39,9 @@ func (s *session) doctor(ctx context.Context) error {
 	if err := s.checkFences(cfg); err != nil {
 		return err
 	}
-	found := []admin.Finding{} // [] and not null in JSON
-	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.relayFindings} {
-		more, err := check(ctx)
-		if err != nil {
-			return err
-		}
-		found = append(found, more...)
+	found, err := s.findings(ctx)
+	if err != nil {
+		return err
 	}
 	s.printFindings(found)
 	failures := 0
@@ -58,6 +54,19 @@ func (s *session) doctor(ctx context.Context) error {
 		return nil
 	}
 	return &Error{CheckFailed, errors.New("check failed: " + plural(failures, "finding")), ""}
+}
+
+// findings makes the checks of the configuration, the databases and the relays.
+func (s *session) findings(ctx context.Context) ([]admin.Finding, error) {
+	found := []admin.Finding{} // [] and not null in JSON
+	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.relayFindings} {
+		more, err := check(ctx)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	return found, nil
 }
 
 func (s *session) printFindings(found []admin.Finding) {

@@ -54,7 +54,7 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 		c.schemaCommand(), c.runCommand(), c.relayCommand(), c.consumeCommand(), c.dispatchCommand(),
 		c.outboxCommand(), c.failedCommand(), c.retriesCommand(), c.inboxCommand(), c.workersCommand(), c.statsCommand(), c.doctorCommand(),
 		c.preflightCommand(),
-		c.configCommand(), c.debugCommand(), c.versionCommand(),
+		c.dashboardCommand(), c.configCommand(), c.debugCommand(), c.versionCommand(),
 	)
 	root.AddCommand(app.Commands...)
 	root.SetHelpCommand(helpCommand())

@@ -61,11 +61,12 @@ var rules = []rule{
 	// Around them. Openers are passed to config and waycli, so that a
 	// program with one database compiles no client of another.
 	{packages: "config", reaches: core, modules: with(ids, "github.com/goccy/go-yaml")},
-	{packages: "waycli", reaches: with(core, "config"), modules: with(ids, commands...)},
-	{packages: "waycli/sqlite", reaches: with(core, "config", "waycli", "waysqlite"), modules: with(ids, commands...)},
-	{packages: "waycli/postgres", reaches: with(core, "config", "waycli", "waypg"), modules: with(ids, with(commands, "github.com/jackc/pgx/v5")...)},
-	{packages: "waycli/mysql", reaches: with(core, "config", "waycli", "waymysql"), modules: with(ids, with(commands, "github.com/go-sql-driver/mysql")...)},
-	{packages: "waycli/rabbitmq", reaches: with(core, "config", "waycli", "wayamqp"), modules: with(ids, commands...)},
+	{packages: "dashboard", reaches: core, modules: with(ids, "golang.org/x/crypto")},
+	{packages: "waycli", reaches: with(core, "config", "dashboard"), modules: with(ids, commands...)},
+	{packages: "waycli/sqlite", reaches: with(core, "config", "dashboard", "waycli", "waysqlite"), modules: with(ids, commands...)},
+	{packages: "waycli/postgres", reaches: with(core, "config", "dashboard", "waycli", "waypg"), modules: with(ids, with(commands, "github.com/jackc/pgx/v5")...)},
+	{packages: "waycli/mysql", reaches: with(core, "config", "dashboard", "waycli", "waymysql"), modules: with(ids, with(commands, "github.com/go-sql-driver/mysql")...)},
+	{packages: "waycli/rabbitmq", reaches: with(core, "config", "dashboard", "waycli", "wayamqp"), modules: with(ids, commands...)},
 	{packages: "cmd/waybill/internal/bench/files", reaches: with(core, "waysqlite"), modules: ids},
 	{packages: "cmd/waybill/internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "cmd/waybill/internal/demo", reaches: with(core, "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},

@@ -1,0 +1,383 @@
+package dashboard_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waysqlite"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// hostile is the canary in names, keys, headers, bodies and errors.
+const hostile = `"><script src=//evil></script><img src=x onerror=alert(1)></textarea></pre>'`
+
+// fixture is a dashboard on a SQLite file, and a browser without JavaScript.
+type fixture struct {
+	t   *testing.T
+	db  *waysqlite.DB
+	url string
+}
+
+func newFixture(t *testing.T, cfg dashboard.Config) *fixture {
+	t.Helper()
+	db, err := waysqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), waysqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if _, err := db.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Database = db
+	d, err := dashboard.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	server := httptest.NewServer(d)
+	t.Cleanup(server.Close)
+	return &fixture{t, db, server.URL + cfg.Prefix}
+}
+
+// letters adds n dead letters of a worker with the error of that text.
+func (f *fixture) letters(n int, text, body string) {
+	f.t.Helper()
+	q, err := f.db.RetryQueue("billing")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for i := range n {
+		id, err := waybill.NewMessageID()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		rec := &waybill.Record{
+			ID: id, Name: "order.placed", Key: fmt.Sprint(hostile, i), ContentType: "application/json", Body: []byte(body),
+			Headers: map[string]string{"tenant": hostile, "secret": "s3cr3t-header"}, DispatchedAt: time.Now().UTC(),
+		}
+		attempt := &worker.Attempt{At: time.Now().UTC(), Worker: "host/1", Failure: worker.Failure{Handler: "invoices", Type: "*Error", Error: text, Stack: "goroutine 7 " + hostile, Fingerprint: fmt.Sprint("f", len(text))}}
+		if err := q.Add(f.t.Context(), worker.Move{Delivery: &waybill.Delivery{Record: rec}, Attempt: attempt, DeadLetters: "lost"}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// do sends a request, and returns its answer with the text.
+func (f *fixture) do(method, path string, form url.Values, change ...func(*http.Request)) (*http.Response, string) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for _, c := range change {
+		c(r)
+	}
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return res, string(text)
+}
+
+// get returns a page, which must be there.
+func (f *fixture) get(path string) (*html.Node, string) {
+	f.t.Helper()
+	res, text := f.do("GET", path, nil)
+	if res.StatusCode != http.StatusOK {
+		f.t.Fatalf("GET %s: %s\n%s", path, res.Status, text)
+	}
+	root, err := html.Parse(strings.NewReader(text))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return root, text
+}
+
+// submit sends the form of a page that posts to path, with further fields.
+func (f *fixture) submit(page, path string, more url.Values) (*http.Response, string) {
+	f.t.Helper()
+	root, _ := f.get(page)
+	form := url.Values{}
+	for n := range root.Descendants() {
+		if n.Data == "form" && attr(n, "method") == "post" && attr(n, "action") == path {
+			for in := range n.Descendants() {
+				if in.Data == "input" && attr(in, "type") == "hidden" {
+					form.Add(attr(in, "name"), attr(in, "value"))
+				}
+			}
+		}
+	}
+	for name, values := range more {
+		form[name] = values
+	}
+	return f.do("POST", path, form)
+}
+
+// ended waits for the end of the operation to which a change has led.
+func (f *fixture) ended(res *http.Response) string {
+	f.t.Helper()
+	if res.StatusCode != http.StatusSeeOther {
+		f.t.Fatalf("the change answers %s", res.Status)
+	}
+	for range 2000 {
+		_, text := f.get(res.Header.Get("Location"))
+		if !strings.Contains(text, "Running:") {
+			return text
+		}
+	}
+	f.t.Fatal("the operation does not end")
+	return ""
+}
+
+func attr(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+func TestHostileMessagesHaveNoEffect(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.letters(2, "refused "+hostile, `{"note":`+fmt.Sprintf("%q", hostile)+`}`)
+	script := regexp.MustCompile(`^on|^style$|^srcdoc$`)
+	for _, path := range []string{
+		"/", "/outbox", "/outbox?key=" + url.QueryEscape(hostile), "/failed", "/failed?error=" + url.QueryEscape(hostile), "/failed/list", "/failed/list?key=" + url.QueryEscape(hostile+"1"),
+		"/failed/1", "/failed/1/edit", "/failed/retry?all=true", "/failed/remove?number=1", "/operations",
+	} {
+		root, _ := f.get(path)
+		for n := range root.Descendants() {
+			if n.Type != html.ElementNode {
+				continue
+			}
+			if slices.Contains([]string{"script", "img", "style", "iframe", "object", "svg", "base"}, n.Data) {
+				t.Errorf("%s has an element %s", path, n.Data)
+			}
+			for _, a := range n.Attr {
+				to, err := url.Parse(a.Val)
+				link := slices.Contains([]string{"href", "src", "action", "formaction"}, a.Key)
+				if script.MatchString(a.Key) || link && (err != nil || to.Host != "" || to.Scheme != "") {
+					t.Errorf("%s has %s=%q of %s", path, a.Key, a.Val, n.Data)
+				}
+			}
+		}
+	}
+	res, _ := f.do("GET", "/", nil)
+	if csp := res.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(csp, "script-src") {
+		t.Errorf("Content-Security-Policy: %s", csp)
+	}
+}
+
+func TestGroupIsRetriedAndAudited(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.letters(250, "connection refused", `{}`)
+	f.letters(3, "other", `{}`)
+	page := "/failed/retry?fingerprint=f18"
+	if _, text := f.get(page); !strings.Contains(text, "<strong>250 messages</strong>") {
+		t.Errorf("the count is not 250:\n%s", text)
+	}
+	f.letters(1, "connection refused", `{}`) // after the count, and not of it
+	res, _ := f.submit(page, "/failed/retry", url.Values{"count": {"1"}})
+	if res.StatusCode != http.StatusOK {
+		t.Errorf("a wrong count answers %s, want the page with the new one", res.Status)
+	}
+	res, _ = f.submit(page, "/failed/retry", nil)
+	if text := f.ended(res); !strings.Contains(text, "251 of 251") {
+		t.Errorf("the operation:\n%s", text)
+	}
+	stats, err := f.db.WorkerStats(t.Context())
+	if err != nil || len(stats) != 1 || stats[0].Retrying != 251 || stats[0].Failed != 3 {
+		t.Errorf("WorkerStats = %+v, %v", stats, err)
+	}
+	audit, err := f.db.Audit(t.Context(), 0)
+	total := 0
+	for _, a := range audit {
+		total += a.Messages
+		if a.Actor != admin.Actor() || !strings.Contains(string(a.Filter), `"fingerprint":"f18"`) {
+			t.Errorf("audit: %+v", a)
+		}
+	}
+	if err != nil || total != 251 {
+		t.Errorf("the audit has %d messages, %v", total, err)
+	}
+}
+
+func TestOperationIsCancelled(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.letters(5, "gone", `{}`)
+	res, _ := f.submit("/failed/remove?all=true", "/failed/remove", url.Values{"rate": {"1"}})
+	at := res.Header.Get("Location")
+	if root, _ := f.get(at); root == nil {
+		t.Fatal("no page")
+	}
+	f.do("POST", at+"/cancel", url.Values{})
+	if text := f.ended(res); !strings.Contains(text, "cancelled") {
+		t.Errorf("the operation:\n%s", text)
+	}
+	left, err := f.db.Failed(t.Context(), admin.FailedQuery{})
+	if err != nil || len(left) == 0 {
+		t.Errorf("%d are left, %v", len(left), err)
+	}
+}
+
+func TestBodyIsEdited(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.letters(1, "refused", "{\n \"cents\": 1}")
+	res, text := f.submit("/failed/1/edit", "/failed/1/edit", url.Values{"body": {"{"}})
+	if res.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(text, "not JSON") {
+		t.Errorf("a wrong body answers %s", res.Status)
+	}
+	res, _ = f.submit("/failed/1/edit", "/failed/1/edit", url.Values{"body": {"{\r\n \"cents\": 2}"}})
+	c, err := f.db.FailedContent(t.Context(), 1)
+	if res.StatusCode != http.StatusSeeOther || err != nil || string(c.Body) != "{\n \"cents\": 2}" {
+		t.Errorf("%s, body %q, %v", res.Status, c.Body, err)
+	}
+	if res, _ := f.submit("/failed/1/edit", "/failed/1/edit", url.Values{"body": {"{}"}, "hash": {"old"}}); res.StatusCode != http.StatusConflict {
+		t.Errorf("an edit of an old body answers %s", res.Status)
+	}
+}
+
+func TestRulesHideSecrets(t *testing.T) {
+	f := newFixture(t, dashboard.Config{Redact: dashboard.Redaction{Headers: []string{"Secret"}, Paths: []string{"cards.*.number"}}})
+	f.letters(1, "refused", `{"cards":[{"number":"s3cr3t-1","kind":"v"}]}`)
+	f.letters(1, "refused", `no json s3cr3t-2`)
+	for _, path := range []string{"/failed/1", "/failed/2"} {
+		if _, text := f.get(path); strings.Contains(text, "s3cr3t") {
+			t.Errorf("%s has a secret", path)
+		}
+	}
+	if res, _ := f.do("GET", "/failed/1/edit", nil); res.StatusCode != http.StatusConflict {
+		t.Errorf("an edit of a body with hidden fields answers %s", res.Status)
+	}
+}
+
+func TestRightsAreThoseOfTheRole(t *testing.T) {
+	bearer := dashboard.Bearer(map[string]dashboard.Principal{
+		"v": {Name: "vera", Role: dashboard.Viewer}, "o": {Name: "otto", Role: dashboard.Operator, Bodies: true}, "a": {Name: "anna", Role: dashboard.Admin, Bodies: true},
+	})
+	as := func(token string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+	}
+	for _, readOnly := range []bool{false, true} {
+		f := newFixture(t, dashboard.Config{Authenticate: bearer, ReadOnly: readOnly})
+		f.letters(3, "refused", `{"s":"s3cr3t-body"}`)
+		for _, tt := range []struct {
+			method, path string
+			want         map[string]int
+		}{
+			{"GET", "/", map[string]int{"": 401, "x": 401, "v": 200, "o": 200, "a": 200}},
+			{"GET", "/failed/1", map[string]int{"": 401, "v": 200, "o": 200, "a": 200}},
+			{"GET", "/failed/1/edit", map[string]int{"": 401, "v": 403, "o": 200, "a": 200}},
+			{"POST", "/failed/1/edit", map[string]int{"": 401, "v": 403, "o": 409, "a": 409}},
+			{"GET", "/failed/retry?number=1", map[string]int{"": 401, "v": 403, "o": 200, "a": 200}},
+			{"POST", "/failed/retry", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
+			{"GET", "/failed/remove?number=1", map[string]int{"": 401, "v": 403, "o": 403, "a": 200}},
+			{"POST", "/failed/remove", map[string]int{"": 401, "v": 403, "o": 403, "a": 400}},
+			{"POST", "/outbox/release", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
+			{"POST", "/operations/1/cancel", map[string]int{"": 401, "v": 403, "o": 404, "a": 404}},
+		} {
+			for token, want := range tt.want {
+				if readOnly && tt.method == "POST" && want != http.StatusUnauthorized {
+					want = http.StatusForbidden
+				}
+				res, text := f.do(tt.method, tt.path, url.Values{}, as(token))
+				if res.StatusCode != want {
+					t.Errorf("read-only %v: %s %s as %q: %s, want %d", readOnly, tt.method, tt.path, token, res.Status, want)
+				}
+				if token == "v" && strings.Contains(text, "s3cr3t") {
+					t.Errorf("%s shows a body to a viewer", tt.path)
+				}
+			}
+		}
+		res, _ := f.do("POST", "/failed/remove", url.Values{"all": {"true"}, "count": {"3"}}, as("a"), func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+		if res.StatusCode != http.StatusForbidden {
+			t.Errorf("a request of another site: %s", res.Status)
+		}
+	}
+}
+
+func TestDashboardWithoutUsersIsForThisMachine(t *testing.T) {
+	f := newFixture(t, dashboard.Config{Prefix: "/waybill"})
+	f.get("/")
+	if res, _ := f.do("GET", "/", nil, func(r *http.Request) { r.Host = "evil.example" }); res.StatusCode != http.StatusForbidden {
+		t.Errorf("the name of another host: %s", res.Status)
+	}
+	for address, want := range map[string]bool{"127.0.0.1:80": true, "localhost:80": true, "[::1]:80": true, "0.0.0.0:80": false, ":80": false, "10.0.0.1:80": false} {
+		if err := dashboard.ListenAllowed(address, false); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+type order struct{ ID string }
+
+func (order) MessageName() string    { return "order.placed" }
+func (o order) PartitionKey() string { return o.ID }
+
+func TestOutboxIsPaged(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	out, err := outbox.New(f.db, outbox.Config{To: "events"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = out.InTx(t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
+		for i := range 5 {
+			if _, err := tx.Dispatch(ctx, order{fmt.Sprint("o-", i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for path := "/outbox?limit=2"; path != ""; {
+		root, text := f.get(path)
+		seen += strings.Count(text, "<code>o-")
+		path = ""
+		for n := range root.Descendants() {
+			if n.Data == "a" && n.FirstChild != nil && n.FirstChild.Data == "Next" {
+				path = attr(n, "href")
+			}
+		}
+	}
+	if seen != 5 {
+		t.Errorf("%d messages on all pages, want 5", seen)
+	}
+	for _, path := range []string{"/outbox?limit=0", "/outbox?after=x", "/failed?since=never", "/failed/list?state=odd", "/failed/retry", "/outbox/release"} {
+		if res, _ := f.do("GET", path, nil); res.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+	for _, path := range []string{"/failed/99", "/failed/x", "/nothing", "/operations/9", "/outbox/release?key=o-1"} {
+		if res, _ := f.do("GET", path, nil); res.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/waybill-go/waybill/admin"
+)
+
+// releaseKind is the kind of an operation, after the command.
+const releaseKind = "outbox release"
+
+// outboxView is the data of the page of the outbox.
+type outboxView struct {
+	Filter      admin.OutboxQuery
+	Transports  []admin.OutboxStats
+	Blocked     []admin.BlockedKey
+	MoreBlocked bool
+	Messages    []admin.OutboxMessage
+	More        bool
+	Next, CSV   string
+}
+
+func (d *Dashboard) outboxPage(r *request) error {
+	values := r.URL.Query()
+	v, err := d.readOutbox(r.Context(), values)
+	if err != nil {
+		return err
+	}
+	if v.Transports, err = d.db.OutboxStats(r.Context()); err != nil {
+		return err
+	}
+	if v.More {
+		values.Set("after", strconv.FormatInt(v.Messages[len(v.Messages)-1].Row, 10))
+		v.Next = "/outbox?" + values.Encode()
+	}
+	v.CSV = "?" + values.Encode()
+	blocked := func(limit int) ([]admin.BlockedKey, error) {
+		return d.db.Blocked(r.Context(), v.Filter.Transport, limit)
+	}
+	if v.Blocked, v.MoreBlocked, err = upTo(100, blocked); err != nil {
+		return err
+	}
+	return d.livePage(r, "outbox", "Outbox", v)
+}
+
+// readOutbox reads the messages that the parameters of an address select.
+func (d *Dashboard) readOutbox(ctx context.Context, values url.Values) (v outboxView, err error) {
+	p, err := parsePage(values)
+	if err != nil {
+		return v, err
+	}
+	v.Filter = admin.OutboxQuery{Transport: values.Get("transport"), Key: values.Get("key"), Name: values.Get("name"), After: p.After}
+	v.Messages, v.More, err = upTo(p.Limit, func(limit int) ([]admin.OutboxMessage, error) {
+		q := v.Filter
+		q.Limit = limit
+		return d.db.Outbox(ctx, q)
+	})
+	return v, err
+}
+
+// blockedLink is the address that asks for the release of a blocked entry.
+func blockedLink(k admin.BlockedKey) string {
+	row := ""
+	if k.Row != 0 {
+		row = strconv.FormatInt(k.Row, 10)
+	}
+	return link("/outbox/release", "transport", k.Transport, "key", k.Key, "route", k.Route, "row", row)
+}
+
+// parseRelease reads which blocked entries to release.
+func parseRelease(values url.Values) (q admin.BlockedQuery, err error) {
+	q = admin.BlockedQuery{Transport: values.Get("transport"), Key: values.Get("key"), Route: values.Get("route"), SkipHead: values.Get("skip_head") == "true"}
+	if text := values.Get("row"); text != "" {
+		if q.Row, err = strconv.ParseInt(text, 10, 64); err != nil || q.Row <= 0 {
+			return q, bad("row: "+strconv.Quote(text)+" is not the number of a message", "the list has the numbers")
+		}
+	}
+	return q, checkRelease(q, values.Get("all") == "true")
+}
+
+func checkRelease(q admin.BlockedQuery, all bool) error {
+	selected := 0
+	for _, is := range []bool{q.Key != "", q.Route != "", q.Row != 0, all} {
+		if is {
+			selected++
+		}
+	}
+	switch {
+	case selected != 1:
+		return bad("release what?", "give one of key, route, row and all=true, and a transport to narrow it down")
+	case q.Route != "" && q.SkipHead:
+		return bad("a route has no refused message to skip", "leave skip_head out")
+	}
+	return nil
+}
+
+// releaseView is the data of the page that asks before a release.
+type releaseView struct {
+	Query   admin.BlockedQuery
+	All     bool
+	Found   []admin.BlockedKey
+	Count   int
+	Waiting int // messages behind them
+	Changed bool
+}
+
+// countRelease counts what a release would make due.
+func (d *Dashboard) countRelease(ctx context.Context, q admin.BlockedQuery) (v releaseView, err error) {
+	blocked, err := d.db.Blocked(ctx, q.Transport, 0)
+	if err != nil {
+		return v, err
+	}
+	v.Query, v.All = q, q.Key == "" && q.Route == "" && q.Row == 0
+	for _, k := range blocked {
+		if v.All && !(q.SkipHead && k.Route != "") || k.Key == q.Key && k.Route == q.Route && k.Row == q.Row {
+			v.Count++
+			v.Waiting += k.Waiting
+			if len(v.Found) < 20 {
+				v.Found = append(v.Found, k)
+			}
+		}
+	}
+	if v.Count == 0 {
+		return v, &Error{http.StatusNotFound, "nothing of that is blocked", "a relay may have published it meanwhile"}
+	}
+	return v, nil
+}
+
+func (d *Dashboard) confirmRelease(r *request) error {
+	q, err := parseRelease(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	v, err := d.countRelease(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	return d.page(r, "release", "Release", v)
+}
+
+func (d *Dashboard) release(r *request) error {
+	if err := r.ParseForm(); err != nil {
+		return bad("the form cannot be read", "send it again")
+	}
+	q, err := parseRelease(r.PostForm)
+	if err != nil {
+		return err
+	}
+	v, err := d.countRelease(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	if r.PostForm.Get("count") != strconv.Itoa(v.Count) {
+		v.Changed = true
+		return d.page(r, "release", "Release", v)
+	}
+	id, err := d.startRelease(r, q, v.Count)
+	if err != nil {
+		return err
+	}
+	return d.redirect(r, "/operations/"+strconv.Itoa(id))
+}
+
+func (d *Dashboard) startRelease(r *request, q admin.BlockedQuery, total int) (int, error) {
+	filter, _ := json.Marshal(q) // strings and a number
+	action := r.action(filter)
+	return d.operations.start(Operation{Kind: releaseKind, By: action.Actor, What: string(filter), Total: total}, d.log,
+		func(ctx context.Context, update func(func(*Operation))) error {
+			release, err := d.slot(ctx)
+			if err != nil {
+				return err
+			}
+			defer release()
+			n, err := d.db.Release(admin.WithAction(ctx, action), q)
+			update(func(op *Operation) { op.Tried, op.Done = max(n, op.Total), n })
+			if err != nil {
+				return fmt.Errorf("release: %w", err)
+			}
+			return nil
+		})
+}

@@ -1,0 +1,182 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/outbox"
+)
+
+// Overview is the state of a database.
+type Overview struct {
+	Status     string             `json:"status"` // "ok", "attention" or "broken"
+	Reasons    []Reason           `json:"reasons"`
+	Transports []TransportState   `json:"transports"`
+	Queues     []admin.QueueStats `json:"queues"`
+	Relays     []RelayState       `json:"relays"`
+	Inbox      []admin.InboxStats `json:"inbox"`
+	Schema     admin.SchemaStatus `json:"schema"`
+	Reports    bool               `json:"relays_report"` // whether relays of this database report
+}
+
+// A Reason is why the status is not ok.
+type Reason struct {
+	Severity admin.Severity `json:"severity"`
+	Problem  string         `json:"problem"`
+	Link     string         `json:"-"`
+}
+
+// TransportState is what is known of one transport.
+type TransportState struct {
+	admin.OutboxStats
+	Parked   int `json:"parked_keys"`
+	Retrying int `json:"retrying"` // in the retry queue of its workers
+	Waiting  int `json:"parked_retries"`
+	Letters  int `json:"dead_letters"`
+}
+
+// RelayState is a relay and its state in words.
+type RelayState struct {
+	admin.Relay
+	State string `json:"state"`
+	Good  bool   `json:"good"`
+}
+
+const (
+	// overdue is the age of a pending message from which on a relay should have published it.
+	overdue = time.Minute
+	// silence is the age of a relay's last report from which on it counts as silent.
+	silence = 20 * time.Second
+)
+
+func (d *Dashboard) overview(r *request) error {
+	o, err := d.readOverview(r.Context())
+	if err != nil {
+		return err
+	}
+	return d.livePage(r, "overview", "Overview", o)
+}
+
+func (d *Dashboard) readOverview(ctx context.Context) (o Overview, err error) {
+	var stats []admin.OutboxStats
+	var workers []admin.WorkerStats
+	var relays []admin.Relay
+	var blocked []admin.BlockedKey
+	for _, read := range []func() error{
+		func() (err error) { o.Schema, err = d.db.SchemaStatus(ctx); return err },
+		func() (err error) { stats, err = d.db.OutboxStats(ctx); return err },
+		func() (err error) { workers, err = d.db.WorkerStats(ctx); return err },
+		func() (err error) { o.Queues, err = d.db.QueueStats(ctx); return err },
+		func() (err error) { relays, err = d.db.Relays(ctx); return err },
+		func() (err error) { o.Inbox, err = d.db.InboxStats(ctx); return err },
+		func() (err error) { blocked, err = d.db.Blocked(ctx, "", maxPage); return err },
+	} {
+		if err := read(); err != nil {
+			return o, err
+		}
+	}
+	if db, ok := d.db.(interface{ Traits() outbox.StoreTraits }); ok {
+		o.Reports = db.Traits().KeepsReports
+	}
+	o.Transports = transportStates(stats, workers, blocked)
+	for _, relay := range relays {
+		o.Relays = append(o.Relays, stateOfRelay(relay, time.Now()))
+	}
+	o.judge()
+	return o, nil
+}
+
+// transportStates brings together the figures of each transport.
+func transportStates(stats []admin.OutboxStats, workers []admin.WorkerStats, blocked []admin.BlockedKey) []TransportState {
+	byName := map[string]*TransportState{}
+	of := func(name string) *TransportState {
+		if byName[name] == nil {
+			byName[name] = &TransportState{OutboxStats: admin.OutboxStats{Transport: name}}
+		}
+		return byName[name]
+	}
+	for _, s := range stats {
+		t := of(s.Transport)
+		t.OutboxStats, t.Letters = s, t.Letters+s.Failed
+	}
+	for _, w := range workers {
+		t := of(w.Transport)
+		t.Retrying, t.Waiting = t.Retrying+w.Retrying, t.Waiting+w.Parked
+		t.Letters += w.Failed
+	}
+	for _, b := range blocked {
+		if b.State == admin.Parked {
+			of(b.Transport).Parked++
+		}
+	}
+	all := []TransportState{}
+	for _, t := range byName {
+		all = append(all, *t)
+	}
+	slices.SortFunc(all, func(a, b TransportState) int { return strings.Compare(a.Transport, b.Transport) })
+	return all
+}
+
+func stateOfRelay(r admin.Relay, now time.Time) RelayState {
+	text := func(problem string) string {
+		return strings.TrimPrefix(problem, waybill.ErrUnavailable.Error()+": ")
+	}
+	since := ""
+	if r.Since != nil {
+		since = " for " + duration(now.Sub(*r.Since))
+	}
+	switch {
+	case now.Sub(r.SeenAt) > silence:
+		return RelayState{r, "silent for " + duration(now.Sub(r.SeenAt)), false}
+	case r.Problem != "":
+		return RelayState{r, "broker unavailable" + since + ": " + text(r.Problem), false}
+	case r.Degraded != "":
+		return RelayState{r, "works, degraded" + since + " (polls only): " + text(r.Degraded), false}
+	}
+	return RelayState{r, "works", true}
+}
+
+// judge sets the status, and the reasons for it, the worst first.
+func (o *Overview) judge() {
+	add := func(severity admin.Severity, problem, to string) {
+		o.Reasons = append(o.Reasons, Reason{severity, problem, to})
+	}
+	if err := o.Schema.Err(); err != nil {
+		add(admin.Broken, err.Error(), "")
+	}
+	working := map[string]bool{}
+	for _, r := range o.Relays {
+		working[r.Transport] = working[r.Transport] || r.Good || r.Degraded != ""
+		if !r.Good {
+			add(cmp.Or(map[bool]admin.Severity{true: admin.Warning}[r.Problem == ""], admin.Broken), fmt.Sprintf("the relay of %s, process %d on %s: %s", r.Transport, r.PID, r.Host, r.State), "")
+		}
+	}
+	for _, t := range o.Transports {
+		late := t.Pending > 0 && t.BlockedKeys == 0 && t.OldestAgeSeconds > overdue.Seconds()
+		if late && (!o.Reports || !working[t.Transport]) {
+			add(admin.Broken, fmt.Sprintf("%s: no relay reports, and the oldest of %s has waited for %s", t.Transport, plural(t.Pending, "message"), seconds(t.OldestAgeSeconds)), link("/outbox", "transport", t.Transport))
+		}
+		if t.BlockedKeys > 0 {
+			add(admin.Warning, fmt.Sprintf("%s: the broker refuses the next message of %s", t.Transport, plural(t.BlockedKeys, "key or route")), link("/outbox", "transport", t.Transport))
+		}
+		if t.Waiting > 0 {
+			add(admin.Warning, fmt.Sprintf("%s: %s parked in the retry queue until a release", t.Transport, plural(t.Waiting, "message")), link("/retries", "transport", t.Transport))
+		}
+		if t.Letters > 0 {
+			add(admin.Warning, fmt.Sprintf("%s: %s", t.Transport, plural(t.Letters, "dead letter")), link("/failed", "transport", t.Transport))
+		}
+	}
+	slices.SortStableFunc(o.Reasons, func(a, b Reason) int { return strings.Compare(string(a.Severity), string(b.Severity)) }) // error, note, warning
+	o.Status = "ok"
+	for _, r := range o.Reasons {
+		if o.Status != "broken" {
+			o.Status = map[bool]string{true: "broken", false: "attention"}[r.Severity == admin.Broken]
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package waycli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/dashboard"
+)
+
+// dashboardFlags are the flags of dashboard.
+type dashboardFlags struct {
+	listen, users, prefix string
+	readOnly              bool
+	headers, paths        []string
+}
+
+func (c *cli) dashboardCommand() *cobra.Command {
+	var f dashboardFlags
+	cmd := &cobra.Command{
+		Use:   "dashboard",
+		Short: "Serve a web page of the outbox, dead letters, retries and the inbox",
+		Long: `Serve a web page of the configured database: its state in words, the outbox with its
+blocked keys, dead letters by kind of error with retry, edit and remove, retry
+queues, the inbox and the audit. It prints its address, and ends with SIGINT or
+SIGTERM. It works without JavaScript, and loads nothing from another host.
+
+Without --users it answers requests from this machine only, with all rights, and
+refuses to listen at any other address than 127.0.0.1, ::1 or localhost. --users
+names a file of one user a line, NAME:HASH:ROLE, the hash by bcrypt ("htpasswd -nB
+NAME" prints NAME:HASH). Role is viewer (reads), operator (retries, edits and
+releases) or admin (removes, too); viewer+bodies and so on sees headers and bodies of
+messages. Put a proxy with TLS in front of an address that others reach.
+
+--redact-header and --redact-path hide values of headers, and of fields of JSON
+bodies (card.number, items.*.token), from everyone; both may be repeated.
+
+With --json: {"url"}, when it listens.`,
+		Example: `  waybill dashboard
+  waybill dashboard --listen 0.0.0.0:8080 --users users.txt --read-only`,
+		Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.dashboard(ctx, f) }),
+	}
+	p := cmd.Flags()
+	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address to listen at; port 0 takes a free one")
+	p.StringVar(&f.users, "users", "", "file of users, NAME:HASH:ROLE a line")
+	p.StringVar(&f.prefix, "prefix", "", "path of the pages, such as /waybill")
+	p.BoolVar(&f.readOnly, "read-only", false, "refuse every change")
+	p.StringArrayVar(&f.headers, "redact-header", nil, "header whose value is hidden")
+	p.StringArrayVar(&f.paths, "redact-path", nil, "field of JSON bodies whose value is hidden")
+	return cmd
+}
+
+func (s *session) dashboard(ctx context.Context, f dashboardFlags) error {
+	cfg, err := s.dashboardConfig(ctx, f)
+	if err != nil {
+		return err
+	}
+	pages, err := dashboard.New(cfg)
+	if err != nil {
+		return &Error{Usage, err, ""}
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return &Error{Usage, fmt.Errorf("--listen: %w", err), "choose another address, such as 127.0.0.1:8081"}
+	}
+	url := fmt.Sprintf("http://%s%s/", listener.Addr(), f.prefix)
+	if s.flags.json {
+		s.stdout.json(struct {
+			URL string `json:"url"`
+		}{url})
+	} else {
+		s.stdout.line("%s", url)
+	}
+	return errors.Join(serve(ctx, listener, pages), pages.Close())
+}
+
+// dashboardConfig returns the configuration of the dashboard that f asks for.
+func (s *session) dashboardConfig(ctx context.Context, f dashboardFlags) (cfg dashboard.Config, err error) {
+	if cfg.Authenticate, err = dashboardUsers(f.users); err != nil {
+		return cfg, &Error{Usage, fmt.Errorf("--users: %w", err), "one user a line: NAME:HASH:ROLE, the hash by bcrypt, as of `htpasswd -nB NAME`"}
+	}
+	if err := dashboard.ListenAllowed(f.listen, cfg.Authenticate != nil); err != nil {
+		return cfg, &Error{Refused, fmt.Errorf("--listen: %w", err), "give it --users, or listen at 127.0.0.1"}
+	}
+	stores, err := s.stores(ctx) // opens what findings read
+	if err != nil {
+		return cfg, err
+	}
+	if len(stores) > 1 {
+		s.say("the dead letters and retries of %s: --database shows them", plural(len(stores)-1, "further store"))
+	}
+	if cfg.Database, err = s.database(ctx); err != nil {
+		return cfg, err
+	}
+	settings, err := s.settings()
+	if err != nil {
+		return cfg, err
+	}
+	for _, row := range settings {
+		cfg.Settings = append(cfg.Settings, dashboard.Setting{Key: row[0].(string), Value: row[1].(string), From: row[2].(string)})
+	}
+	var one sync.Mutex // a session is of one goroutine
+	cfg.Findings = func(ctx context.Context) ([]admin.Finding, error) {
+		one.Lock()
+		defer one.Unlock()
+		return s.findings(ctx)
+	}
+	cfg.Command, cfg.Title, cfg.Prefix, cfg.ReadOnly, cfg.Log = s.app.Name, s.app.Name, f.prefix, f.readOnly, s.log
+	cfg.Redact = dashboard.Redaction{Headers: f.headers, Paths: f.paths}
+	return cfg, nil
+}
+
+// dashboardUsers reads a file of users; no file means no authentication.
+func dashboardUsers(name string) (dashboard.Authenticate, error) {
+	if name == "" {
+		return nil, nil
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	users := map[string]dashboard.User{}
+	lines := bufio.NewScanner(file)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		parts := strings.Split(line, ":")
+		if len(parts) != 3 {
+			return nil, fmt.Errorf("line %d has %d parts between colons, want 3", n, len(parts))
+		}
+		name, bodies := strings.CutSuffix(parts[2], "+bodies")
+		role, err := dashboard.ParseRole(name)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		users[parts[0]] = dashboard.User{PasswordHash: parts[1], Role: role, Bodies: bodies}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(users) == 0 {
+		return nil, errors.New("the file has no user")
+	}
+	return dashboard.Basic(users)
+}
+
+// serve answers requests until ctx ends, and then those that have begun.
+func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // broken connections of browsers
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	err := server.Shutdown(drain)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = server.Close()
+	}
+	<-ended
+	return err
+}
