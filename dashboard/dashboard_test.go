@@ -169,6 +169,7 @@ func TestHostileMessagesHaveNoEffect(t *testing.T) {
 	for _, path := range []string{
 		"/", "/outbox", "/outbox?key=" + url.QueryEscape(hostile), "/failed", "/failed?error=" + url.QueryEscape(hostile), "/failed/list", "/failed/list?key=" + url.QueryEscape(hostile+"1"),
 		"/failed/1", "/failed/1/edit", "/failed/retry?all=true", "/failed/remove?number=1", "/operations",
+		"/retries", "/retries?key=" + url.QueryEscape(hostile), "/inbox?id=" + url.QueryEscape(hostile), "/workers", "/audit", "/system",
 	} {
 		root, _ := f.get(path)
 		for n := range root.Descendants() {
@@ -298,6 +299,9 @@ func TestRightsAreThoseOfTheRole(t *testing.T) {
 			{"POST", "/failed/retry", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
 			{"GET", "/failed/remove?number=1", map[string]int{"": 401, "v": 403, "o": 403, "a": 200}},
 			{"POST", "/failed/remove", map[string]int{"": 401, "v": 403, "o": 403, "a": 400}},
+			{"GET", "/system", map[string]int{"": 401, "v": 200}},
+			{"POST", "/retries/release", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
+			{"POST", "/workers/0192f0c1-0000-7000-8000-000000000000/stop", map[string]int{"": 401, "v": 403, "o": 403, "a": 404}},
 			{"POST", "/outbox/release", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
 			{"POST", "/operations/1/cancel", map[string]int{"": 401, "v": 403, "o": 404, "a": 404}},
 		} {
@@ -379,5 +383,49 @@ func TestOutboxIsPaged(t *testing.T) {
 		if res, _ := f.do("GET", path, nil); res.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s", path, res.Status)
 		}
+	}
+}
+
+func TestParkedRetriesAreReleased(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	q, err := f.db.RetryQueue("billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := waybill.NewMessageID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempt := &worker.Attempt{At: time.Now().UTC(), Worker: "host/1", Failure: worker.Failure{Error: "refused " + hostile, Stack: hostile}}
+	rec := &waybill.Record{ID: id, Name: "order.placed", Key: "o-1", ContentType: "application/json", Body: []byte("{}"), DispatchedAt: time.Now().UTC()}
+	if err := q.Add(t.Context(), worker.Move{Delivery: &waybill.Delivery{Record: rec}, Attempt: attempt, Delay: time.Hour, Parked: true}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/retries": "parked", "/retries/billing/" + id.String(): "Attempt 1", "/inbox?id=" + id.String(): "No handler", "/": "1 message parked"} {
+		if _, text := f.get(path); !strings.Contains(text, want) || strings.Contains(text, "<script") {
+			t.Errorf("%s has no %q:\n%s", path, want, text)
+		}
+	}
+	res, _ := f.submit("/retries/release?transport=billing&key=o-1", "/retries/release", nil)
+	if text := f.ended(res); !strings.Contains(text, "1 of 1") {
+		t.Errorf("the operation:\n%s", text)
+	}
+	found, err := f.db.Retries(t.Context(), admin.RetriesQuery{})
+	if err != nil || len(found) != 1 || found[0].Parked {
+		t.Errorf("Retries = %+v, %v", found, err)
+	}
+	if _, text := f.get("/audit"); !strings.Contains(text, "o-1") {
+		t.Errorf("the audit has no release:\n%s", text)
+	}
+}
+
+func TestAuditHidesBodies(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.letters(1, "refused", `{"s":"s3cr3t"}`)
+	if err := f.db.EditFailed(t.Context(), 1, []byte(`{"s":"s3cr3t"}`), []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := f.get("/audit"); !strings.Contains(text, "original_body_base64") || strings.Contains(text, "eyJzIjoiczNjcjN0In0") {
+		t.Errorf("the audit:\n%s", text)
 	}
 }

@@ -163,7 +163,7 @@ func (o *Overview) judge() {
 			add(admin.Broken, fmt.Sprintf("%s: no relay reports, and the oldest of %s has waited for %s", t.Transport, plural(t.Pending, "message"), seconds(t.OldestAgeSeconds)), link("/outbox", "transport", t.Transport))
 		}
 		if t.BlockedKeys > 0 {
-			add(admin.Warning, fmt.Sprintf("%s: the broker refuses the next message of %s", t.Transport, plural(t.BlockedKeys, "key or route")), link("/outbox", "transport", t.Transport))
+			add(admin.Warning, fmt.Sprintf("%s: the broker refuses the next message of %s", t.Transport, strings.Replace(plural(t.BlockedKeys, "key or route"), "key or routes", "keys or routes", 1)), link("/outbox", "transport", t.Transport))
 		}
 		if t.Waiting > 0 {
 			add(admin.Warning, fmt.Sprintf("%s: %s parked in the retry queue until a release", t.Transport, plural(t.Waiting, "message")), link("/retries", "transport", t.Transport))

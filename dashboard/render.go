@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 )
 
@@ -56,6 +57,10 @@ func parsePages(cfg Config) (*pages, error) {
 		"link": link,
 		"dict": dict, "several": several, "short": shorten,
 		"blocked": blockedLink, "states": func() []string { return failedStates }, "none": func() admin.FailedGroup { return admin.FailedGroup{} },
+		"attempts": func(transport string, id waybill.MessageID) string {
+			return "/retries/" + url.PathEscape(transport) + "/" + id.String()
+		},
+		"text": func(v any) string { return fmt.Sprint(v) }, "heap": func(n uint64) string { return size(int(n)) },
 		"message":   func(n int64) string { return "/failed/" + strconv.FormatInt(n, 10) },
 		"operation": func(n int) string { return "/operations/" + strconv.Itoa(n) },
 		"field": func(label, name, value string) map[string]any {

@@ -31,7 +31,7 @@ func TestDashboardServesUntilItIsStopped(t *testing.T) {
 	}()
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	url := strings.TrimSpace(line)
-	for _, page := range []string{"", "outbox", "failed", "operations"} {
+	for _, page := range []string{"", "outbox", "failed", "operations", "retries", "inbox", "workers", "audit", "system"} {
 		res, err := http.Get(url + page)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,43 @@
+package dashboard
+
+import (
+	"context"
+	"strings"
+
+	"github.com/waybill-go/waybill/admin"
+)
+
+// inboxView is the data of the page of the inbox.
+type inboxView struct {
+	ID        string
+	Entries   []admin.InboxEntry
+	Stats     []admin.InboxStats
+	Retention string
+}
+
+func (d *Dashboard) inboxPage(r *request) error {
+	v, err := d.readInbox(r.Context(), strings.TrimSpace(r.URL.Query().Get("id")))
+	if err != nil {
+		return err
+	}
+	return d.page(r, "inbox", "Inbox", v)
+}
+
+func (d *Dashboard) readInbox(ctx context.Context, id string) (v inboxView, err error) {
+	v.ID = id
+	if id != "" {
+		if v.Entries, err = d.lookup(ctx, id); err != nil {
+			return v, err
+		}
+	}
+	retention, err := d.db.InboxRetention(ctx)
+	if err != nil {
+		return v, err
+	}
+	if retention > 0 {
+		v.Retention = duration(retention)
+	}
+	v.Stats, err = d.db.InboxStats(ctx)
+	return v, err
+}
+

@@ -1,0 +1,145 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+)
+
+// retriesView is the data of the page of the retry queues.
+type retriesView struct {
+	Filter   admin.RetriesQuery
+	Messages []admin.RetryingMessage
+	More     bool
+	Next     string
+	Parked   int // of the transport of Filter, or of all
+}
+
+func (d *Dashboard) retriesPage(r *request) error {
+	values := r.URL.Query()
+	v, err := d.readRetries(r.Context(), values)
+	if err != nil {
+		return err
+	}
+	if v.More {
+		values.Set("after", strconv.FormatInt(v.Messages[len(v.Messages)-1].Row, 10))
+		v.Next = "/retries?" + values.Encode()
+	}
+	stats, err := d.db.WorkerStats(r.Context())
+	for _, s := range stats {
+		if v.Filter.Transport == "" || s.Transport == v.Filter.Transport {
+			v.Parked += s.Parked
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return d.livePage(r, "retries", "Retries", v)
+}
+
+func (d *Dashboard) readRetries(ctx context.Context, values url.Values) (v retriesView, err error) {
+	p, err := parsePage(values)
+	if err != nil {
+		return v, err
+	}
+	v.Filter = admin.RetriesQuery{Transport: values.Get("transport"), Key: values.Get("key"), After: p.After}
+	v.Messages, v.More, err = upTo(p.Limit, func(limit int) ([]admin.RetryingMessage, error) {
+		q := v.Filter
+		q.Limit = limit
+		return d.db.Retries(ctx, q)
+	})
+	return v, err
+}
+
+// attemptsView is the data of the page of one message of a retry queue.
+type attemptsView struct {
+	Transport string
+	ID        waybill.MessageID
+	Attempts  []admin.FailedAttempt
+}
+
+func (d *Dashboard) attemptsPage(r *request) error {
+	id, err := waybill.ParseMessageID(r.PathValue("id"))
+	if err != nil {
+		return bad("that is no message id", "a UUID or a ULID")
+	}
+	v := attemptsView{Transport: r.PathValue("transport"), ID: id}
+	if v.Attempts, err = d.db.FailedAttempts(r.Context(), v.Transport, id); err != nil {
+		return err
+	}
+	return d.page(r, "attempts", "Attempts", v)
+}
+
+// parkedView is the data of the page that asks before a release of parked retries.
+type parkedView struct {
+	Transport, Key string
+	Count          int
+	Changed        bool
+}
+
+// countParked counts the parked messages of a transport, or of one of its keys.
+func (d *Dashboard) countParked(ctx context.Context, values url.Values) (v parkedView, err error) {
+	v.Transport, v.Key = values.Get("transport"), values.Get("key")
+	if v.Transport == "" {
+		return v, bad("release what?", "give a transport, and a key to narrow it down")
+	}
+	stats, err := d.db.WorkerStats(ctx)
+	if i := slices.IndexFunc(stats, func(s admin.WorkerStats) bool { return s.Transport == v.Transport }); i >= 0 {
+		v.Count = stats[i].Parked
+	}
+	if err == nil && v.Key != "" {
+		var found []admin.RetryingMessage
+		found, err = d.db.Retries(ctx, admin.RetriesQuery{Transport: v.Transport, Key: v.Key})
+		v.Count = len(slices.DeleteFunc(found, func(m admin.RetryingMessage) bool { return !m.Parked }))
+	}
+	if err == nil && v.Count == 0 {
+		err = &Error{http.StatusNotFound, "nothing of that is parked", "it may have been released meanwhile"}
+	}
+	return v, err
+}
+
+func (d *Dashboard) confirmParked(r *request) error {
+	v, err := d.countParked(r.Context(), r.URL.Query())
+	if err != nil {
+		return err
+	}
+	return d.page(r, "parked", "Release retries", v)
+}
+
+func (d *Dashboard) releaseParked(r *request) error {
+	if err := r.ParseForm(); err != nil {
+		return bad("the form cannot be read", "send it again")
+	}
+	v, err := d.countParked(r.Context(), r.PostForm)
+	if err != nil {
+		return err
+	}
+	if r.PostForm.Get("count") != strconv.Itoa(v.Count) {
+		v.Changed = true
+		return d.page(r, "parked", "Release retries", v)
+	}
+	filter, _ := json.Marshal(map[string]string{"transport": v.Transport, "key": v.Key})
+	action := r.action(filter)
+	id, err := d.operations.start(Operation{Kind: "retries release", By: action.Actor, What: string(filter), Total: v.Count}, d.log,
+		func(ctx context.Context, update func(func(*Operation))) error {
+			release, err := d.slot(ctx)
+			if err != nil {
+				return err
+			}
+			defer release()
+			n, err := d.db.ReleaseRetries(admin.WithAction(ctx, action), v.Transport, v.Key)
+			update(func(op *Operation) { op.Tried, op.Done = max(n, op.Total), n })
+			return err
+		})
+	if err != nil {
+		return err
+	}
+	return d.redirect(r, "/operations/"+strconv.Itoa(id))
+}
+

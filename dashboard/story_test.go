@@ -1,0 +1,157 @@
+package dashboard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waysqlite"
+	"github.com/waybill-go/waybill/worker"
+)
+
+// refuser is a broker that refuses the orders of some keys, and stores no others.
+type refuser struct{ keys string }
+
+var errRefused = errors.New("broker refused: exchange is of type direct, routing key longer than 64 bytes")
+
+func (refuser) Traits() outbox.PublisherTraits { return outbox.PublisherTraits{} }
+
+func (p refuser) Publish(_ context.Context, items []outbox.Item, results chan<- outbox.Result) {
+	for _, item := range items {
+		err := waybill.ErrUnavailable
+		if strings.Contains(p.keys, item.Record.Key) {
+			err = errRefused
+		}
+		results <- outbox.Result{Seq: item.Seq, Err: err}
+	}
+}
+
+func (refuser) Connect(context.Context) error { return nil }
+
+func (refuser) Isolated() outbox.Publisher { return nil }
+
+func (refuser) Close() error { return nil }
+
+// story fills the database with pending messages, blocked keys, dead letters, retries and
+// workers.
+func (f *fixture) story() {
+	f.t.Helper()
+	f.dispatch("o-17", "o-17", "o-23")
+	f.refuse("o-17 o-23")
+	f.dispatch("o-40", "o-41", "o-42", "o-43")
+	q, err := f.db.RetryQueue("billing")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for i := range 34 {
+		attempt := &worker.Attempt{At: time.Now().UTC().Add(-time.Duration(i) * time.Minute), Worker: "app-2/4711", Failure: worker.Failure{
+			Handler: "invoices", Type: "*net.OpError", Error: "open invoice: dial tcp 10.0.4.2:443: connect: connection refused", Fingerprint: "5d41402abc4b2a76"}}
+		if i%8 == 7 {
+			attempt.Failure = worker.Failure{Handler: "mail", Type: "runtime.boundsError", Error: "panic: runtime error: index out of range [2] with length 2", Fingerprint: "9a0364b9e99bb480",
+				Stack: "goroutine 71 [running]:\nshop/mail.render({0xc0001a2000, 0x2, 0x2})\n\tshop/mail/render.go:41 +0x1c4\nshop/mail.(*Sender).Send(0xc00011e0c0)\n\tshop/mail/send.go:88 +0x2f1"}
+		}
+		m := worker.Move{Delivery: &waybill.Delivery{Record: f.record(i)}, Attempt: attempt, DeadLetters: "failed_orders"}
+		if i%11 == 10 {
+			m.DeadLetters, m.Delay, m.Parked = "", time.Duration(i)*time.Minute, i == 10
+		}
+		if err := q.Add(f.t.Context(), m); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	id := f.record(0).ID
+	if _, err := f.db.ReportWorkers(f.t.Context(), worker.Report{ID: id.String(), Name: "billing", Host: "app-2", PID: 4711, State: worker.StateRunning, Transports: []string{"billing"}, Concurrency: 10, Busy: 1, Handled: 18_204, Failed: 61, HeapBytes: 48 << 20,
+		Running: []worker.RunningMessage{{Transport: "billing", Name: "order.placed", ID: id, Handler: "invoices", Seconds: 1.4}}}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) record(i int) *waybill.Record {
+	id, err := waybill.NewMessageID()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return &waybill.Record{ID: id, Name: "order.placed", Key: fmt.Sprint("o-", 100+i), ContentType: "application/json", DispatchedAt: time.Now().UTC().Add(-time.Duration(i+2) * time.Minute),
+		Headers: map[string]string{"tenant": "acme"}, Body: fmt.Appendf(nil, `{"orderId":"o-%d","cents":%d,"items":[{"sku":"tea-black","count":2}]}`, 100+i, 4200+i)}
+}
+
+// dispatch dispatches an order for each key.
+func (f *fixture) dispatch(keys ...string) {
+	f.t.Helper()
+	out, err := outbox.New(f.db, outbox.Config{To: "events"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	err = out.InTx(f.t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
+		for _, key := range keys {
+			if _, err := tx.Dispatch(ctx, order{key}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// refuse runs a relay until the broker has refused each of the keys.
+func (f *fixture) refuse(keys string) {
+	f.t.Helper()
+	relay, err := outbox.NewRelay(f.db, refuser{keys}, outbox.RelayConfig{Transport: "events", Retry: waybill.Backoff{Delay: time.Hour, MaxDelay: time.Hour}})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(f.t.Context(), 30*time.Second)
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	for ctx.Err() == nil {
+		if blocked, err := f.db.Blocked(ctx, "", 0); err == nil && len(blocked) == len(strings.Fields(keys)) {
+			break
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func TestBlockedKeysAreReleased(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.story()
+	for path, want := range map[string]string{
+		"/": "refuses the next message of 2 keys or routes", "/outbox": "routing key longer than 64 bytes", "/workers": "order.placed in invoices, 1.4s",
+		"/failed": "connection refused", "/failed/8": "goroutine 71", "/outbox/release?all=true": "<strong>2 blocked entries</strong> due at once, with 3 waiting messages",
+	} {
+		if _, text := f.get(path); !strings.Contains(text, want) {
+			t.Errorf("%s has no %q:\n%s", path, want, text)
+		}
+	}
+	res, _ := f.submit("/outbox/release?transport=events&key=o-17", "/outbox/release", url.Values{"skip_head": {"true"}})
+	if text := f.ended(res); !strings.Contains(text, "1 of 1") {
+		t.Errorf("the operation:\n%s", text)
+	}
+	letters, err := f.db.Failed(t.Context(), admin.FailedQuery{Key: "o-17"})
+	if err != nil || len(letters) != 1 || letters[0].State != admin.Skipped {
+		t.Errorf("Failed = %+v, %v", letters, err)
+	}
+	audit, err := f.db.Audit(t.Context(), 1)
+	if err != nil || len(audit) != 1 || !strings.Contains(string(audit[0].Filter), "o-17") {
+		t.Errorf("Audit = %+v, %v", audit, err)
+	}
+	workers, err := f.db.Workers(t.Context())
+	if err != nil || len(workers) != 1 {
+		t.Fatalf("Workers = %+v, %v", workers, err)
+	}
+	f.do("POST", "/workers/"+workers[0].ID+"/stop", url.Values{})
+	if workers, err = f.db.Workers(t.Context()); err != nil || workers[0].StopRequestedAt == nil {
+		t.Errorf("Workers = %+v, %v", workers, err)
+	}
+}

@@ -1,0 +1,52 @@
+package dashboard
+
+import (
+	"log/slog"
+	"net/http"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+)
+
+// workersView is the data of the page of processes.
+type workersView struct {
+	Workers []admin.Worker
+	Known   bool // the database keeps reports
+	Relays  []admin.Relay
+}
+
+func (d *Dashboard) workersPage(r *request) error {
+	v := workersView{}
+	var err error
+	if db, ok := d.db.(admin.Workers); ok {
+		v.Known = true
+		if v.Workers, err = db.Workers(r.Context()); err != nil {
+			return err
+		}
+	}
+	if v.Relays, err = d.db.Relays(r.Context()); err != nil {
+		return err
+	}
+	return d.livePage(r, "workers", "Workers", v)
+}
+
+// stopWorker asks a process to stop. Its page has asked the user.
+func (d *Dashboard) stopWorker(r *request) error {
+	db, ok := d.db.(admin.Workers)
+	if !ok {
+		return &Error{http.StatusNotFound, "this database has no reports of workers", ""}
+	}
+	id := r.PathValue("id")
+	if _, err := waybill.ParseMessageID(id); err != nil {
+		return &Error{http.StatusNotFound, "there is no such process", "the list has the ids"}
+	}
+	n, err := db.StopWorkers(admin.WithAction(r.Context(), r.action(nil)), id)
+	if err == nil && n == 0 {
+		err = &Error{http.StatusNotFound, "this process does not report any more", "it has ended"}
+	}
+	if err != nil {
+		return err
+	}
+	d.log.LogAttrs(r.Context(), slog.LevelInfo, "a worker was asked to stop", slog.String("worker", id), slog.String("by", r.who.Name))
+	return d.redirect(r, "/workers")
+}
