@@ -40,4 +40,3 @@ func (d *Dashboard) readInbox(ctx context.Context, id string) (v inboxView, err 
 	v.Stats, err = d.db.InboxStats(ctx)
 	return v, err
 }
-

@@ -142,4 +142,3 @@ func (d *Dashboard) releaseParked(r *request) error {
 	}
 	return d.redirect(r, "/operations/"+strconv.Itoa(id))
 }
-

@@ -65,4 +65,3 @@ func (d *Dashboard) readSystem(ctx context.Context) (v systemView, err error) {
 	v.Findings, err = findings(ctx)
 	return v, err
 }
-
