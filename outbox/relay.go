@@ -28,10 +28,11 @@ type Relay struct {
 	wake     [Retries + 1]chan struct{} // by part: wake-ups by other loops
 	polling  [Retries + 1]chan struct{} // by part: the right of one idle loop to poll
 
-	running atomic.Bool
-	busy    atomic.Int32              // loops that claim, publish or settle
-	batches atomic.Int64              // settled batches, plus 1
-	empty   [Retries + 1]atomic.Int64 // by part: batches at the start of its last empty claim
+	running  atomic.Bool
+	attempts attempts
+	busy     atomic.Int32              // loops that claim, publish or settle
+	batches  atomic.Int64              // settled batches, plus 1
+	empty    [Retries + 1]atomic.Int64 // by part: batches at the start of its last empty claim
 }
 
 // NewRelay returns a relay from store to the broker behind to.
@@ -193,6 +194,7 @@ func (r *Relay) attempt(ctx context.Context, part Part, to Publisher, last error
 	}
 	r.busy.Add(1)
 	defer r.busy.Add(-1)
+	defer r.attempts.begin()()
 	before := r.batches.Load()
 	n, err = r.relayBatch(ctx, part, to, claimed)
 	if n == 0 && err == nil {

@@ -133,7 +133,7 @@ func (s *session) relays(ctx context.Context, transports []string, f relayFlags,
 		if err != nil {
 			return nil, &Error{Usage, fmt.Errorf("transport %q: %w", transport, err), fencedBy(transport, to)}
 		}
-		runs = append(runs, relay.Run)
+		runs, s.loops = append(runs, relay.Run), append(s.loops, relay.Alive)
 	}
 	return runs, nil
 }
@@ -192,9 +192,10 @@ func errNoRelay() error {
 		"a queue:// of the same database needs no relay; a transport with ?database=DSN leads to another one"}
 }
 
-// runShown is runAll with its progress.
+// runShown is runAll with its progress, which systemd hears of, too.
 func (s *session) runShown(ctx context.Context, runs []func(context.Context) error, p progress) error {
 	defer s.showProgress(p)()
+	defer s.notifySystemd(ctx, p)()
 	return runAll(ctx, runs...)
 }
 

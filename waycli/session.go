@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,12 +31,13 @@ type session struct {
 	log    *slog.Logger
 
 	cfg      *config.Config
-	opened   map[string]Database // by DSN
-	closers  []io.Closer         // ends of transports at brokers
-	need     int                 // connections, see Open
-	reaper   *reaper             // of --exec; nil until a command may run
-	service  *Service            // argument of App.Bus
-	handlers *waybill.Bus        // its result
+	opened   map[string]Database                // by DSN
+	closers  []io.Closer                        // ends of transports at brokers
+	need     int                                // connections, see Open
+	loops    []func(within time.Duration) error // Alive of relays and workers
+	reaper   *reaper                            // of --exec; nil until a command may run
+	service  *Service                           // argument of App.Bus
+	handlers *waybill.Bus                       // its result
 }
 
 func (c *cli) newSession(cmd *cobra.Command) (*session, error) {

@@ -87,7 +87,7 @@ func (s *session) workers(ctx context.Context, transports []string, f consumeFla
 		if err != nil {
 			return nil, err
 		}
-		runs = append(runs, w.Run)
+		runs, s.loops = append(runs, w.Run), append(s.loops, w.Alive)
 	}
 	return runs, nil
 }

@@ -129,6 +129,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 			if r.handled++; r.handled == r.cfg.Limit {
 				r.stop()
 			}
+		case <-r.pings:
 		case n := <-r.settled:
 			n.from.queue.Settled(n.n)
 		case m := <-r.moved:

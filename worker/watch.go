@@ -102,3 +102,19 @@ func handlerName(handler string) string {
 	}
 	return handler
 }
+
+// Alive returns an error if the worker runs and takes no decision for a time. Handlers that
+// hang are none: see Config.SlowHandler. It is for a watchdog.
+func (w *Worker) Alive(within time.Duration) error {
+	if w.runs.Load() == 0 {
+		return nil
+	}
+	select {
+	case w.pings <- struct{}{}:
+	case <-time.After(within):
+		if w.runs.Load() > 0 {
+			return fmt.Errorf("worker: %s has not moved for %v", w.cfg.Transport, within)
+		}
+	}
+	return nil
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/worker"
 )
 
 func TestSlowHandlerIsNamedOnce(t *testing.T) {
@@ -79,5 +80,46 @@ func TestGoexitIsOneFailureOfItsHandler(t *testing.T) {
 		if runs != 1 || len(parked) != 1 || !strings.Contains(parked[0].Err.Error(), "do") || !strings.Contains(parked[0].Err.Error(), "runtime.Goexit") {
 			t.Errorf("it ran %d times, and was parked as %+v, want one failure that names the handler", runs, parked)
 		}
+	})
+}
+
+// stuck is an observer that never returns from an event of the worker's own goroutine.
+type stuck struct{ free chan struct{} }
+
+func (s stuck) Observe(_ context.Context, e waybill.Event) {
+	if e.Kind == waybill.Retrying {
+		<-s.free
+	}
+}
+
+func TestWorkerThatDoesNotMoveIsNotAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, free := newFixture(t), make(chan struct{})
+		p.cfg.Observer = stuck{free}
+		p.handle(func(_ context.Context, j job) error {
+			if j.K == "hang" {
+				<-free
+			}
+			return errDeclined
+		})
+		w, err := worker.New(p.bus, p.queue, p.cfg)
+		noError(t, err)
+		noError(t, w.Alive(time.Second)) // it does not run
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+		p.send(job{"hang", 1})
+		time.Sleep(time.Hour)
+		noError(t, w.Alive(time.Second)) // a handler hangs, and others may go on
+		p.send(job{"bad", 1})
+		time.Sleep(time.Second)
+		if err := w.Alive(time.Second); err == nil {
+			t.Error("a worker that does not move is alive")
+		}
+		close(free)
+		synctest.Wait()
+		noError(t, w.Alive(time.Second))
+		cancel()
+		noError(t, <-ended)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -131,6 +132,9 @@ type Worker struct {
 	bus  *waybill.Bus
 	from waybill.Receiver
 	cfg  Config
+
+	runs  atomic.Int32  // calls of Run that have begun
+	pings chan struct{} // taken by coordinate
 }
 
 // New returns a worker that takes messages from a receiver and gives them to bus.
@@ -145,7 +149,7 @@ func New(bus *waybill.Bus, from waybill.Receiver, cfg Config) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Worker{bus, from, cfg}, nil
+	return &Worker{bus: bus, from: from, cfg: cfg, pings: make(chan struct{})}, nil
 }
 
 // Run works until ctx ends, Limit or Idle is reached, or the receiver fails with an
@@ -183,5 +187,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	r.settled, r.moves, r.moved = make(chan settled, inFlight), make(chan move, inFlight), make(chan move, inFlight)
 	defer w.cfg.Process.add(r)()
+	w.runs.Add(1)
+	defer w.runs.Add(-1)
 	return r.run(ctx)
 }
