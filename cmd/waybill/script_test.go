@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 		"shop":    func() { os.Exit(runShop(shopBus, everyDatabase)) },
 		"catalog": func() { os.Exit(runShop(catalogBus, everyDatabase)) },
 		"next":    func() { os.Exit(runShop(nextBus, everyDatabase)) },
+		"leaky":   func() { os.Exit(runShop(leakyBus, everyDatabase)) },
 		"badshop": func() { os.Exit(runShop(badBus, map[string]waycli.Driver{"sqlite": sqlite.Driver()})) },
 	})
 }
