@@ -16,7 +16,7 @@ SERVERS = $(GO) run ./internal/test/testserver/run --
 # First line of each recipe that needs somewhere to put binaries and databases.
 IN_TMP = set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 130' INT TERM
 
-.PHONY: test packages lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants matrix demo bench fuzz fmt
+.PHONY: test packages lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants matrix demo bench fuzz fmt screenshots
 .NOTPARALLEL:
 
 STEPS = packages lint unit modules campaign
@@ -26,6 +26,10 @@ test:
 		i=$$((i + 1)); echo "test: step $$i of $(words $(STEPS)): $$step, $$(since)"; \
 		$(MAKE) --no-print-directory $$step || exit 1; \
 	done; echo "test: everything passed, $$(since)"
+
+# The pictures of docs/dashboard, by the chromium of the machine.
+screenshots:
+	@mkdir -p docs/dashboard && $(GO) test -count=1 -tags screenshots -run TestScreenshots ./dashboard
 
 # Compilers, servers and languages, installed where they are missing and the user is root.
 packages:

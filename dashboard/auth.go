@@ -51,7 +51,7 @@ type Principal struct {
 }
 
 // Authenticate returns the user of a request. An error that wraps ErrUnauthenticated has
-// the browser ask for a name and a password; it is shown to nobody.
+// the browser ask for a name and a password; it is never shown.
 type Authenticate func(r *http.Request) (Principal, error)
 
 // ErrUnauthenticated says that a request has no valid credentials.

@@ -44,7 +44,7 @@ func (d *Dashboard) retry(r *request) error { return d.change(r, retryKind) }
 
 func (d *Dashboard) remove(r *request) error { return d.change(r, removeKind) }
 
-// selection is the part of an address or a form that selects what is changed.
+// selection is the part of an address or a form that selects dead letters.
 func selection(values url.Values) (f failedFilter, err error) {
 	if f, err = parseFilter(values); err != nil {
 		return f, err
@@ -64,7 +64,7 @@ func selection(values url.Values) (f failedFilter, err error) {
 	return f, nil
 }
 
-// counted counts exactly which dead letters a change would take, and the moment just after
+// counted counts exactly the dead letters of a change, and the moment just after
 // the last of them has failed.
 func (d *Dashboard) counted(ctx context.Context, f failedFilter) (n int, until time.Time, groups []admin.FailedGroup, err error) {
 	q, err := f.query()
@@ -95,7 +95,7 @@ func (d *Dashboard) counted(ctx context.Context, f failedFilter) (n int, until t
 	return n, until, groups, nil
 }
 
-// confirm answers with the exact count of what a change would take.
+// confirm answers with the exact count of a change.
 func (d *Dashboard) confirm(r *request, kind string, values url.Values, changed bool) error {
 	f, err := selection(values)
 	if err != nil {
@@ -106,7 +106,7 @@ func (d *Dashboard) confirm(r *request, kind string, values url.Values, changed 
 		return err
 	}
 	if f.Until == "" && len(f.Numbers) == 0 {
-		f.Until, f.All = until.Format(time.RFC3339Nano), false // not those that fail meanwhile
+		f.Until, f.All = until.Format(time.RFC3339Nano), false // without later failures
 	}
 	fields := f.values()
 	fields.Set("count", strconv.Itoa(n))

@@ -14,8 +14,8 @@ import (
 )
 
 // A Database is the part of a database that a dashboard shows and changes. Those of waypg,
-// waymysql and waysqlite have it. What they have besides, such as admin.Examiner, is found
-// by its methods.
+// waymysql and waysqlite have it. Further abilities,
+// such as admin.Examiner, are found by their methods.
 type Database interface {
 	admin.Database
 	admin.Retries

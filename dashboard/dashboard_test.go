@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,7 +35,8 @@ type fixture struct {
 
 func newFixture(t *testing.T, cfg dashboard.Config) *fixture {
 	t.Helper()
-	db, err := waysqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), waysqlite.Config{})
+	t.Chdir(t.TempDir())
+	db, err := waysqlite.Open(t.Context(), "shop.db", waysqlite.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -427,5 +427,14 @@ func TestAuditHidesBodies(t *testing.T) {
 	}
 	if _, text := f.get("/audit"); !strings.Contains(text, "original_body_base64") || strings.Contains(text, "eyJzIjoiczNjcjN0In0") {
 		t.Errorf("the audit:\n%s", text)
+	}
+}
+
+func TestRefreshIsAChoice(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	for path, want := range map[string]bool{"/": true, "/?refresh=off": false, "/failed": false, "/failed?refresh=on&name=x": true} {
+		if _, text := f.get(path); strings.Contains(text, `http-equiv="refresh"`) != want {
+			t.Errorf("%s: refreshes itself %v, want %v", path, !want, want)
+		}
 	}
 }

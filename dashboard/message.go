@@ -37,7 +37,7 @@ type event struct {
 	More string
 }
 
-// contentView is what a user may see of a message.
+// contentView is the part of a content that a user may see.
 type contentView struct {
 	Hidden  string // why nothing is shown
 	Headers [][2]string
@@ -96,7 +96,7 @@ func (d *Dashboard) content(ctx context.Context, user who, m admin.FailedMessage
 	return c, "", err
 }
 
-// show makes content readable, and takes out of it what the rules hide.
+// show makes content readable, without the parts that the rules hide.
 func (d *Dashboard) show(c admin.FailedContent, hidden string) contentView {
 	if hidden != "" {
 		return contentView{Hidden: hidden}
@@ -150,7 +150,7 @@ func (d *Dashboard) waitingRetry(ctx context.Context, m admin.FailedMessage) (*a
 	return nil, err
 }
 
-// timeline puts in order what the tables know of a message.
+// timeline puts in order the moments of a message that the tables know.
 func timeline(m admin.FailedMessage, attempts []admin.FailedAttempt, handled []admin.InboxEntry, waiting *admin.RetryingMessage) []event {
 	events := []event{{m.CreatedAt, "dispatched", "as " + m.Name + " to " + m.Transport}}
 	for _, a := range attempts {

@@ -79,10 +79,10 @@ type operations struct {
 	mu      sync.Mutex
 	last    int                        // guarded by mu, as are all below
 	all     []*Operation               //
-	cancels map[int]context.CancelFunc // of those that run
+	cancels map[int]context.CancelFunc // of running ones
 }
 
-// keptOperations bounds the memory of the ended ones, runningOperations those that run.
+// keptOperations bounds the memory of the ended ones, runningOperations the running ones.
 const (
 	keptOperations    = 100
 	runningOperations = 10

@@ -32,6 +32,14 @@ func (d *Dashboard) readOperation(ctx context.Context, id string) (Operation, er
 }
 
 func (d *Dashboard) cancelOperation(r *request) error {
+	if err := d.cancel(r); err != nil {
+		return err
+	}
+	return d.redirect(r, "/operations/"+r.PathValue("id"))
+}
+
+// cancel cancels the operation of a path, with the right that has begun it.
+func (d *Dashboard) cancel(r *request) error {
 	op, err := d.operations.find(r.PathValue("id"))
 	if err != nil {
 		return err
@@ -40,5 +48,5 @@ func (d *Dashboard) cancelOperation(r *request) error {
 		return &Error{http.StatusForbidden, "this needs the role admin", "ask for the role"}
 	}
 	d.operations.stop(op.ID)
-	return d.redirect(r, "/operations/"+r.PathValue("id"))
+	return nil
 }

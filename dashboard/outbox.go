@@ -109,7 +109,7 @@ type releaseView struct {
 	Changed bool
 }
 
-// countRelease counts what a release would make due.
+// countRelease counts the entries of a release.
 func (d *Dashboard) countRelease(ctx context.Context, q admin.BlockedQuery) (v releaseView, err error) {
 	blocked, err := d.db.Blocked(ctx, q.Transport, 0)
 	if err != nil {

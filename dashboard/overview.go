@@ -32,7 +32,7 @@ type Reason struct {
 	Link     string         `json:"-"`
 }
 
-// TransportState is what is known of one transport.
+// TransportState is the figures of one transport.
 type TransportState struct {
 	admin.OutboxStats
 	Parked   int `json:"parked_keys"`

@@ -33,8 +33,9 @@ type pages struct {
 type view struct {
 	Title   string
 	Data    any
-	Refresh int    // seconds until the page loads itself again; zero means never
-	Paused  string // address of the page with the other choice of refreshing; empty if it has none
+	Refresh int         // seconds until the page loads itself again; zero means never
+	Paused  string      // address of the page with the other choice of refreshing; empty if it has none
+	Exports [][2]string // names of formats, and addresses
 	who     who
 }
 
@@ -101,20 +102,24 @@ func (p *pages) render(w http.ResponseWriter, status int, name string, v view) e
 
 // page answers a request with a page.
 func (d *Dashboard) page(r *request, name, title string, data any) error {
-	return d.pages.render(r.w, http.StatusOK, name, view{Title: title, Data: data, who: r.who})
+	return d.pages.render(r.w, http.StatusOK, name, view{Title: title, Data: data, who: r.who, Exports: exports(name, r.URL.Query())})
 }
 
-// livePage is a page that loads itself again, unless its address says otherwise.
+// livePage is a page that may load itself again, as its address says. One with a form does so
+// only when asked: it would take away typed text.
 func (d *Dashboard) livePage(r *request, name, title string, data any) error {
-	v := view{Title: title, Data: data, Refresh: 10, who: r.who}
+	v := view{Title: title, Data: data, Exports: exports(name, r.URL.Query()), who: r.who}
 	values := r.URL.Query()
-	if values.Get("refresh") == "off" {
-		v.Refresh = 0
-		values.Del("refresh")
-	} else {
+	choice := values.Get("refresh")
+	values.Del("refresh")
+	quiet := name == "outbox" || name == "groups" || name == "retries" || name == "workers"
+	if choice == "on" || choice == "" && !quiet {
+		v.Refresh = 10
 		values.Set("refresh", "off")
+	} else {
+		values.Set("refresh", "on")
 	}
-	v.Paused = strings.TrimSuffix(d.cfg.Prefix+r.URL.Path+"?"+values.Encode(), "?")
+	v.Paused = d.cfg.Prefix + r.URL.Path + "?" + values.Encode()
 	return d.pages.render(r.w, http.StatusOK, name, v)
 }
 

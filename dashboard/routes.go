@@ -19,7 +19,7 @@ type request struct {
 	who who
 }
 
-// who is the user of a request, and what the dashboard allows.
+// A who is the user of a request, with the limits of the dashboard.
 type who struct {
 	Principal
 	ReadOnly bool
@@ -78,7 +78,7 @@ var static embed.FS
 // routes returns the handler of all paths.
 func (d *Dashboard) routes() http.Handler {
 	mux := http.NewServeMux()
-	for _, route := range d.table() {
+	for _, route := range append(d.table(), d.apiRoutes()...) {
 		mux.Handle(route.pattern, d.serve(route))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -159,7 +159,7 @@ func dashboardUsers(name string) (dashboard.Authenticate, error) {
 	return dashboard.Basic(users)
 }
 
-// serve answers requests until ctx ends, and then those that have begun.
+// serve answers requests until ctx ends, and then the ones begun.
 func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // broken connections of browsers
