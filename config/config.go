@@ -127,6 +127,9 @@ type Worker struct {
 	// Prefetch is how many messages are in flight at most. Zero means the prefetch of the
 	// DSN, or that default.
 	Prefetch int
+	// SlowHandler is how long the handlers of a message may run before a warning; zero means
+	// the default of worker.Config.
+	SlowHandler time.Duration
 }
 
 // Limits are those of worker.Limits, and the time for handlers to end. Zero means no limit.

@@ -142,6 +142,8 @@ func (w *Worker) read(r *reader) field {
 	return r.group(map[string]field{
 		"concurrency": r.int(&w.Concurrency),
 		"prefetch":    r.int(&w.Prefetch),
+
+		"slow_handler": r.duration(&w.SlowHandler),
 	})
 }
 

@@ -171,6 +171,7 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"messages: {order..placed: {}}":                                                        `messages."order..placed": not a message name`,
 		"messages: {" + strings.Repeat("a", 191) + ": {}}":                                     "not a message name",
 		"inbox: {retention: -1d}":                                                              "inbox.retention: -1d is not above zero",
+		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {slow_handler: 0s}}":                "workers.a.slow_handler: it is not above zero",
 		"inbox: {retention: 0}":                                                                "inbox.retention: 0s is not above zero",
 		"inbox: {retention: '${N:-x}'}":                                                        `inbox.retention: "${N:-x}" is not a duration`,
 		transport + "inbox: {retention: 17m}":                                                  `waybill.yaml:2: inbox.retention: 17m is not longer than the retries of transport "events", 17m40.4s with jitter`,

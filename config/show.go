@@ -70,7 +70,7 @@ func (c Config) view() configView {
 		v.Transports[name] = view
 	}
 	for name, w := range c.Workers {
-		v.Workers[name] = workerView(w)
+		v.Workers[name] = workerView{w.Concurrency, w.Prefetch, optional(w.SlowHandler)}
 	}
 	if l := c.Limits; l != (Limits{}) {
 		v.Limits = &limitsView{Time: optional(l.Time), Failures: l.Failures, Drain: optional(l.Drain)}
@@ -143,8 +143,9 @@ type routeView struct {
 }
 
 type workerView struct {
-	Concurrency int `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
-	Prefetch    int `yaml:"prefetch,omitempty" json:"prefetch,omitempty"`
+	Concurrency int    `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
+	Prefetch    int    `yaml:"prefetch,omitempty" json:"prefetch,omitempty"`
+	SlowHandler string `yaml:"slow_handler,omitempty" json:"slow_handler,omitempty"`
 }
 
 type limitsView struct {

@@ -197,6 +197,8 @@ func (v *validation) worker(name string, w Worker) {
 	for key, n := range map[string]int{"concurrency": w.Concurrency, "prefetch": w.Prefetch} {
 		v.check(n >= 0 && n <= maxInFlight && (n > 0 || v.c.lines[at.child(key).String()] == 0), at.child(key), fmt.Sprintf("%d is not between 1 and %d", n, maxInFlight), "leave it out for the default")
 	}
+	slow := at.child("slow_handler")
+	v.check(w.SlowHandler >= 0 && (w.SlowHandler > 0 || v.c.lines[slow.String()] == 0), slow, "it is not above zero", "leave it out for the default")
 	if t, ok := v.c.Transports[name]; ok {
 		v.check(t.DSN.Scheme != "sync", at, "a sync transport has no worker", "its messages are handled by their sender")
 	}

@@ -31,6 +31,7 @@ func settingsOf(cfg *config.Config, transport string, f consumeFlags) config.Wor
 	return config.Worker{
 		Concurrency: cmp.Or(f.concurrency, w.Concurrency, defaultConcurrency),
 		Prefetch:    cmp.Or(f.prefetch, w.Prefetch),
+		SlowHandler: w.SlowHandler,
 	}
 }
 
@@ -148,7 +149,7 @@ func (prunedInbox) MaxConns() int { return math.MaxInt }
 
 func workerConfig(name string, t config.Transport, w config.Worker, f consumeFlags) worker.Config {
 	cfg := worker.Config{
-		Transport: name, Concurrency: w.Concurrency, Prefetch: w.Prefetch, Limit: f.limit,
+		Transport: name, Concurrency: w.Concurrency, Prefetch: w.Prefetch, SlowHandler: w.SlowHandler, Limit: f.limit,
 		Idle: time.Duration(f.idle), Drain: time.Duration(f.drain), OnExhausted: worker.Policy(t.OnExhausted),
 	}
 	if cfg.Prefetch == 0 {
