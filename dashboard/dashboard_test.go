@@ -26,13 +26,25 @@ import (
 // hostile is the canary in names, keys, headers, bodies and errors.
 const hostile = `"><script src=//evil></script><img src=x onerror=alert(1)></textarea></pre>'`
 
-// fixture is a dashboard on a SQLite file, and a browser without JavaScript.
-type fixture struct {
-	t   *testing.T
-	db  *waysqlite.DB
-	url string
+// A database has the abilities that the fixture needs.
+type database interface {
+	dashboard.Database
+	admin.Workers
+	worker.Registry
+	outbox.Store
+	RetryQueue(transport string) (worker.RetryQueue, error)
+	Close() error
 }
 
+// fixture is a dashboard on a database, and a browser without JavaScript.
+type fixture struct {
+	t        *testing.T
+	db       database
+	dispatch func(keys ...string) // an order for each key
+	url      string
+}
+
+// newFixture is a dashboard on a SQLite file.
 func newFixture(t *testing.T, cfg dashboard.Config) *fixture {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -40,6 +52,11 @@ func newFixture(t *testing.T, cfg dashboard.Config) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return fixtureOn(t, db, dispatcher(t, db), cfg)
+}
+
+func fixtureOn(t *testing.T, db database, dispatch func(keys ...string), cfg dashboard.Config) *fixture {
+	t.Helper()
 	t.Cleanup(func() { _ = db.Close() })
 	if _, err := db.SchemaUp(t.Context()); err != nil {
 		t.Fatal(err)
@@ -52,7 +69,29 @@ func newFixture(t *testing.T, cfg dashboard.Config) *fixture {
 	t.Cleanup(func() { _ = d.Close() })
 	server := httptest.NewServer(d)
 	t.Cleanup(server.Close)
-	return &fixture{t, db, server.URL + cfg.Prefix}
+	return &fixture{t, db, dispatch, server.URL + cfg.Prefix}
+}
+
+// dispatcher dispatches an order for each key, in one transaction.
+func dispatcher[TX any](t *testing.T, db outbox.Writer[TX]) func(keys ...string) {
+	return func(keys ...string) {
+		t.Helper()
+		out, err := outbox.New(db, outbox.Config{To: "events"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = out.InTx(t.Context(), func(ctx context.Context, tx outbox.Tx[TX]) error {
+			for _, key := range keys {
+				if _, err := tx.Dispatch(ctx, order{key}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // letters adds n dead letters of a worker with the error of that text.
@@ -345,21 +384,7 @@ func (o order) PartitionKey() string { return o.ID }
 
 func TestOutboxIsPaged(t *testing.T) {
 	f := newFixture(t, dashboard.Config{})
-	out, err := outbox.New(f.db, outbox.Config{To: "events"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = out.InTx(t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
-		for i := range 5 {
-			if _, err := tx.Dispatch(ctx, order{fmt.Sprint("o-", i)}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f.dispatch("o-0", "o-1", "o-2", "o-3", "o-4")
 	seen := 0
 	for path := "/outbox?limit=2"; path != ""; {
 		root, text := f.get(path)

@@ -9,11 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
-	"github.com/waybill-go/waybill/waysqlite"
+	"github.com/waybill-go/waybill/waymysql"
+	"github.com/waybill-go/waybill/waypg"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -82,26 +86,6 @@ func (f *fixture) record(i int) *waybill.Record {
 		Headers: map[string]string{"tenant": "acme"}, Body: fmt.Appendf(nil, `{"orderId":"o-%d","cents":%d,"items":[{"sku":"tea-black","count":2}]}`, 100+i, 4200+i)}
 }
 
-// dispatch dispatches an order for each key.
-func (f *fixture) dispatch(keys ...string) {
-	f.t.Helper()
-	out, err := outbox.New(f.db, outbox.Config{To: "events"})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	err = out.InTx(f.t.Context(), func(ctx context.Context, tx waysqlite.Tx) error {
-		for _, key := range keys {
-			if _, err := tx.Dispatch(ctx, order{key}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
 // refuse runs a relay until the broker has refused each of the keys.
 func (f *fixture) refuse(keys string) {
 	f.t.Helper()
@@ -124,11 +108,46 @@ func (f *fixture) refuse(keys string) {
 }
 
 func TestBlockedKeysAreReleased(t *testing.T) {
-	f := newFixture(t, dashboard.Config{})
+	blockedKeysAreReleased(t, newFixture(t, dashboard.Config{}))
+}
+
+// The servers are private ones of the test.
+func TestPagesOnServers(t *testing.T) {
+	t.Run("postgres", func(t *testing.T) {
+		db, err := waypg.Open(t.Context(), testserver.Postgres(t), waypg.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		blockedKeysAreReleased(t, fixtureOn(t, db, dispatcher(t, db), dashboard.Config{}))
+	})
+	t.Run("mariadb", func(t *testing.T) {
+		address, err := url.Parse(testserver.MariaDB(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := mysql.NewConfig()
+		cfg.User, cfg.Net, cfg.Addr, cfg.DBName = address.User.Username(), "tcp", address.Host, address.Path[1:]
+		cfg.Passwd, _ = address.User.Password()
+		db, err := waymysql.Open(t.Context(), cfg.FormatDSN(), waymysql.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		blockedKeysAreReleased(t, fixtureOn(t, db, dispatcher(t, db), dashboard.Config{}))
+	})
+}
+
+func blockedKeysAreReleased(t *testing.T, f *fixture) {
+	t.Helper()
 	f.story()
+	for _, path := range []string{"/", "/outbox", "/failed", "/failed/list", "/failed/1", "/failed/1/edit", "/failed/retry?all=true", "/retries", "/inbox", "/inbox?id=o-1", "/workers", "/audit", "/system", "/operations", "/api/v1/overview", "/api/v1/failed?format=csv"} {
+		f.get(path)
+	}
+	if res, _ := f.submit("/failed/retry?fingerprint=5d41402abc4b2a76", "/failed/retry", nil); !strings.Contains(f.ended(res), "27 of 27") {
+		t.Error("the group was not retried")
+	}
 	for path, want := range map[string]string{
 		"/": "refuses the next message of 2 keys or routes", "/outbox": "routing key longer than 64 bytes", "/workers": "order.placed in invoices, 1.4s",
-		"/failed": "connection refused", "/failed/8": "goroutine 71", "/outbox/release?all=true": "<strong>2 blocked entries</strong> due at once, with 3 waiting messages",
+		"/failed": "index out of range", "/failed/8": "goroutine 71", "/outbox/release?all=true": "<strong>2 blocked entries</strong> due at once, with 3 waiting messages",
 	} {
 		if _, text := f.get(path); !strings.Contains(text, want) {
 			t.Errorf("%s has no %q:\n%s", path, want, text)
