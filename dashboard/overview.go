@@ -23,6 +23,7 @@ type Overview struct {
 	Inbox      []admin.InboxStats `json:"inbox"`
 	Schema     admin.SchemaStatus `json:"schema"`
 	Reports    bool               `json:"relays_report"` // whether relays of this database report
+	Partial    bool               `json:"partial"`       // there are more blocked keys than were looked at
 }
 
 // A Reason is why the status is not ok.
@@ -35,8 +36,8 @@ type Reason struct {
 // TransportState is the figures of one transport.
 type TransportState struct {
 	admin.OutboxStats
-	Parked   int `json:"parked_keys"`
-	Retrying int `json:"retrying"` // in the retry queue of its workers
+	Parked   int `json:"parked_keys"` // among the first of its blocked keys, see Overview.Partial
+	Retrying int `json:"retrying"`    // in the retry queue of its workers
 	Waiting  int `json:"parked_retries"`
 	Letters  int `json:"dead_letters"`
 }
@@ -75,7 +76,7 @@ func (d *Dashboard) readOverview(ctx context.Context) (o Overview, err error) {
 		func() (err error) { o.Queues, err = d.db.QueueStats(ctx); return err },
 		func() (err error) { relays, err = d.db.Relays(ctx); return err },
 		func() (err error) { o.Inbox, err = d.db.InboxStats(ctx); return err },
-		func() (err error) { blocked, err = d.db.Blocked(ctx, "", maxPage); return err },
+		func() (err error) { blocked, o.Partial, err = d.firstBlocked(ctx); return err },
 	} {
 		if err := read(); err != nil {
 			return o, err
@@ -90,6 +91,19 @@ func (d *Dashboard) readOverview(ctx context.Context) (o Overview, err error) {
 	}
 	o.judge()
 	return o, nil
+}
+
+// firstBlocked returns the longest blocked entries, and whether there are more. It takes a
+// part of the time of a page only: a count of waiting messages belongs to each entry, and the
+// overview is to be there above all when the backlog is long.
+func (d *Dashboard) firstBlocked(ctx context.Context) ([]admin.BlockedKey, bool, error) {
+	short, cancel := context.WithTimeout(ctx, queryTimeout/3)
+	defer cancel()
+	blocked, more, err := upTo(100, func(limit int) ([]admin.BlockedKey, error) { return d.db.Blocked(short, "", limit) })
+	if err != nil && short.Err() != nil && ctx.Err() == nil {
+		return nil, true, nil
+	}
+	return blocked, more, err
 }
 
 // transportStates brings together the figures of each transport.
