@@ -130,6 +130,8 @@ type Worker struct {
 	// SlowHandler is how long the handlers of a message may run before a warning; zero means
 	// the default of worker.Config.
 	SlowHandler time.Duration
+	// Priority decides which transport has the next handler of Limits.Concurrency.
+	Priority int
 }
 
 // Limits are those of worker.Limits, and the time for handlers to end. Zero means no limit.
@@ -137,6 +139,8 @@ type Limits struct {
 	Time     time.Duration
 	Memory   uint64 // bytes
 	Failures int
+	// Concurrency is how many handlers of all transports run at once in one process.
+	Concurrency int
 	// Drain is how long handlers may go on after the end of a process has begun; zero means
 	// the default of worker.Config.
 	Drain time.Duration

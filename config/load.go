@@ -116,6 +116,8 @@ func (c *Config) read(r *reader) field {
 			"memory":   r.size(&c.Limits.Memory),
 			"failures": r.int(&c.Limits.Failures),
 			"drain":    r.duration(&c.Limits.Drain),
+
+			"concurrency": r.int(&c.Limits.Concurrency),
 		}),
 
 		"failure_transport": r.text(&c.FailureTransport),
@@ -143,6 +145,7 @@ func (w *Worker) read(r *reader) field {
 		"concurrency": r.int(&w.Concurrency),
 		"prefetch":    r.int(&w.Prefetch),
 
+		"priority":     r.int(&w.Priority),
 		"slow_handler": r.duration(&w.SlowHandler),
 	})
 }

@@ -70,10 +70,10 @@ func (c Config) view() configView {
 		v.Transports[name] = view
 	}
 	for name, w := range c.Workers {
-		v.Workers[name] = workerView{w.Concurrency, w.Prefetch, optional(w.SlowHandler)}
+		v.Workers[name] = workerView{w.Concurrency, w.Prefetch, optional(w.SlowHandler), w.Priority}
 	}
 	if l := c.Limits; l != (Limits{}) {
-		v.Limits = &limitsView{Time: optional(l.Time), Failures: l.Failures, Drain: optional(l.Drain)}
+		v.Limits = &limitsView{Time: optional(l.Time), Failures: l.Failures, Drain: optional(l.Drain), Concurrency: l.Concurrency}
 		if l.Memory > 0 {
 			v.Limits.Memory = FormatSize(l.Memory)
 		}
@@ -146,13 +146,15 @@ type workerView struct {
 	Concurrency int    `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
 	Prefetch    int    `yaml:"prefetch,omitempty" json:"prefetch,omitempty"`
 	SlowHandler string `yaml:"slow_handler,omitempty" json:"slow_handler,omitempty"`
+	Priority    int    `yaml:"priority,omitempty" json:"priority,omitempty"`
 }
 
 type limitsView struct {
-	Time     string `yaml:"time,omitempty" json:"time,omitempty"`
-	Memory   string `yaml:"memory,omitempty" json:"memory,omitempty"`
-	Failures int    `yaml:"failures,omitempty" json:"failures,omitempty"`
-	Drain    string `yaml:"drain,omitempty" json:"drain,omitempty"`
+	Time        string `yaml:"time,omitempty" json:"time,omitempty"`
+	Memory      string `yaml:"memory,omitempty" json:"memory,omitempty"`
+	Failures    int    `yaml:"failures,omitempty" json:"failures,omitempty"`
+	Drain       string `yaml:"drain,omitempty" json:"drain,omitempty"`
+	Concurrency int    `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
 }
 
 type inboxView struct {

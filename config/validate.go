@@ -197,6 +197,8 @@ func (v *validation) worker(name string, w Worker) {
 	for key, n := range map[string]int{"concurrency": w.Concurrency, "prefetch": w.Prefetch} {
 		v.check(n >= 0 && n <= maxInFlight && (n > 0 || v.c.lines[at.child(key).String()] == 0), at.child(key), fmt.Sprintf("%d is not between 1 and %d", n, maxInFlight), "leave it out for the default")
 	}
+	v.check(w.Priority >= 0 && w.Priority <= 1000, at.child("priority"), fmt.Sprintf("%d is not between 0 and 1000", w.Priority), "")
+	v.check(w.Priority == 0 || v.c.Limits.Concurrency > 0, at.child("priority"), "it decides nothing: each transport has handlers of its own", "set limits.concurrency, how many handlers all transports have together")
 	slow := at.child("slow_handler")
 	v.check(w.SlowHandler >= 0 && (w.SlowHandler > 0 || v.c.lines[slow.String()] == 0), slow, "it is not above zero", "leave it out for the default")
 	if t, ok := v.c.Transports[name]; ok {
@@ -206,7 +208,7 @@ func (v *validation) worker(name string, w Worker) {
 
 func (v *validation) limits() {
 	at, l := keyPath{"limits"}, v.c.Limits
-	for key, limit := range map[string]int64{"time": int64(l.Time), "memory": int64(l.Memory), "failures": int64(l.Failures), "drain": int64(l.Drain)} {
+	for key, limit := range map[string]int64{"time": int64(l.Time), "memory": int64(l.Memory), "failures": int64(l.Failures), "drain": int64(l.Drain), "concurrency": int64(l.Concurrency)} {
 		v.check(limit >= 0 && (limit > 0 || v.c.lines[at.child(key).String()] == 0), at.child(key), "it is not above zero", "leave it out for the default")
 	}
 }

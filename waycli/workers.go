@@ -47,6 +47,9 @@ func (s *session) workerConnections(transports []string, f consumeFlags) (n int)
 	if f.exec != "" {
 		n = min(n, usefulConnections)
 	}
+	if at := s.cfg.Limits.Concurrency; at > 0 {
+		n = min(n, at)
+	}
 	return n
 }
 
@@ -55,6 +58,7 @@ type workerWatch struct {
 	counts  *counts
 	limits  waybill.Observer
 	process *worker.Process // may be nil
+	slots   *worker.Slots   // may be nil
 }
 
 // watch returns a context that ends at a limit, or when an operator stops this process, and
@@ -68,6 +72,11 @@ func (s *session) watch(ctx context.Context, f consumeFlags, counts *counts, rep
 		}
 		if w.process, err = worker.NewProcess(db, f.name, s.log); err != nil {
 			return nil, w, nil, &Error{Usage, err, ""}
+		}
+	}
+	if n := s.cfg.Limits.Concurrency; n > 0 {
+		if w.slots, err = worker.NewSlots(n); err != nil {
+			return nil, w, nil, err
 		}
 	}
 	limited, limits, stopLimits := f.limits().Context(ctx)
@@ -114,7 +123,7 @@ func (s *session) worker(ctx context.Context, name string, f consumeFlags, watch
 	}
 	cfg := workerConfig(name, s.cfg.Transports[name], settings, f)
 	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{watch.counts, watch.limits}, expired
-	cfg.Process = watch.process
+	cfg.Process, cfg.Slots, cfg.Priority = watch.process, watch.slots, s.cfg.Workers[name].Priority
 	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
 	return worker.New(bus, from, cfg)
 }

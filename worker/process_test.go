@@ -96,7 +96,7 @@ func TestProcessReportsWhatItsWorkersAreDoing(t *testing.T) {
 			t.Errorf("the first report is %+v", r.reports[0])
 		}
 		r.set(func() { r.hangs = true }) // the database
-		time.Sleep(61 * time.Second) // not at the time of a report
+		time.Sleep(61 * time.Second)     // not at the time of a report
 		r.set(func() { r.hangs, r.stop = false, true })
 		p.send(job{"a", 1}, job{"c", 8})
 		time.Sleep(6 * time.Second)

@@ -15,6 +15,7 @@ import (
 // for the channels, stored and the sources.
 type running struct {
 	*Worker
+	intake  context.Context // ends when the worker is to stop
 	stop    context.CancelFunc
 	work    context.Context
 	abort   context.CancelCauseFunc
@@ -265,6 +266,17 @@ func (r *running) start() {
 // goroutine.
 func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s *source, d *waybill.Delivery) {
 	o := outcome{from: s, d: d, err: errGoexit}
+	if !r.cfg.Slots.acquire(r.intake, r.cfg.Priority) {
+		cancel(nil)
+		r.done <- outcome{from: s, d: d, err: ErrDrained, cause: ErrDrained} // nothing of it has begun
+		return
+	}
+	defer r.cfg.Slots.release()
+	if cause := context.Cause(ctx); cause != nil { // its lease was lost while it waited
+		cancel(nil)
+		r.done <- outcome{from: s, d: d, err: cause, cause: cause}
+		return
+	}
 	start := time.Now()
 	begins := r.active.begin(r.cfg.Transport, d)
 	defer func() {

@@ -19,6 +19,11 @@ type Config struct {
 	// Concurrency is how many handlers run at once; zero means 10. Messages with
 	// one partition key run one after another.
 	Concurrency int
+	// Slots are shared with other workers of the process. A message that this worker has
+	// begun, one of Concurrency, waits there for its turn. Nil means none.
+	Slots *Slots
+	// Priority decides who has the next free one of Slots: the highest, before all others.
+	Priority int
 	// Prefetch is how many unsettled messages the worker holds at most, and how many of
 	// the retry queue of Store; zero means 4 x Concurrency.
 	Prefetch int
@@ -165,7 +170,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer abort(nil)
 	c := w.cfg.Concurrency
 	r := &running{
-		Worker: w, stop: stop, work: work, abort: abort,
+		Worker: w, intake: ctx, stop: stop, work: work, abort: abort,
 		main:     newSource(w.from, nil, w.cfg.Prefetch, c),
 		received: make(chan batch), done: make(chan outcome, c), waiting: map[string]int64{}, closing: make(chan struct{}),
 	}
