@@ -5,12 +5,15 @@ import (
 	"log/slog"
 	"os/signal"
 	"syscall"
+	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/wayamqp"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/waysqlite"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -52,8 +55,30 @@ func Example_production() {
 	check(<-ended)
 }
 
-// runReported compiles; it needs a server to run.
-func runReported(ctx context.Context, db *waypg.DB, bus *waybill.Bus, queue waybill.Receiver, log *slog.Logger) {
+// A process that runs as the page says ends when an operator asks it to.
+func TestProcessOfThePageIsStoppedByAnOperator(t *testing.T) {
+	db, remove := openShop(t.Context())
+	defer remove()
+	bus, queue := waybill.NewBus("billing"), memory.NewDB().Queue("billing")
+	waybill.Handle(bus, "bill", func(context.Context, OrderPlaced) error { return nil })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runReported(t.Context(), db, bus, queue, nil)
+	}()
+	eventually(t, "a process named billing", func() bool {
+		found, err := db.Workers(t.Context())
+		check(err)
+		if len(found) == 0 {
+			return false
+		}
+		n, err := db.StopWorkers(t.Context(), found[0].ID)
+		return err == nil && n == 1 && found[0].Name == "billing"
+	})
+	<-ended
+}
+
+func runReported(ctx context.Context, db *waysqlite.DB, bus *waybill.Bus, queue waybill.Receiver, log *slog.Logger) {
 	process, err := worker.NewProcess(db, "billing", log)
 	check(err)
 	ctx, end := process.Context(ctx) // ends at a request to stop, with worker.ErrStopRequested as its cause
