@@ -8,6 +8,7 @@ import (
 
 	"github.com/lmittmann/tint"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/suggest"
 )
 
@@ -58,3 +59,6 @@ func harmless(_ []string, a slog.Attr) slog.Attr {
 	}
 	return a
 }
+
+// eventLog logs a line a message, at debug.
+func (s *session) eventLog() waybill.Observer { return waybill.LogEvents(s.log, slog.LevelDebug) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -121,7 +122,8 @@ func (s *session) relays(ctx context.Context, transports []string, f relayFlags,
 	}
 	cfg := outbox.RelayConfig{
 		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
-		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log, Observer: counts,
+		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log,
+		Observer: waybill.Observers{counts, s.eventLog()},
 	}
 	for _, transport := range transports {
 		to, err := s.publisher(ctx, transport)
