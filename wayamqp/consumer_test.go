@@ -316,7 +316,7 @@ func TestMissingQueueIsAnErrorAtFirstAndWaitedForLater(t *testing.T) {
 	_, err = b.ch.QueueDelete("orders", false, false, false)
 	b.must(err)
 	for n := range 3 {
-		_, err = c.Receive(within(t, 10*time.Second), 1)
+		_, err = c.Receive(within(t, 30*time.Second), 1)
 		if !errors.Is(err, waybill.ErrUnavailable) {
 			t.Fatalf("a queue deleted under the consumer: %v, want ErrUnavailable", err)
 		}

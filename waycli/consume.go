@@ -61,8 +61,8 @@ It runs until SIGTERM, SIGINT or "workers stop", or until --time-limit, --memory
 --failure-limit is reached, finishes messages in flight within --drain-timeout
 and exits with 0; then commands that still run are killed, and their messages
 come again. A second signal exits with 130. The commands of a process that is killed (kill -9)
-are killed, too, with their child processes; not so on Windows. The memory limit is that of this process,
-without its commands, and nine tenths of it are its GOMEMLIMIT, unless that is set.
+are killed, too, with their child processes; not so on Windows. The memory limit is that of
+this process, without its commands, and nine tenths of it are its GOMEMLIMIT, unless that is set.
 
 With --json, at the end: {"reason": "stopped", "stopped by operator", "finished",
 "time limit", "memory limit", "failure limit" or "failed", "handled", "duplicates", "failed",
