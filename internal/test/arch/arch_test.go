@@ -62,6 +62,7 @@ var rules = []rule{
 	// program with one database compiles no client of another.
 	{packages: "config", reaches: core, modules: with(ids, "github.com/goccy/go-yaml")},
 	{packages: "dashboard", reaches: core, modules: with(ids, "golang.org/x/crypto")},
+	{packages: "wayprom", reaches: core, modules: ids, client: "github.com/prometheus/client_golang"},
 	{packages: "waycli", reaches: with(core, "config", "dashboard"), modules: with(ids, commands...)},
 	{packages: "waycli/sqlite", reaches: with(core, "config", "dashboard", "waycli", "waysqlite"), modules: with(ids, commands...)},
 	{packages: "waycli/postgres", reaches: with(core, "config", "dashboard", "waycli", "waypg"), modules: with(ids, with(commands, "github.com/jackc/pgx/v5")...)},
