@@ -55,6 +55,9 @@ func parseDSN(s string) (DSN, error) {
 	plain, inOrder := strings.CutPrefix(word, "ordered-")
 	canonical, spec, ok := lookupScheme(plain)
 	if !ok {
+		if plain == "doctrine" {
+			return DSN{}, problem("unknown scheme "+quote(word), "for Symfony's table write symfony+mysql://user:password@host/database or symfony+postgres://...; for a queue of waybill's own queue://NAME")
+		}
 		return DSN{}, problem("unknown scheme "+quote(word), suggest.Hint(plain, schemeNames(), "schemes"))
 	}
 	if err := checkText(rest); err != nil {

@@ -121,7 +121,7 @@ func TestWrongDSNsSayWhatToWrite(t *testing.T) {
 		"kafak://h":                                 `unknown scheme "kafak" (did you mean "kafka"?)`,
 		"postgress://h":                             `did you mean "postgres"?`,
 		"ordered-quue://h":                          `unknown scheme "ordered-quue" (did you mean "queue"?)`,
-		"doctrine://default":                        `unknown scheme "doctrine" (schemes: amqp, amqps, kafka`,
+		"doctrine://default":                        `unknown scheme "doctrine" (for Symfony's table write symfony+mysql://`,
 		"amqp://h?exhange=events":                   `dsn: unknown option "exhange" (did you mean "exchange"?)`,
 		"queue://a?zzzzzzzz=1":                      `unknown option "zzzzzzzz" (options of queue: database, ordered, lease, prefetch)`,
 		"memory://a?ordered=true":                   `unknown option "ordered" (there are no options of memory)`,

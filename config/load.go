@@ -29,7 +29,7 @@ func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
 	case path == "" && errors.Is(err, fs.ErrNotExist):
 		return Parse("", nil, getenv)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, &Error{File: path, Problem: "there is no such file", Hint: hint, cause: err}
+		return nil, &Error{File: path, Problem: "there is no such file", Hint: cmp.Or(hint, "give the path of one, or leave it out: then "+DefaultFile+" is read if it exists"), cause: err}
 	case err != nil:
 		return nil, &Error{File: cmp.Or(path, DefaultFile), Problem: err.Error(), Hint: hint, cause: err}
 	}

@@ -45,9 +45,9 @@ func TestLoadPrefersPathThenEnvironmentThenWorkingDirectory(t *testing.T) {
 func TestLoadRefusesANamedFileThatIsMissing(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, c := range []struct{ path, env, want string }{
-		{"gone.yaml", "", "gone.yaml: there is no such file"},
+		{"gone.yaml", "", "gone.yaml: there is no such file (give the path of one, or leave it out: then waybill.yaml is read if it exists)"},
 		{"", "gone.yaml", "gone.yaml: there is no such file (named by WAYBILL_CONFIG)"},
-		{"waybill.yaml", "", "waybill.yaml: there is no such file"},
+		{"waybill.yaml", "", "waybill.yaml: there is no such file (give the path of one, or leave it out: then waybill.yaml is read if it exists)"},
 	} {
 		_, err := Load(c.path, environment(map[string]string{"WAYBILL_CONFIG": c.env}))
 		if !errors.Is(err, fs.ErrNotExist) || err.Error() != c.want {

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -70,13 +71,24 @@ func parseTree(data []byte) (root *node, err *Error) {
 func syntaxError(err error) *Error {
 	e := &Error{Problem: "not valid YAML"}
 	if syntax, ok := errors.AsType[yaml.Error](err); ok {
-		e.Problem = "not valid YAML: " + syntax.GetMessage()
-		e.Hint = "quote values that hold any of : { } [ ] , & * # or begin with a special character"
+		e.Problem = "not valid YAML: " + strings.ReplaceAll(syntax.GetMessage(), "\t", `\t`)
+		e.Hint = syntaxHint(syntax.GetMessage())
 		if token := syntax.GetToken(); token != nil {
 			e.Line = token.Position.Line
 		}
 	}
 	return e
+}
+
+// syntaxHint returns the remedy for a message of the YAML parser.
+func syntaxHint(message string) string {
+	switch {
+	case strings.Contains(message, "'\t'"):
+		return "YAML takes no tabs: indent with spaces"
+	case strings.Contains(message, "value is not allowed in this context"): // also "mapping value ..."
+		return "is this line, or the next, indented deeper or less than its neighbours? Keys of one mapping begin in the same column"
+	}
+	return "quote values that hold any of : { } [ ] , & * # or begin with a special character"
 }
 
 // A converter keeps the first error it meets.
