@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // HandlerFunc handles one envelope, or passes it on.
@@ -183,7 +186,7 @@ func (b *Bus) end(ctx context.Context, env *Envelope) error {
 func (b *Bus) send(ctx context.Context, env *Envelope, to []string) error {
 	for _, name := range to {
 		if _, ok := b.senders[name]; !ok {
-			return fmt.Errorf("waybill: bus %s: unknown transport %q", b.name, name)
+			return fmt.Errorf("waybill: bus %s: unknown transport %q: %s; AddSender adds one", b.name, name, suggest.Hint(name, slices.Sorted(maps.Keys(b.senders)), "transports"))
 		}
 	}
 	rec, err := b.serializer.Encode(env)

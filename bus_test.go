@@ -268,7 +268,7 @@ func TestRoutesChooseTransports(t *testing.T) {
 	if _, err := b.Dispatch(t.Context(), followUp{}); err != nil || handled != 1 {
 		t.Errorf("no route: error %v, %d handled, want it handled at once", err, handled)
 	}
-	if _, err := b.Dispatch(t.Context(), placed{}, waybill.TransportNames{"c", "nowhere"}); err == nil || !strings.Contains(err.Error(), `unknown transport "nowhere"`) || len(c.sent) != 1 {
+	if _, err := b.Dispatch(t.Context(), placed{}, waybill.TransportNames{"c", "nowhere"}); err == nil || !strings.Contains(err.Error(), `unknown transport "nowhere": transports: `) || len(c.sent) != 1 {
 		t.Errorf("unknown transport: error %v, sent %v, want an error before anything is sent", err, c.names())
 	}
 	c.err = errBoom

@@ -65,6 +65,9 @@ func (b *Bus) Handlers(message string) []string {
 	return names
 }
 
+// HasHandlers reports whether any handler is registered.
+func (b *Bus) HasHandlers() bool { return len(b.handlers) > 0 }
+
 func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 	name, _ := Last[MessageName](env)
 	handlers := b.handlers[string(name)]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,5 +68,18 @@ func TestDatabaseOutOfReachWhileLeadingIsRiddenOut(t *testing.T) {
 	defer cancel()
 	if err := newRelay(t, store, y.broker, y.cfg).Run(ctx); err != nil {
 		t.Errorf("Run = %v", err)
+	}
+}
+
+func TestNegativeRelayConfigNamesItsField(t *testing.T) {
+	for field, cfg := range map[string]outbox.RelayConfig{
+		"Batch": {Batch: -1}, "BatchBytes": {BatchBytes: -1}, "Workers": {Workers: -1}, "Window": {Window: -1}, "MaxAttempts": {MaxAttempts: -1},
+		"PublishDeadline": {PublishDeadline: -1}, "PollMin": {PollMin: -1}, "PollMax": {PollMax: -1},
+	} {
+		y := newYard(t)
+		_, err := outbox.NewRelay(y.db, y.broker, cfg)
+		if want := field + " is negative (-1): leave it zero for the default"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("NewRelay(%+v) = %v, want an error with %q", cfg, err, want)
+		}
 	}
 }

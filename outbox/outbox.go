@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/crash"
+	"github.com/waybill-go/waybill/internal/suggest"
 )
 
 // DefaultTransport is the transport used when Config or RelayConfig names none.
@@ -115,7 +116,9 @@ func (t Tx[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context) erro
 // InTx runs fn in a new transaction and commits it, with the messages
 // dispatched in it as the last statements. An error of fn rolls back and is
 // returned; nothing has happened then. InTx inside InTx, or inside an inbox
-// handler of the same database, is refused with waybill.ErrNestedTransaction.
+// handler of the same database, is refused with waybill.ErrNestedTransaction; inside one
+// of another database with waybill.ErrForeignTransaction, except in the context of
+// waybill.SeparateTransaction.
 //
 // An error that wraps waybill.ErrCommitUnknown says that the answer to COMMIT
 // was lost; the *waybill.CommitUnknownError has the messages' ids.
@@ -191,7 +194,9 @@ func (o *Outbox[TX]) transports(env *waybill.Envelope, name string) ([]string, e
 	}
 	for _, t := range to {
 		if !o.known[t] && o.queues[t] == "" {
-			return nil, fmt.Errorf("outbox: unknown transport %q for %s", t, name)
+			all := slices.Sorted(maps.Keys(o.known))
+			all = append(all, slices.Sorted(maps.Keys(o.queues))...)
+			return nil, fmt.Errorf("outbox: unknown transport %q for %s: %s; further ones stand in outbox.Config.Transports", t, name, suggest.Hint(t, all, "transports"))
 		}
 	}
 	return to, nil

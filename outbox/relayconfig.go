@@ -63,9 +63,15 @@ type RelayConfig struct {
 const defaultPublishDeadline = 10 * time.Second
 
 func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
-	for _, n := range []int{cfg.Batch, cfg.BatchBytes, cfg.Workers, cfg.Window, cfg.MaxAttempts, int(cfg.PublishDeadline), int(cfg.PollMin), int(cfg.PollMax)} {
-		if n < 0 {
-			return cfg, fmt.Errorf("outbox: relay config: %d is negative", n)
+	for _, n := range []struct {
+		field string
+		value int64
+	}{
+		{"Batch", int64(cfg.Batch)}, {"BatchBytes", int64(cfg.BatchBytes)}, {"Workers", int64(cfg.Workers)}, {"Window", int64(cfg.Window)}, {"MaxAttempts", int64(cfg.MaxAttempts)},
+		{"PublishDeadline", int64(cfg.PublishDeadline)}, {"PollMin", int64(cfg.PollMin)}, {"PollMax", int64(cfg.PollMax)},
+	} {
+		if n.value < 0 {
+			return cfg, fmt.Errorf("outbox: relay config: %s is negative (%d): leave it zero for the default", n.field, n.value)
 		}
 	}
 	if err := cfg.Retry.Validate(); err != nil {

@@ -70,6 +70,7 @@ func (p *fixture) logTo() *bytes.Buffer {
 func TestWorkerPrunesTheInbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newFixture(t)
+		p.handle(func(context.Context, job) error { return nil })
 		box := &expiring{left: 1200}
 		p.cfg.Inbox = box
 		text := p.logTo()
@@ -156,6 +157,7 @@ func TestFewConnectionsAreWarnedOf(t *testing.T) {
 	for conns, want := range map[int]bool{1: false, 4: true, 16: true, 17: false} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newFixture(t)
+			p.handle(func(context.Context, job) error { return nil })
 			p.cfg.Concurrency, p.cfg.Inbox = 16, &expiring{conns: conns}
 			text := p.logTo()
 			stop := p.start(p.queue)

@@ -104,8 +104,10 @@ func (r *running) fail(s *source, d *waybill.Delivery, err error) {
 		e.Kind = waybill.Skipped
 	case policy == Park:
 		e.Kind, text = waybill.KeyParked, "handling failed, its key is parked"
+	case exhausted && r.retries == nil:
+		e.Delay, text = r.cfg.Retry.Longest(), "handling failed without retries left or unrecoverably, and is retried for ever: only a worker with a Store has dead letters"
 	case exhausted:
-		e.Delay, text = r.cfg.Retry.Longest(), "handling failed without retries left, will be retried"
+		e.Delay, text = r.cfg.Retry.Longest(), "handling failed without retries left, blocks its key and will be retried"
 	default:
 		e.Delay, level, text = delay, slog.LevelWarn, "handling failed, will be retried"
 	}

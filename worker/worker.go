@@ -94,7 +94,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		{"MaxCrashes", int64(cfg.MaxCrashes)}, {"Drain", int64(cfg.Drain)}, {"Idle", int64(cfg.Idle)}, {"SlowHandler", int64(cfg.SlowHandler)},
 	} {
 		if n.value < 0 {
-			return cfg, fmt.Errorf("worker: config: %s is negative (%d)", n.field, n.value)
+			return cfg, fmt.Errorf("worker: config: %s is negative (%d): leave it zero for the default", n.field, n.value)
 		}
 	}
 	switch cfg.OnExhausted {
@@ -147,6 +147,8 @@ func New(bus *waybill.Bus, from waybill.Receiver, cfg Config) (*Worker, error) {
 	switch {
 	case bus == nil || from == nil:
 		return nil, errors.New("worker: New needs a bus and a receiver")
+	case !bus.HasHandlers():
+		return nil, fmt.Errorf("worker: bus %s has no handlers, so every message would fail: register them with waybill.Handle or inbox.Handle before worker.New", bus.Name())
 	case cfg.Store != nil && cfg.Transport == "":
 		return nil, errors.New("worker: config: a Store needs the name of the Transport, under which failed messages are kept")
 	}

@@ -625,14 +625,40 @@ func TestFailedAcknowledgementBringsTheMessageAgain(t *testing.T) {
 }
 
 func TestWrongConfigIsRefused(t *testing.T) {
-	for _, cfg := range []worker.Config{
-		{Concurrency: -1}, {Store: memory.NewDB()}, {Prefetch: -1}, {MaxCrashes: -1}, {OnExhausted: "drop"}, {Limit: -1}, {Drain: -1}, {Idle: -1},
-		{Retry: waybill.Backoff{Delay: -1}}, {Retry: waybill.Backoff{Multiplier: 0.5}}, {Retry: waybill.Backoff{Jitter: 2}},
+	bus := waybill.NewBus("main")
+	_, err := worker.New(bus, memory.NewDB().Queue("jobs"), worker.Config{})
+	if err == nil || !strings.Contains(err.Error(), "bus main has no handlers") || !strings.Contains(err.Error(), "register them with waybill.Handle") {
+		t.Errorf("New with a bus without handlers = %v, want an error that says so", err)
+	}
+	waybill.Handle(bus, "do", func(context.Context, job) error { return nil })
+	for _, c := range []struct {
+		worker.Config
+		want string
+	}{
+		{worker.Config{Concurrency: -1}, "Concurrency is negative (-1): leave it zero"}, {worker.Config{Prefetch: -1}, "Prefetch"}, {worker.Config{MaxCrashes: -1}, "MaxCrashes"},
+		{worker.Config{Limit: -1}, "Limit"}, {worker.Config{Drain: -1}, "Drain"}, {worker.Config{Idle: -1}, "Idle"}, {worker.Config{SlowHandler: -1}, "SlowHandler"},
+		{worker.Config{Store: memory.NewDB()}, "a Store needs the name of the Transport"}, {worker.Config{OnExhausted: "drop"}, "want block, park or skip"},
+		{worker.Config{Retry: waybill.Backoff{Delay: -1}}, ""}, {worker.Config{Retry: waybill.Backoff{Multiplier: 0.5}}, ""}, {worker.Config{Retry: waybill.Backoff{Jitter: 2}}, ""},
 	} {
-		if w, err := worker.New(waybill.NewBus("main"), memory.NewDB().Queue("jobs"), cfg); err == nil {
-			t.Errorf("New(%+v) = %v, nil, want an error", cfg, w)
+		if w, err := worker.New(bus, memory.NewDB().Queue("jobs"), c.Config); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("New(%+v) = %v, %v, want an error with %q", c.Config, w, err, c.want)
 		}
 	}
+}
+
+func TestUnrecoverableWithoutAStoreSaysThatItIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		text := p.logTo()
+		p.handle(func(context.Context, job) error { return waybill.Unrecoverable(errDeclined) })
+		p.send(job{"a", 1})
+		stop := p.start(p.queue)
+		time.Sleep(time.Second)
+		noError(t, stop())
+		if !strings.Contains(text.String(), "is retried for ever: only a worker with a Store has dead letters") {
+			t.Errorf("the log does not say what happens to the message:\n%s", text)
+		}
+	})
 }
 
 // Several workers that fail now and then, and start and stop, handle each key in order.
