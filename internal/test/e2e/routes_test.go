@@ -62,6 +62,12 @@ func TestDeletedBindingBlocksItsRouteAlone(t *testing.T) {
 			t.Errorf("%d entries are blocked, want the route %s with its reason: %+v", len(found), lost, found)
 		}
 
+		for _, b := range found[min(1, len(found)):] {
+			if !slices.Contains(mixed, b.Key) || b.HeadName != lost {
+				t.Errorf("%+v is blocked, want nothing but the route, and keys whose first message takes it", b)
+			}
+		}
+
 		s.must(s.ch.QueueBind(everyone, lost, transport, false, nil))
 		if v := w.judge(patience); v.Duplicates != 0 {
 			t.Errorf("%v, want no duplicate", v)
