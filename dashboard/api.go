@@ -232,14 +232,7 @@ func confirmed(r *request, n int) (bool, error) {
 
 // apiChange is change without a page: a form with the filter and its count.
 func (d *Dashboard) apiChange(r *request, kind string) error {
-	if err := r.ParseForm(); err != nil {
-		return bad("the form cannot be read", "send application/x-www-form-urlencoded")
-	}
-	f, err := selection(r.PostForm)
-	if err != nil {
-		return err
-	}
-	n, until, _, err := d.counted(r.Context(), f)
+	f, n, until, err := d.selected(r)
 	if err != nil {
 		return err
 	}

@@ -116,16 +116,21 @@ func (d *Dashboard) confirm(r *request, kind string, values url.Values, changed 
 	})
 }
 
+// selected reads the selection of a form, and counts it: see counted.
+func (d *Dashboard) selected(r *request) (f failedFilter, n int, until time.Time, err error) {
+	if err := r.ParseForm(); err != nil {
+		return f, 0, until, bad("the form cannot be read", "send application/x-www-form-urlencoded")
+	}
+	if f, err = selection(r.PostForm); err != nil {
+		return f, 0, until, err
+	}
+	n, until, _, err = d.counted(r.Context(), f)
+	return f, n, until, err
+}
+
 // change begins a change that was confirmed with its count. Another count is shown first.
 func (d *Dashboard) change(r *request, kind string) error {
-	if err := r.ParseForm(); err != nil {
-		return bad("the form cannot be read", "send it again")
-	}
-	f, err := selection(r.PostForm)
-	if err != nil {
-		return err
-	}
-	n, until, _, err := d.counted(r.Context(), f)
+	f, n, until, err := d.selected(r)
 	if err != nil {
 		return err
 	}
