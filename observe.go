@@ -27,7 +27,7 @@ const (
 	KeyParked                          // it was refused for the last time, and its key is parked: ID, Name, Key, Transport, Failures, Err
 	Skipped                            // it moved to the dead letters, and its key continues: ID, Name, Key, Transport, Failures, Err
 	Handled                            // handlers ran: ID, Name, Key, Transport, Failures, Duration, Err
-	Duplicate                          // an inbox had an entry for it: ID, Name, Key, Handler
+	Duplicate                          // an inbox had an entry for it: ID, Name, Key, Transport, Handler
 	Retrying                           // it will be handled again: ID, Name, Key, Transport, Failures, Delay, Err
 	LeaseLost                          // its lease passed to another worker: ID, Name, Key, Transport, Failures, Err
 )
@@ -67,6 +67,21 @@ func (os Observers) Observe(ctx context.Context, e Event) {
 			observe(ctx, o, e)
 		}
 	}
+}
+
+// WithObserver returns a context for Bus.Handle and Bus.HandleRecord in which o receives the
+// events that handlers report, such as the duplicates of an inbox. A worker gives them its
+// Observer.
+func WithObserver(ctx context.Context, o Observer) context.Context {
+	return context.WithValue(ctx, observerKey{}, Observers{o})
+}
+
+type observerKey struct{}
+
+// Report passes e to the observer of a handler's context. Without one it does nothing.
+func Report(ctx context.Context, e Event) {
+	o, _ := ctx.Value(observerKey{}).(Observers)
+	o.Observe(ctx, e)
 }
 
 func observe(ctx context.Context, o Observer, e Event) {

@@ -90,8 +90,6 @@ func (e *TooOldError) Error() string {
 
 // Option tunes a handler. Several add up.
 type Option struct {
-	// Observer receives an event for every duplicate. Nil means none.
-	Observer waybill.Observer
 	// Linger is the longest wait of a Group's first message for further ones; zero
 	// means 2 ms.
 	Linger time.Duration
@@ -110,14 +108,13 @@ var errDuplicate = errors.New("duplicate")
 // transaction of store; its writes, its dispatches with tx to an outbox of the same
 // database, and the inbox entry commit together. fn neither commits nor rolls back.
 // waybill.DispatchAfterCurrentBus is refused in it: the outbox takes follow-ups.
-// A duplicate is not an error. Handle panics where waybill.Handle does, and on
+// A duplicate is not an error: waybill.Report tells the worker's observer. Handle panics where waybill.Handle does, and on
 // options that do not fit.
 //
 // Messages with the same name and waybill.IdempotencyKey are duplicates of each other.
 func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx context.Context, tx TX, m M) error, opts ...Option) {
-	observer, group, linger := waybill.Observers{}, 0, time.Duration(0)
+	group, linger := 0, time.Duration(0)
 	for _, o := range opts {
-		observer = append(observer, o.Observer)
 		group, linger = cmp.Or(o.group, group), cmp.Or(o.Linger, linger)
 	}
 	run := func(ctx context.Context, e Entry, fn func(ctx context.Context, tx TX) error) error {
@@ -139,7 +136,8 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 		if errors.Is(err, errDuplicate) {
 			message, _ := waybill.Last[waybill.MessageName](env)
 			key, _ := waybill.Last[waybill.PartitionKey](env)
-			observer.Observe(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: string(message), Key: string(key), Handler: name})
+			from, _ := waybill.Last[waybill.Received](env)
+			waybill.Report(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: string(message), Key: string(key), Transport: from.Transport, Handler: name})
 			return nil
 		}
 		return err

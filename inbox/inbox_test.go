@@ -42,7 +42,7 @@ func (p *fixture) handle(name string, fn func(ctx context.Context, tx *memory.Tx
 	inbox.Handle(p.bus, p.db, name, func(ctx context.Context, tx *memory.Tx, m paid) error {
 		tx.OnCommit(func() { p.effects = append(p.effects, name+" "+m.Invoice) })
 		return fn(ctx, tx, m)
-	}, inbox.Option{Observer: p})
+	})
 }
 
 func fine(context.Context, *memory.Tx, paid) error { return nil }
@@ -61,7 +61,7 @@ func (p *fixture) record(invoice string, stamps ...waybill.Stamp) *waybill.Recor
 }
 
 func (p *fixture) receive(rec *waybill.Record) error {
-	return p.bus.HandleRecord(p.t.Context(), rec, "in", 0)
+	return p.bus.HandleRecord(waybill.WithObserver(p.t.Context(), p), rec, "in", 0)
 }
 
 func (p *fixture) wantEffects(want ...string) {
@@ -85,7 +85,7 @@ func TestDuplicateIsAcknowledgedAndCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.wantEffects("billing i-1", "mail i-1", "billing i-1", "mail i-1")
-	want := waybill.Event{Kind: waybill.Duplicate, ID: rec.ID, Name: "invoice.paid", Key: "k", Handler: "billing"}
+	want := waybill.Event{Kind: waybill.Duplicate, ID: rec.ID, Name: "invoice.paid", Key: "k", Transport: "in", Handler: "billing"}
 	if len(p.seen) != 4 || p.seen[0] != want {
 		t.Errorf("events %+v, want four duplicates, the first %+v", p.seen, want)
 	}

@@ -67,7 +67,7 @@ this process, without its commands, and nine tenths of it are its GOMEMLIMIT, un
 With --json, at the end: {"reason": "stopped", "stopped by operator", "finished",
 "time limit", "memory limit", "failure limit" or "failed", "handled", "duplicates", "failed",
 "transports": [{"transport", "handled", "duplicates", "failed"}]}. Handled includes
-duplicates; failed counts attempts.`
+duplicates, which are counted for each handler; failed counts attempts.`
 
 func (c *cli) consumeCommand() *cobra.Command {
 	var f consumeFlags

@@ -17,7 +17,7 @@ type counts struct {
 type transportCounts struct {
 	published, refused atomic.Int64 // by a relay
 	handled, failed    atomic.Int64 // by a worker
-	duplicates         atomic.Int64 // of the handled
+	duplicates         atomic.Int64 // handlers that had handled a message before
 }
 
 func newCounts(transports ...string) *counts {
@@ -41,6 +41,8 @@ func (c *counts) Observe(_ context.Context, e waybill.Event) {
 		n.published.Add(1)
 	case waybill.PublishFailed:
 		n.refused.Add(1)
+	case waybill.Duplicate:
+		n.duplicates.Add(1)
 	case waybill.Handled:
 		switch {
 		case e.Err == nil:

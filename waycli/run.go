@@ -40,7 +40,7 @@ exits with 130. An error of one part stops the others.
 
 With --json, at the end: {"reason": "stopped", "stopped by operator", "time limit", "memory limit",
 "failure limit", "finished" or "failed", "parts", "published", "refused", "handled", "duplicates",
-"failed"}. Handled includes duplicates; failed counts attempts.`,
+"failed"}. Handled includes duplicates, counted for each handler; failed counts attempts.`,
 		Example: `  waybill run relay
   waybill run relay workers --json`,
 		Args:              cobra.ArbitraryArgs,

@@ -63,13 +63,14 @@ func TestWorkersShareAQueueInOrderWithOneEffectEach(t *testing.T) {
 				return errors.New("not now")
 			}
 			return nil
-		}, inbox.Option{Observer: observe(func(e waybill.Event) {
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		suppressed := observe(func(e waybill.Event) {
 			if e.Kind == waybill.Duplicate {
 				duplicates.Add(1)
 			}
-		})})
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		defer cancel()
+		})
 		var workers sync.WaitGroup
 		for range 3 {
 			workers.Go(func() {
@@ -79,7 +80,7 @@ func TestWorkersShareAQueueInOrderWithOneEffectEach(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					w, err := worker.New(bus, flaky{q, &lost}, worker.Config{Concurrency: 4, Prefetch: 20, Retry: waybill.Backoff{Delay: 5 * time.Millisecond, MaxDelay: 20 * time.Millisecond}})
+					w, err := worker.New(bus, flaky{q, &lost}, worker.Config{Concurrency: 4, Prefetch: 20, Observer: suppressed, Retry: waybill.Backoff{Delay: 5 * time.Millisecond, MaxDelay: 20 * time.Millisecond}})
 					if err != nil {
 						t.Error(err)
 						return

@@ -102,14 +102,14 @@ func TestMetricsAddUpToWhatHappened(t *testing.T) {
 			return waybill.Unrecoverable(errors.New("no such card"))
 		}
 		return nil
-	}, inbox.Option{Observer: m})
+	})
 	w, err := worker.New(bus, queue, worker.Config{
 		Transport: "events", Concurrency: 1, Limit: 4, Store: to, Observer: m,
 		Retry: waybill.Backoff{Delay: time.Millisecond}, OnExhausted: worker.Skip,
 	})
 	try(t, err)
 	try(t, w.Run(t.Context()))
-	if err := bus.HandleRecord(t.Context(), recordOf(t, first), "events", 0); err != nil {
+	if err := bus.HandleRecord(waybill.WithObserver(t.Context(), m), recordOf(t, first), "events", 0); err != nil {
 		t.Fatal(err)
 	}
 

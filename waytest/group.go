@@ -31,7 +31,7 @@ func (c *counted[TX]) InTx(ctx context.Context, fn func(ctx context.Context, tx 
 func (h *handling[TX]) group(n int, fn func(ctx context.Context, tx TX, m order) error) *counted[TX] {
 	h.s.t.Helper()
 	store := &counted[TX]{Store: h.s.inbox()}
-	inbox.Handle(h.bus, store, "h", h.effect("h", fn), inbox.Option{Observer: h, Linger: patience}, inbox.Group(n))
+	inbox.Handle(h.bus, store, "h", h.effect("h", fn), inbox.Option{Linger: patience}, inbox.Group(n))
 	return store
 }
 

@@ -83,7 +83,7 @@ func (s *fixture[TX]) handling() *handling[TX] {
 
 // handle registers a handler whose function runs after its effect.
 func (h *handling[TX]) handle(name string, fn func(ctx context.Context, tx TX, m order) error) {
-	inbox.Handle(h.bus, h.s.inbox(), name, h.effect(name, fn), inbox.Option{Observer: h})
+	inbox.Handle(h.bus, h.s.inbox(), name, h.effect(name, fn))
 }
 
 // effect is a handler's effect, and then fn.
@@ -104,7 +104,7 @@ func (h *handling[TX]) Observe(_ context.Context, e waybill.Event) {
 
 func (h *handling[TX]) receive(rec *waybill.Record) error {
 	copied := *rec // handlers that are done are noted in it
-	return h.bus.HandleRecord(context.Background(), &copied, "events", 0)
+	return h.bus.HandleRecord(waybill.WithObserver(context.Background(), h), &copied, "events", 0)
 }
 
 // wantEffects compares the effects, without the attempts.

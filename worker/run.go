@@ -296,7 +296,8 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 	}()
 	err := r.checkCrashes(ctx, s, d)
 	if err == nil {
-		err = r.bus.HandleRecord(waybill.WithHandlerNames(ctx, begins), d.Record, r.cfg.Transport, d.Failures)
+		ctx := waybill.WithObserver(waybill.WithHandlerNames(ctx, begins), r.cfg.Observer)
+		err = r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
 	}
 	o.err = err
 }

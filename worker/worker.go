@@ -68,7 +68,8 @@ type Config struct {
 	Process *Process
 	// Log receives failures, lost leases and outages. Nil discards.
 	Log *slog.Logger
-	// Observer receives events for every message. Nil means none.
+	// Observer receives events for every message, those that handlers report included (see
+	// waybill.Report). Nil means none.
 	Observer waybill.Observer
 }
 

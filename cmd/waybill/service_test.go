@@ -166,6 +166,46 @@ func TestServiceOnTheDefaultDatabaseKeepsWhatFails(t *testing.T) {
 	}
 }
 
+// Two messages of one event have one effect, and the report of the service says so.
+func TestServiceCountsDuplicates(t *testing.T) {
+	bus := func(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+		db, err := sqlite.DB(ctx, svc)
+		if err != nil {
+			return nil, err
+		}
+		cfg, err := svc.Outbox()
+		if err != nil {
+			return nil, err
+		}
+		out, err := outbox.New(db, cfg)
+		if err != nil {
+			return nil, err
+		}
+		svc.Go("form", func(ctx context.Context) error { // submitted twice
+			return out.InTx(ctx, func(ctx context.Context, tx waysqlite.Tx) error {
+				for range 2 {
+					if _, err := tx.Dispatch(ctx, orderPlaced{"o-1"}, waybill.IdempotencyKey("form-7")); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		bus := waybill.NewBus("service")
+		inbox.Handle(bus, db, "bill", func(context.Context, *sql.Tx, orderPlaced) error { return nil })
+		return bus, nil
+	}
+	file := "database: sqlite://" + filepath.Join(t.TempDir(), "service.db") + "\ntransports: { orders: { dsn: \"queue://orders\" } }\nworkers: { orders: {} }\n"
+	for _, args := range [][]string{{"schema", "up"}, {"run", "form"}} {
+		if exit, said := runService(t, file, bus, args...); exit != 0 {
+			t.Fatalf("%v: %s", args, said)
+		}
+	}
+	if exit, said := runService(t, file, bus, "consume", "orders", "--limit", "2", "--json"); exit != 0 || !strings.Contains(said, `"handled":2,"duplicates":1,"failed":0`) {
+		t.Errorf("exit code %d, want a duplicate in: %s", exit, said)
+	}
+}
+
 var errRefusedHere = errors.New("refused here")
 
 func TestPartsOfAService(t *testing.T) {

@@ -74,8 +74,8 @@ func run(ctx context.Context, database, broker string) error {
 	var seen counter
 	bus := waybill.NewBus("billing", middleware.Recover(), middleware.Timeout(time.Minute))
 	books := books{sql: db.SQL}
-	inbox.Handle(bus, db, "invoice", books.invoice, inbox.Option{Observer: &seen})
-	inbox.Handle(bus, db, "ship", books.ship, inbox.Option{Observer: &seen})
+	inbox.Handle(bus, db, "invoice", books.invoice)
+	inbox.Handle(bus, db, "ship", books.ship)
 
 	from, err := stack.OpenReceiver(ctx, broker)
 	if err != nil {

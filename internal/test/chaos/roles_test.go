@@ -372,7 +372,7 @@ func (r role) work(ctx context.Context, db service) error {
 	}
 	defer func() { _ = consumer.Close() }()
 	bus := waybill.NewBus("chaos")
-	opts := []inbox.Option{{Observer: duplicates{db}}}
+	var opts []inbox.Option
 	if r.Even {
 		opts = append(opts, inbox.Group(8))
 	}
@@ -389,7 +389,7 @@ func (r role) work(ctx context.Context, db service) error {
 		}
 		return err
 	}, opts...)
-	cfg := worker.Config{Transport: transport, Concurrency: 8, Prefetch: 100, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	cfg := worker.Config{Transport: transport, Concurrency: 8, Prefetch: 100, Observer: duplicates{db}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Retry: waybill.Backoff{Delay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}}
 	if r.Store {
 		cfg.Store = db

@@ -34,7 +34,7 @@ func newBilling(opt Options, site *deployment, figures *Figures) (*billing, erro
 	site.billing.serve(bus, b)
 	var err error
 	b.worker, err = worker.New(bus, b.seen, worker.Config{
-		Transport: transport, Concurrency: 16, Prefetch: 200,
+		Transport: transport, Concurrency: 16, Prefetch: 200, Observer: b,
 		Retry: waybill.Backoff{Delay: 20 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second},
 	})
 	return b, err

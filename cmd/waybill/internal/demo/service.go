@@ -98,7 +98,7 @@ func handle[TX, M any](db *backend[TX], bus *waybill.Bus, b *billing, what func(
 			return err
 		}
 		return b.outcome()
-	}, inbox.Option{Observer: b})
+	})
 }
 
 func (b *backend[TX]) steps(ctx context.Context) ([]step, error) { return b.read(ctx, readSteps) }
