@@ -24,6 +24,8 @@ type Config struct {
 	Workers map[string]Worker
 	// Limits end a process in good order, so that its supervisor starts a new one.
 	Limits Limits
+	// Admin is where a relay or worker process answers probes and scrapes.
+	Admin Admin
 	// FailureTransport names the dead letters of transports that name none.
 	FailureTransport string
 
@@ -144,6 +146,14 @@ type Limits struct {
 	// Drain is how long handlers may go on after the end of a process has begun; zero means
 	// the default of worker.Config.
 	Drain time.Duration
+}
+
+// An Admin is the address at which relay, consume and run serve health and metrics.
+type Admin struct {
+	// Listen is HOST:PORT. Empty means that nothing is served.
+	Listen string
+	// Pprof serves profiles of the process, too.
+	Pprof bool
 }
 
 // DefaultRetry covers an outage of 16 minutes.

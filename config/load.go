@@ -119,6 +119,10 @@ func (c *Config) read(r *reader) field {
 
 			"concurrency": r.int(&c.Limits.Concurrency),
 		}),
+		"admin": r.group(map[string]field{
+			"listen": r.text(&c.Admin.Listen),
+			"pprof":  r.bool(&c.Admin.Pprof),
+		}),
 
 		"failure_transport": r.text(&c.FailureTransport),
 	})

@@ -196,6 +196,10 @@ func (r *reader) size(to *uint64) field {
 	})
 }
 
+func (r *reader) bool(to *bool) field {
+	return leaf(r, to, "true or false", func(s string) (bool, bool) { return s == "true", s == "true" || s == "false" })
+}
+
 func (r *reader) int(to *int) field {
 	return leaf(r, to, "a whole number", func(s string) (int, bool) {
 		i, err := strconv.Atoi(s)

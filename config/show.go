@@ -78,6 +78,9 @@ func (c Config) view() configView {
 			v.Limits.Memory = FormatSize(l.Memory)
 		}
 	}
+	if c.Admin != (Admin{}) {
+		v.Admin = &adminView{c.Admin.Listen, c.Admin.Pprof}
+	}
 	for pattern, route := range c.Outbox.Routes {
 		v.Outbox.Routes[pattern] = routeView(route)
 	}
@@ -101,6 +104,7 @@ type configView struct {
 	Inbox      inboxView                `yaml:"inbox" json:"inbox"`
 	Workers    map[string]workerView    `yaml:"workers,omitempty" json:"workers,omitempty"`
 	Limits     *limitsView              `yaml:"limits,omitempty" json:"limits,omitempty"`
+	Admin      *adminView               `yaml:"admin,omitempty" json:"admin,omitempty"`
 
 	FailureTransport string `yaml:"failure_transport" json:"failure_transport"`
 }
@@ -155,6 +159,11 @@ type limitsView struct {
 	Failures    int    `yaml:"failures,omitempty" json:"failures,omitempty"`
 	Drain       string `yaml:"drain,omitempty" json:"drain,omitempty"`
 	Concurrency int    `yaml:"concurrency,omitempty" json:"concurrency,omitempty"`
+}
+
+type adminView struct {
+	Listen string `yaml:"listen" json:"listen"`
+	Pprof  bool   `yaml:"pprof,omitempty" json:"pprof,omitempty"`
 }
 
 type inboxView struct {

@@ -3,8 +3,10 @@ package config
 import (
 	"fmt"
 	"maps"
+	"net"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,6 +52,7 @@ func (c *Config) problems(w written) []*Error {
 		v.worker(name, c.Workers[name])
 	}
 	v.limits()
+	v.admin()
 	v.check(validName(v.c.FailureTransport), keyPath{"failure_transport"}, "not a name of dead letters", nameRule)
 	return v.errs
 }
@@ -211,6 +214,16 @@ func (v *validation) limits() {
 	for key, limit := range map[string]int64{"time": int64(l.Time), "memory": int64(l.Memory), "failures": int64(l.Failures), "drain": int64(l.Drain), "concurrency": int64(l.Concurrency)} {
 		v.check(limit >= 0 && (limit > 0 || v.c.lines[at.child(key).String()] == 0), at.child(key), "it is not above zero", "leave it out for the default")
 	}
+}
+
+func (v *validation) admin() {
+	at, a := keyPath{"admin"}, v.c.Admin
+	if a.Listen != "" {
+		_, port, err := net.SplitHostPort(a.Listen)
+		_, number := strconv.ParseUint(port, 10, 16)
+		v.check(err == nil && number == nil, at.child("listen"), v.written.show(at.child("listen"), a.Listen)+" is not HOST:PORT", "such as 127.0.0.1:9090")
+	}
+	v.check(!a.Pprof || a.Listen != "", at.child("pprof"), "there is no listener", "set admin.listen")
 }
 
 // known fails unless name is a transport.

@@ -124,6 +124,12 @@ func (c *Consumer) wake() {
 	}
 }
 
+// Connect connects, unless a connection is known to be alive, as Receive does.
+func (c *Consumer) Connect(ctx context.Context) error {
+	_, err := c.connected(ctx)
+	return err
+}
+
 // connected returns the present session, or begins one. A lost session is reported
 // once.
 func (c *Consumer) connected(ctx context.Context) (*session, error) {

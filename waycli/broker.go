@@ -69,7 +69,8 @@ type Publisher interface {
 	io.Closer
 }
 
-// A Receiver receives from a transport at a broker.
+// A Receiver receives from a transport at a broker. One with a method Connect(ctx) error
+// connects by it, unless a connection is known to be alive: /readyz calls it.
 type Receiver interface {
 	waybill.Receiver
 	io.Closer
@@ -134,6 +135,7 @@ func (s *session) publisher(ctx context.Context, name string) (outbox.Publisher,
 		return nil, s.brokerError(name, err)
 	}
 	s.closers = append(s.closers, p)
+	s.needs("publish to "+name, p.Connect)
 	return p, nil
 }
 
@@ -156,6 +158,9 @@ func (s *session) receiver(ctx context.Context, name string, prefetch int, keyOf
 		return nil, s.brokerError(name, err)
 	}
 	s.closers = append(s.closers, r)
+	if connects, ok := r.(interface{ Connect(context.Context) error }); ok {
+		s.needs("receive from "+name, connects.Connect)
+	}
 	return r, nil
 }
 

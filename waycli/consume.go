@@ -25,6 +25,7 @@ type consumeFlags struct {
 	failures                     int
 	memory                       byteSize
 	idle, drain, time            duration
+	admin                        adminFlags
 }
 
 const consumeHelp = `Take messages from transports and handle them: with the handlers of this binary,
@@ -96,6 +97,7 @@ func (c *cli) consumeCommand() *cobra.Command {
 	p.IntVar(&f.failures, "failure-limit", 0, "exit after so many failed attempts (default: the configured limit, or none)")
 	p.Var(&f.idle, "idle-exit", "exit when nothing arrived for so long (default: never)")
 	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default: the configured time, or 25s)")
+	f.admin.register(cmd)
 	return cmd
 }
 
@@ -128,6 +130,11 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 		return err
 	}
 	f.complete(cfg.Limits)
+	unlisten, err := s.listenAdmin(ctx, f.admin)
+	if err != nil {
+		return err
+	}
+	defer unlisten()
 	s.need = connectionsBesides + s.workerConnections(transports, f)
 	counts := newCounts(transports...)
 	if f.exec == "" {
@@ -224,7 +231,7 @@ func (s *session) consumeBus(ctx context.Context, transport string, f consumeFla
 	return newExecBus(&execHandler{
 		command: f.exec, handler: f.handler, transport: transport,
 		log: db, retention: s.cfg.Inbox.Retention,
-		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates, last: lastActsOf(ctx), reaper: s.reaper,
+		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates, observer: waybill.Observers{s.observer()}, last: lastActsOf(ctx), reaper: s.reaper,
 	}, messageNames(s.cfg))
 }
 

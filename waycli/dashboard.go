@@ -83,7 +83,7 @@ func (s *session) dashboard(ctx context.Context, f dashboardFlags) error {
 	} else {
 		s.stdout.line("%s", url)
 	}
-	return errors.Join(serve(ctx, listener, pages), pages.Close())
+	return errors.Join(serve(ctx, listener, pages, 5*time.Second), pages.Close())
 }
 
 // dashboardConfig returns the configuration of the dashboard that f asks for.
@@ -159,8 +159,8 @@ func dashboardUsers(name string) (dashboard.Authenticate, error) {
 	return dashboard.Basic(users)
 }
 
-// serve answers requests until ctx ends, and then the ones begun.
-func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
+// serve answers requests until ctx ends, and then the ones begun, for a time.
+func serve(ctx context.Context, listener net.Listener, h http.Handler, drain time.Duration) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // broken connections of browsers
 	ended := make(chan error, 1)
@@ -170,9 +170,9 @@ func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 		return err
 	case <-ctx.Done():
 	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	err := server.Shutdown(drain)
+	err := server.Shutdown(last)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = server.Close()
 	}

@@ -40,6 +40,7 @@ type execHandler struct {
 	stdout     io.Writer
 	stderr     io.Writer
 	duplicates *atomic.Int64
+	observer   waybill.Observers
 	last       *lastActs
 	reaper     *reaper // may be nil
 }
@@ -74,6 +75,7 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 	}
 	if seen {
 		x.duplicates.Add(1)
+		x.observer.Observe(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: m.Name, Key: m.Key, Handler: x.handler})
 		return nil
 	}
 	if err := x.run(ctx, env, m); err != nil {

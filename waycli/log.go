@@ -60,5 +60,11 @@ func harmless(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// eventLog logs a line a message, at debug.
-func (s *session) eventLog() waybill.Observer { return waybill.LogEvents(s.log, slog.LevelDebug) }
+// observer logs a line a message, at debug, and counts for a scrape.
+func (s *session) observer() waybill.Observer {
+	all := waybill.Observers{waybill.LogEvents(s.log, slog.LevelDebug)}
+	if s.admin != nil {
+		all = append(all, s.admin.metrics)
+	}
+	return all
+}

@@ -53,7 +53,7 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 	root.AddCommand(
 		c.schemaCommand(), c.runCommand(), c.relayCommand(), c.consumeCommand(), c.dispatchCommand(),
 		c.outboxCommand(), c.failedCommand(), c.retriesCommand(), c.inboxCommand(), c.workersCommand(), c.statsCommand(), c.doctorCommand(),
-		c.preflightCommand(),
+		c.preflightCommand(), c.healthCommand(),
 		c.dashboardCommand(), c.configCommand(), c.debugCommand(), c.versionCommand(),
 	)
 	root.AddCommand(app.Commands...)

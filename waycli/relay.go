@@ -20,6 +20,7 @@ import (
 type relayFlags struct {
 	drain, standby bool
 	workers        int
+	admin          adminFlags
 }
 
 func (c *cli) relayCommand() *cobra.Command {
@@ -55,6 +56,7 @@ With --json, at the end: {"reason": "stopped", "drained" or "failed",
 	p.BoolVar(&f.drain, "drain", false, "exit when nothing that is due is left")
 	p.BoolVar(&f.standby, "standby", false, "wait while another process relays the database, and take over when it ends")
 	p.IntVar(&f.workers, "workers", 0, "batches of each transport in flight at once (default 2; a SQLite file allows 1)")
+	f.admin.register(cmd)
 	return cmd
 }
 
@@ -71,6 +73,11 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	if len(transports) == 0 {
 		return errNoRelay()
 	}
+	unlisten, err := s.listenAdmin(ctx, f.admin)
+	if err != nil {
+		return err
+	}
+	defer unlisten()
 	s.need = connectionsBesides + relayConnections(transports, f)
 	db, err := s.database(ctx)
 	if err != nil {
@@ -123,7 +130,7 @@ func (s *session) relays(ctx context.Context, transports []string, f relayFlags,
 	cfg := outbox.RelayConfig{
 		Drain: f.drain, Standby: f.standby, Workers: f.workers, PublishDeadline: s.cfg.Outbox.PublishDeadline,
 		MaxAttempts: s.cfg.Outbox.Retry.MaxAttempts, OnExhausted: policies(s.cfg.Outbox), Pipelined: s.cfg.Outbox.Ordering == config.Pipelined, Log: s.log,
-		Observer: waybill.Observers{counts, s.eventLog()},
+		Observer: waybill.Observers{counts, s.observer()},
 	}
 	for _, transport := range transports {
 		to, err := s.publisher(ctx, transport)
@@ -198,6 +205,7 @@ func errNoRelay() error {
 func (s *session) runShown(ctx context.Context, runs []func(context.Context) error, p progress) error {
 	defer s.showProgress(p)()
 	defer s.notifySystemd(ctx, p)()
+	defer s.admin.start(ctx, s)()
 	return runAll(ctx, runs...)
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 func (c *cli) runCommand() *cobra.Command {
-	var name string
+	var f consumeFlags
 	cmd := &cobra.Command{
 		Use:   "run [PART...]",
 		Short: "Run a service: its relay, its workers and its own parts in one process",
@@ -44,21 +44,26 @@ With --json, at the end: {"reason": "stopped", "stopped by operator", "time limi
 		Example: `  waybill run relay
   waybill run relay workers --json`,
 		Args:              cobra.ArbitraryArgs,
-		RunE:              c.run(func(ctx context.Context, s *session, parts []string) error { return s.runParts(ctx, parts, name) }),
+		RunE:              c.run(func(ctx context.Context, s *session, parts []string) error { return s.runParts(ctx, parts, f) }),
 		ValidArgsFunction: c.completeFrom(func(*config.Config) []string { return []string{relayPart, workersPart} }),
 	}
-	nameFlag(cmd, &name)
+	nameFlag(cmd, &f.name)
+	f.admin.register(cmd)
 	return cmd
 }
 
 // runParts runs the named parts, or all that there are.
-func (s *session) runParts(ctx context.Context, named []string, name string) error {
+func (s *session) runParts(ctx context.Context, named []string, f consumeFlags) error {
 	cfg, err := s.config()
 	if err != nil {
 		return err
 	}
-	f := consumeFlags{name: name}
 	f.complete(cfg.Limits)
+	unlisten, err := s.listenAdmin(ctx, f.admin)
+	if err != nil {
+		return err
+	}
+	defer unlisten()
 	relayed, consumed := leavingDatabase(cfg), slices.Sorted(maps.Keys(cfg.Workers))
 	s.need = connectionsBesides + relayConnections(relayed, relayFlags{}) + s.workerConnections(consumed, f)
 	if s.app.Bus != nil {

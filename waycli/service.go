@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/worker"
@@ -31,9 +32,17 @@ func (v *Service) Config() *config.Config { return v.s.cfg }
 // Log returns the log of the command.
 func (v *Service) Log() *slog.Logger { return v.s.log }
 
-// Outbox returns the configuration of an outbox: its transports and routes. The caller may
-// add to it. An error means that the file does not say where messages go.
-func (v *Service) Outbox() (outbox.Config, error) { return addressedOutbox(v.s.cfg, "") }
+// Outbox returns the configuration of an outbox: its transports and routes, and Observer. The
+// caller may add to it. An error means that the file does not say where messages go.
+func (v *Service) Outbox() (outbox.Config, error) {
+	cfg, err := addressedOutbox(v.s.cfg, "")
+	cfg.Observer = v.Observer()
+	return cfg, err
+}
+
+// Observer returns the observer of the command: its log, and its metrics where it has an
+// admin listener. It is for the inbox handlers of the program, as inbox.Option.
+func (v *Service) Observer() waybill.Observer { return v.s.observer() }
 
 // Database returns the configured database, which the commands open and close, with
 // connections for the handlers of all workers that are to run. The packages of the drivers

@@ -35,6 +35,8 @@ type session struct {
 	closers  []io.Closer                        // ends of transports at brokers
 	need     int                                // connections, see Open
 	loops    []func(within time.Duration) error // Alive of relays and workers
+	admin    *adminListener                     // nil without an address
+	parts    []readyPart                        // that the loops need
 	reaper   *reaper                            // of --exec; nil until a command may run
 	service  *Service                           // argument of App.Bus
 	handlers *waybill.Bus                       // its result
@@ -169,6 +171,13 @@ func (s *session) openAny(ctx context.Context, dsn config.DSN, origin string, cr
 		return nil, &Error{Usage, err, hint}
 	}
 	s.opened[dsn.Reveal()] = db
+	s.needs("database "+dsn.String(), func(ctx context.Context) error {
+		status, err := db.SchemaStatus(ctx)
+		if err == nil {
+			err = s.schemaProblem(status)
+		}
+		return err
+	})
 	return db, nil
 }
 

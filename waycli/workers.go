@@ -122,7 +122,7 @@ func (s *session) worker(ctx context.Context, name string, f consumeFlags, watch
 		return nil, err
 	}
 	cfg := workerConfig(name, s.cfg.Transports[name], settings, f)
-	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{watch.counts, watch.limits, s.eventLog()}, expired
+	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{watch.counts, watch.limits, s.observer()}, expired
 	cfg.Process, cfg.Slots, cfg.Priority = watch.process, watch.slots, s.cfg.Workers[name].Priority
 	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
 	return worker.New(bus, from, cfg)
