@@ -205,7 +205,11 @@ func (b *Bus) send(ctx context.Context, env *Envelope, to []string) error {
 // handleNow handles a dispatched message in place. The envelope is the
 // handlers' current one, so that messages they dispatch have the right parent.
 func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
-	run := &run{env: env.With(MessageName(name))}
+	newest, message, err := b.Types().upcast(name, env.message)
+	if err != nil {
+		return err
+	}
+	run := &run{env: (&Envelope{message, env.stamps}).With(stampsOf(newest, name)...)}
 	ctx = context.WithValue(ctx, runKey{}, run)
 	return run.finish(ctx, b.runHandlers(ctx, run.env))
 }

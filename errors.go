@@ -112,6 +112,17 @@ func (e *DecodeError) Error() string { return fmt.Sprintf("waybill: decode %s: %
 // Unwrap returns the codec's error.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
+// UpcastError says that the upcaster between two versions of a message failed.
+type UpcastError struct {
+	From, To string // message names
+	Err      error
+}
+
+func (e *UpcastError) Error() string { return fmt.Sprintf("upcast %s to %s: %v", e.From, e.To, e.Err) }
+
+// Unwrap returns the upcaster's error.
+func (e *UpcastError) Unwrap() error { return e.Err }
+
 // NoHandlerError says that a message has neither a handler nor a route.
 type NoHandlerError struct{ Bus, Name string }
 

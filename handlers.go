@@ -49,6 +49,9 @@ func (b *Bus) add(message, name string, run HandlerFunc) {
 	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
 		panic(fmt.Sprintf("waybill: bus %s: %q is no handler name", b.name, name))
 	}
+	if next, ok := b.Types().Upcasters()[message]; ok {
+		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s would get no message: an upcaster makes them %s", b.name, name, message, next))
+	}
 	if slices.ContainsFunc(b.handlers[message], func(h handler) bool { return h.name == name }) {
 		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s is registered twice", b.name, name, message))
 	}

@@ -131,7 +131,8 @@ func (rec *Record) setHeader(name, value string) {
 
 // Decode returns rec as an envelope with the stamps it carried. An error means
 // that no retry with this registry can decode rec. A panic of the codec, or of a
-// method such as UnmarshalJSON, is a *DecodeError around a *PanicError.
+// method such as UnmarshalJSON, is a *DecodeError around a *PanicError. Messages with an
+// upcaster are converted, see [Upcast].
 func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 	if rec.Problem != nil {
 		return nil, &DecodeError{rec.Name, rec.Problem}
@@ -144,10 +145,8 @@ func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 	if len(rec.Body) > limits.Body {
 		return nil, &DecodeError{name, &LimitError{"body size", len(rec.Body), limits.Body}}
 	}
-	env := &Envelope{stamps: rec.stamps(name)}
 	if typ == reflect.TypeFor[RawMessage]() {
-		env.message = RawMessage{name, rec.Key, rec.ContentType, rec.Body}
-		return env, nil
+		return &Envelope{RawMessage{name, rec.Key, rec.ContentType, rec.Body}, rec.stamps(name, name)}, nil
 	}
 	if s.codec().ContentType() == jsonType {
 		if err := checkJSON(rec.Body, limits.Depth); err != nil {
@@ -158,13 +157,18 @@ func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 	if err := guard(func() error { return s.codec().Decode(rec.Body, into.Interface()) }); err != nil {
 		return nil, &DecodeError{name, err}
 	}
-	env.message = into.Elem().Interface()
-	return env, nil
+	newest, message, err := s.types().upcast(name, into.Elem().Interface())
+	if err != nil {
+		return nil, err
+	}
+	return &Envelope{message, rec.stamps(newest, name)}, nil
 }
 
-func (rec *Record) stamps(name string) []Stamp {
-	stamps := make([]Stamp, 0, 5+len(rec.Headers))
-	stamps = append(stamps, rec.ID, MessageName(name), DispatchedAt(rec.DispatchedAt))
+// stamps returns the stamps of a message that was received as from.
+func (rec *Record) stamps(name, from string) []Stamp {
+	stamps := make([]Stamp, 0, 6+len(rec.Headers))
+	stamps = append(stamps, rec.ID, DispatchedAt(rec.DispatchedAt))
+	stamps = append(stamps, stampsOf(name, from)...)
 	if rec.Key != "" {
 		stamps = append(stamps, PartitionKey(rec.Key))
 	}

@@ -48,6 +48,10 @@ type (
 	// DispatchedAt is when the message was dispatched.
 	DispatchedAt time.Time
 
+	// UpcastFrom is the name under which a message travelled that an upcaster has
+	// converted; MessageName is that of the newest version.
+	UpcastFrom string
+
 	// BusName is the name of the bus that the message passes.
 	BusName string
 
@@ -90,6 +94,7 @@ func (TransportNames) Stamp()          {}
 func (DerivedID) Stamp()               {}
 func (DispatchAfterCurrentBus) Stamp() {}
 func (DispatchedAt) Stamp()            {}
+func (UpcastFrom) Stamp()              {}
 func (BusName) Stamp()                 {}
 func (Received) Stamp()                {}
 func (Redelivery) Stamp()              {}

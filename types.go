@@ -39,11 +39,13 @@ type Types struct {
 	byName map[string]reflect.Type // RawMessage's type for names allowed raw
 	names  map[reflect.Type]string // names given by Register to types without a method
 	alias  map[string]string
+
+	upcasters map[string]upcaster // by old name
 }
 
 // NewTypes returns an empty registry.
 func NewTypes() *Types {
-	return &Types{byName: map[string]reflect.Type{}, names: map[reflect.Type]string{}, alias: map[string]string{}}
+	return &Types{byName: map[string]reflect.Type{}, names: map[reflect.Type]string{}, alias: map[string]string{}, upcasters: map[string]upcaster{}}
 }
 
 // Register registers M under name; empty means the name M gives itself. It

@@ -25,13 +25,12 @@ func Example_twoVersions() {
 	ctx := context.Background()
 	bus := waybill.NewBus("billing")
 
-	bill := func(ctx context.Context, m OrderPlacedV2) error {
+	waybill.Upcast(bus, func(old OrderPlaced) (OrderPlacedV2, error) {
+		return OrderPlacedV2{old.OrderID, Money{old.Cents, "EUR"}}, nil
+	})
+	waybill.Handle(bus, "billing", func(ctx context.Context, m OrderPlacedV2) error {
 		fmt.Println(m.OrderID, m.Total.Amount, m.Total.Currency)
 		return nil
-	}
-	waybill.Handle(bus, "billing", bill)
-	waybill.Handle(bus, "billing", func(ctx context.Context, old OrderPlaced) error {
-		return bill(ctx, OrderPlacedV2{old.OrderID, Money{old.Cents, "EUR"}})
 	})
 
 	check(bus.HandleRecord(ctx, encoded(OrderPlaced{"o-7", 4200}), "events", 0))

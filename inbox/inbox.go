@@ -189,7 +189,11 @@ func EntryFor(handler string, env *waybill.Envelope, retention time.Duration) (E
 			return Entry{}, waybill.Unrecoverable(fmt.Errorf("inbox: %w", err))
 		}
 		// A UUID never begins with "k:", and a name has no "/", so no two keys collide.
+		// The name is the one that travelled: it does not change with the upcasters of a build.
 		name, _ := waybill.Last[waybill.MessageName](env)
+		if from, ok := waybill.Last[waybill.UpcastFrom](env); ok {
+			name = waybill.MessageName(from)
+		}
 		dedup = "k:" + string(name) + "/" + string(key)
 	}
 	return Entry{handler, dedup, id}, nil

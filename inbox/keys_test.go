@@ -50,3 +50,40 @@ func TestIdempotencyKeyOfAnotherProducerIsChecked(t *testing.T) {
 		}
 	}
 }
+
+type voidedV2 struct{ Invoices []string }
+
+func (voidedV2) MessageName() string { return "invoice.voided.v2" }
+
+// A message comes again after a deployment with an upcaster: it has had its effect.
+func TestUpcasterKeepsTheInboxRow(t *testing.T) {
+	p := newFixture(t)
+	inbox.Handle(p.bus, p.db, "billing", func(_ context.Context, tx *memory.Tx, m voided) error {
+		tx.OnCommit(func() { p.effects = append(p.effects, "voided "+m.Invoice) })
+		return nil
+	})
+	var recs []*waybill.Record
+	for _, stamps := range [][]waybill.Stamp{nil, {waybill.IdempotencyKey("k")}} {
+		rec, err := p.bus.Serializer().Encode(waybill.NewEnvelope(voided{"i-1"}, stamps...).With(p.record("").ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		recs = append(recs, rec)
+	}
+	handle := func() {
+		for _, rec := range recs {
+			if err := p.receive(rec); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	handle()
+	p.bus = waybill.NewBus("the next build")
+	waybill.Upcast(p.bus, func(m voided) (voidedV2, error) { return voidedV2{[]string{m.Invoice}}, nil })
+	inbox.Handle(p.bus, p.db, "billing", func(_ context.Context, tx *memory.Tx, m voidedV2) error {
+		tx.OnCommit(func() { p.effects = append(p.effects, "voided again "+m.Invoices[0]) })
+		return nil
+	})
+	handle()
+	p.wantEffects("voided i-1", "voided i-1")
+}

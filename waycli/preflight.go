@@ -21,21 +21,21 @@ source, transport and message name the newest and the oldest are decoded, up to 
 Findings, with which it exits with 7:
 
   unknown name       the name is not registered in this build
-  a decoding error   the body does not fit the Go type of its name
+  a decoding error   the body does not fit the Go type of its name, or its upcaster fails
   no handler         a worker would take it from a queue or a retry queue, and none has it
 
 With TRANSPORT only messages of these transports are findings: name those that this
 build consumes if the database has messages for other services too. Errors are told
 without any part of the body; of an error of an own codec or UnmarshalJSON only its
-type is told, for its text may quote the body.
+type is told, for its text may quote the body; so of an upcaster.
 
-A message name with a handler, or an alias, of which nothing is stored is drained: its
-handler, or the alias, may go. What lies at a broker is not read: "unread" has these
+A message name with a handler or an upcaster, or an alias, of which nothing is stored is
+drained: its handler, its upcaster or the alias may go. What lies at a broker is not read: "unread" has these
 transports. A binary without handlers checks the names under messages instead.
 
 With --json: {"messages": [{"database", "source", "transport", "name", "messages",
 "samples", "handlers", "failures": [{"error", "samples", "row", "id"}]}], "drained":
-[{"name", "alias_of", "handlers"}], "unread", "findings"}. Source is outbox, delayed,
+[{"name", "alias_of", "upcast_to", "handlers"}], "unread", "findings"}. Source is outbox, delayed,
 queue, retries or failed; row and id are of an example.`
 
 func (c *cli) preflightCommand() *cobra.Command {
@@ -66,10 +66,12 @@ type preflightResult struct {
 	Findings int               `json:"findings"`
 }
 
-// A drained is a message name with a handler, or an alias, of which nothing is stored.
+// A drained is a message name with a handler or an upcaster, or an alias, of which nothing
+// is stored.
 type drained struct {
 	Name     string   `json:"name"`
 	AliasOf  string   `json:"alias_of,omitempty"`
+	UpcastTo string   `json:"upcast_to,omitempty"`
 	Handlers []string `json:"handlers"`
 }
 
@@ -200,7 +202,8 @@ func (s *session) stores(ctx context.Context) (all namedDatabases, err error) {
 	return all, nil
 }
 
-// drainedOf lists the names with handlers, and the aliases, that are not in seen.
+// drainedOf lists the names with handlers or an upcaster, and the aliases, that are not in
+// seen.
 func drainedOf(bus *waybill.Bus, seen map[string]bool) []drained {
 	all := []drained{}
 	for _, name := range bus.Types().Names() {
@@ -208,9 +211,18 @@ func drainedOf(bus *waybill.Bus, seen map[string]bool) []drained {
 			all = append(all, drained{Name: name, Handlers: handlers})
 		}
 	}
+	handlers := func(name string) []string {
+		versions := bus.Types().Versions(name)
+		return bus.Handlers(versions[len(versions)-1])
+	}
 	for old, name := range bus.Types().Aliases() {
 		if !seen[old] {
-			all = append(all, drained{old, name, bus.Handlers(name)})
+			all = append(all, drained{Name: old, AliasOf: name, Handlers: handlers(name)})
+		}
+	}
+	for old, next := range bus.Types().Upcasters() {
+		if !seen[old] {
+			all = append(all, drained{Name: old, UpcastTo: next, Handlers: handlers(next)})
 		}
 	}
 	slices.SortFunc(all, func(a, b drained) int { return strings.Compare(a.Name, b.Name) })
@@ -234,9 +246,12 @@ func (s *session) printPreflight(r preflightResult) {
 		}
 	}
 	for _, d := range r.Drained {
-		if d.AliasOf != "" {
+		switch {
+		case d.AliasOf != "":
 			s.stdout.line("%s: drained: its alias of %s may go", d.Name, d.AliasOf)
-		} else {
+		case d.UpcastTo != "":
+			s.stdout.line("%s: drained: its upcaster to %s may go", d.Name, d.UpcastTo)
+		default:
 			s.stdout.line("%s: drained: its handler may go (%s)", d.Name, strings.Join(d.Handlers, ", "))
 		}
 	}

@@ -70,11 +70,10 @@ type preflightCheck struct {
 
 // add decodes one sample.
 func (c *preflightCheck) add(m admin.Sample) error {
-	known := m.Record.Name
-	if current, ok := c.bus.Types().Aliases()[known]; ok {
-		known = current
+	versions := c.bus.Types().Versions(m.Record.Name)
+	for _, name := range versions {
+		c.seen[name] = true
 	}
-	c.seen[m.Record.Name], c.seen[known] = true, true
 	if c.selected != nil && !c.selected[m.Transport] {
 		return nil
 	}
@@ -86,7 +85,7 @@ func (c *preflightCheck) add(m admin.Sample) error {
 		}
 		g = &preflightGroup{
 			Database: c.database, Source: m.Source, Transport: m.Transport, Name: m.Name, Messages: m.Messages,
-			Handlers: c.bus.Handlers(known), Failures: []*preflightFailure{},
+			Handlers: c.bus.Handlers(versions[len(versions)-1]), Failures: []*preflightFailure{},
 		}
 		c.groups[at] = g
 	}
@@ -127,6 +126,7 @@ func (c *preflightCheck) sorted() []*preflightGroup {
 func problemOf(rec *waybill.Record, err error) string {
 	var (
 		unknown *waybill.UnknownNameError
+		upcast  *waybill.UpcastError
 		limit   *waybill.LimitError
 		panicks *waybill.PanicError
 		syntax  *json.SyntaxError
@@ -135,6 +135,10 @@ func problemOf(rec *waybill.Record, err error) string {
 	switch {
 	case rec.Problem != nil:
 		return "the message was stored unreadable: " + rootOf(rec.Problem).Error()
+	case errors.As(err, &upcast) && errors.As(err, &panicks):
+		return fmt.Sprintf("the upcaster from %s to %s panics with a %T", upcast.From, upcast.To, panicks.Value)
+	case errors.As(err, &upcast):
+		return fmt.Sprintf("the upcaster from %s to %s fails with a %T", upcast.From, upcast.To, rootOf(err))
 	case errors.As(err, &unknown):
 		return "unknown name"
 	case errors.As(err, &limit):

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 		"shop":    func() { os.Exit(runShop(shopBus, everyDatabase)) },
 		"catalog": func() { os.Exit(runShop(catalogBus, everyDatabase)) },
 		"next":    func() { os.Exit(runShop(nextBus, everyDatabase)) },
+		"cart":    func() { os.Exit(runShop(cartBus, everyDatabase)) },
+		"newcart": func() { os.Exit(runShop(newCartBus, everyDatabase)) },
 		"leaky":   func() { os.Exit(runShop(leakyBus, everyDatabase)) },
 		"badshop": func() { os.Exit(runShop(badBus, map[string]waycli.Driver{"sqlite": sqlite.Driver()})) },
 	})
@@ -73,7 +75,7 @@ func TestScripts(t *testing.T) { runScripts(t, "postgres", testscript.Params{Dir
 func TestScriptsOnMariaDB(t *testing.T) {
 	runScripts(t, "mariadb", testscript.Params{Files: []string{
 		"testdata/script/stack.txtar", "testdata/script/rebucket.txtar", "testdata/script/failed.txtar",
-		"testdata/script/deadletters.txtar", "testdata/script/outage.txtar", "testdata/script/preflight.txtar", "testdata/script/doctor.txtar",
+		"testdata/script/deadletters.txtar", "testdata/script/outage.txtar", "testdata/script/preflight.txtar", "testdata/script/preflightversions.txtar", "testdata/script/doctor.txtar",
 	}})
 }
 
