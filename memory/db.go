@@ -58,15 +58,15 @@ type writes struct {
 	effects []func()
 }
 
-var errEnded = errors.New("memory: the transaction has ended")
-
-// insideKey marks the contexts of functions given to InTx.
-type insideKey struct{ db *DB }
+var (
+	errEnded         = errors.New("memory: the transaction has ended")
+	errNoTransaction = errors.New("memory: the transaction is nil: pass the one of InTx, of an inbox handler, or of DB.Begin")
+)
 
 // Begin opens a transaction, after waiting for the one that is open. It must be
 // ended by Commit or Rollback. Most code wants InTx.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
-	if ctx.Value(insideKey{db}) != nil {
+	if waybill.InUnit(ctx, db) {
 		return nil, waybill.ErrNestedTransaction
 	}
 	if err := ctx.Err(); err != nil {
@@ -82,13 +82,16 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 
 // InTx implements outbox.Writer and inbox.Store.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	if err := waybill.CheckUnit(ctx, db); err != nil {
+		return err
+	}
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	tx.unit = true
 	defer tx.rollback() // after a commit this does nothing
-	if err := fn(context.WithValue(ctx, insideKey{db}, true), tx); err != nil {
+	if err := fn(waybill.WithUnit(ctx, db), tx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -163,6 +166,8 @@ func (db *DB) check(tx *Tx) error {
 // checkLocked is check for a caller that holds mu.
 func (db *DB) checkLocked(tx *Tx) error {
 	switch {
+	case tx == nil:
+		return errNoTransaction
 	case tx.db != db:
 		return errors.New("memory: the transaction is of another database")
 	case tx.ended:

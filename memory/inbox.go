@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 )
 
@@ -35,19 +36,22 @@ func (db *DB) InsertTx(_ context.Context, tx *Tx, e inbox.Entry) (bool, error) {
 }
 
 // InTransaction implements inbox.Store.
-func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+func (db *DB) InTransaction(ctx context.Context) bool { return waybill.InUnit(ctx, db) }
 
 // RunInSavepoint implements inbox.Store.
 func (db *DB) RunInSavepoint(ctx context.Context, tx *Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
 	if err := e.Check(); err != nil {
 		return false, err, nil
 	}
+	if err := db.check(tx); err != nil {
+		return false, nil, err
+	}
 	saved := tx.writes
 	fresh, lost = db.InsertTx(ctx, tx, e)
 	if !fresh || lost != nil {
 		return false, nil, lost
 	}
-	if failed = fn(context.WithValue(ctx, insideKey{db}, true)); failed != nil {
+	if failed = fn(waybill.WithUnit(ctx, db)); failed != nil {
 		tx.writes = saved
 	}
 	return true, failed, nil

@@ -83,8 +83,8 @@ func TestTransactionsThatCannotWorkAreRefused(t *testing.T) {
 		if !errors.Is(nested, waybill.ErrNestedTransaction) {
 			t.Errorf("InTx in InTx = %v, want %v", nested, waybill.ErrNestedTransaction)
 		}
-		if err := other.InTx(ctx, func(context.Context, *memory.Tx) error { return nil }); err != nil {
-			t.Errorf("InTx of another database = %v, want nil", err)
+		if err := other.InTx(ctx, func(context.Context, *memory.Tx) error { return nil }); !errors.Is(err, waybill.ErrForeignTransaction) {
+			t.Errorf("InTx of another database = %v, want %v", err, waybill.ErrForeignTransaction)
 		}
 		if tx.Commit() == nil || tx.Rollback() == nil {
 			t.Error("Commit or Rollback of a unit of work = nil, want errors: InTx does that")

@@ -37,7 +37,7 @@ func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 }
 
 // InTransaction implements inbox.Store.
-func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+func (db *DB) InTransaction(ctx context.Context) bool { return waybill.InUnit(ctx, db) }
 
 // memberSavepoint is the savepoint of a message of a group.
 const memberSavepoint = sentinel + "_part"
@@ -78,7 +78,7 @@ func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn 
 		return false, nil, fmt.Errorf("inbox: %w", translate(err))
 	}
 	mark := u.Mark()
-	if failed = fn(context.WithValue(ctx, insideKey{db}, true)); failed == nil {
+	if failed = fn(waybill.WithUnit(ctx, db)); failed == nil {
 		if u.Mark() == mark {
 			u.done = append(u.done, e)
 		} else {

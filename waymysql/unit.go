@@ -33,6 +33,9 @@ var units sync.Map
 
 // unitOf returns the unit of work whose transaction tx is, or nil.
 func (db *DB) unitOf(tx *sql.Tx) (*unit, error) {
+	if tx == nil {
+		return nil, sqlcore.ErrNoTransaction
+	}
 	found, ok := units.Load(tx)
 	if !ok {
 		return nil, nil
@@ -49,9 +52,6 @@ var errForeign = errors.New("the transaction is one of another database than the
 // name, and does not hide it.
 var savepoints atomic.Int64
 
-// insideKey marks contexts of functions given to InTx.
-type insideKey struct{ db *DB }
-
 // InTx implements outbox.Writer and inbox.Store. Savepoints that the function
 // sets by SAVEPOINT statements do not undo messages: use Tx.Savepoint. When the
 // server has ended the transaction under the function, by a deadlock whose error
@@ -63,8 +63,8 @@ type insideKey struct{ db *DB }
 // The server ends the transaction of a process that is silent for Config.IdleTimeout. A
 // slow function is not silent, unless it keeps a result open for as long.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	if ctx.Value(insideKey{db}) != nil {
-		return waybill.ErrNestedTransaction
+	if err := waybill.CheckUnit(ctx, db); err != nil {
+		return err
 	}
 	if err := db.writer(ctx); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 			db.abandon(ctx, conn, tx)
 		}
 	}()
-	if err := fn(context.WithValue(ctx, insideKey{db}, true), tx); err != nil {
+	if err := fn(waybill.WithUnit(ctx, db), tx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

@@ -20,11 +20,11 @@ func (db *DB) InsertTx(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, err
 	if err := e.Check(); err != nil {
 		return false, err
 	}
-	p, err := db.resolveInTx(ctx, tx.QueryRow)
+	u, err := db.unitOf(tx)
 	if err != nil {
 		return false, err
 	}
-	u, err := db.unitOf(tx)
+	p, err := db.resolveInTx(ctx, tx.QueryRow)
 	if err != nil {
 		return false, err
 	}
@@ -43,7 +43,7 @@ func (db *DB) claimArgs(u *unit, e inbox.Entry) []any {
 }
 
 // InTransaction implements inbox.Store.
-func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+func (db *DB) InTransaction(ctx context.Context) bool { return waybill.InUnit(ctx, db) }
 
 // RunInSavepoint implements inbox.Store. The release of the part before, the savepoint
 // and the inbox row are one round trip.
@@ -86,7 +86,7 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	if !fresh {
 		return false, nil, nil
 	}
-	failed = fn(context.WithValue(ctx, insideKey{db}, true))
+	failed = fn(waybill.WithUnit(ctx, db))
 	switch err := u.use(stillOpen); {
 	case err == errAborted && failed == nil:
 		failed = err

@@ -21,6 +21,9 @@ var units sync.Map
 
 // unitOf returns the unit of work whose transaction tx is, or nil.
 func (s *SQLDB) unitOf(tx *sql.Tx) (*unit, error) {
+	if tx == nil {
+		return nil, sqlcore.ErrNoTransaction
+	}
 	found, ok := units.Load(tx)
 	if !ok {
 		return nil, nil
@@ -35,8 +38,8 @@ func (s *SQLDB) unitOf(tx *sql.Tx) (*unit, error) {
 // with SQL statements do not undo messages: use Tx.Savepoint. The idle timeout is as for
 // DB.InTx.
 func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	if ctx.Value(insideKey{s.DB}) != nil {
-		return waybill.ErrNestedTransaction
+	if err := waybill.CheckUnit(ctx, s.DB); err != nil {
+		return err
 	}
 	p, err := s.beforeUnit(ctx)
 	if err != nil {
@@ -69,7 +72,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 		units.Delete(tx)
 		_ = tx.Rollback() // after a commit this does nothing
 	}()
-	if err := fn(context.WithValue(ctx, insideKey{s.DB}, true), tx); err != nil {
+	if err := fn(waybill.WithUnit(ctx, s.DB), tx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

@@ -92,6 +92,9 @@ func (t *nestedTx) unitOf() (*unit, error) {
 
 // unitOf returns the unit of work whose transaction tx is, or nil.
 func (db *DB) unitOf(tx pgx.Tx) (*unit, error) {
+	if tx == nil {
+		return nil, sqlcore.ErrNoTransaction
+	}
 	t, ok := tx.(interface{ unitOf() (*unit, error) })
 	if !ok {
 		return nil, nil
@@ -102,9 +105,6 @@ func (db *DB) unitOf(tx pgx.Tx) (*unit, error) {
 	return nil, errForeign
 }
 
-// insideKey marks contexts of functions given to InTx.
-type insideKey struct{ db *DB }
-
 // InTx implements outbox.Writer and inbox.Store. Dispatched messages are written
 // in one round trip together with COMMIT, after the deferred constraints were
 // checked, so that the dispatch locks are held for as short as can be.
@@ -113,8 +113,8 @@ type insideKey struct{ db *DB }
 // for Config.IdleTimeout. A slow function is not silent, unless it keeps a result open for
 // as long, or has used LargeObjects or Conn of the transaction.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	if ctx.Value(insideKey{db}) != nil {
-		return waybill.ErrNestedTransaction
+	if err := waybill.CheckUnit(ctx, db); err != nil {
+		return err
 	}
 	place, err := db.beforeUnit(ctx)
 	if err != nil {
@@ -141,7 +141,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 			_ = tx.Rollback(ctx)
 		}
 	}()
-	if err := fn(context.WithValue(ctx, insideKey{db}, true), &unitTx{&sharedTx{tx, &u.sharedConn}, u}); err != nil {
+	if err := fn(waybill.WithUnit(ctx, db), &unitTx{&sharedTx{tx, &u.sharedConn}, u}); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 )
 
 // InsertTx implements inbox.Store.
 func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, error) {
+	if _, err := db.unitOf(tx); err != nil {
+		return false, err
+	}
 	if err := e.Check(); err != nil {
 		return false, err
 	}
@@ -23,7 +27,7 @@ func (db *DB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, er
 }
 
 // InTransaction implements inbox.Store.
-func (db *DB) InTransaction(ctx context.Context) bool { return ctx.Value(insideKey{db}) != nil }
+func (db *DB) InTransaction(ctx context.Context) bool { return waybill.InUnit(ctx, db) }
 
 // RunInSavepoint implements inbox.Store.
 func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn func(ctx context.Context) error) (fresh bool, failed, lost error) {
@@ -48,7 +52,7 @@ func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn 
 	if fresh, err := db.InsertTx(ctx, tx, e); err != nil || !fresh {
 		return false, nil, err
 	}
-	failed = fn(context.WithValue(ctx, insideKey{db}, true))
+	failed = fn(waybill.WithUnit(ctx, db))
 	if failed == nil { // where SQLite has rolled back, the next RELEASE or InTx says so
 		return true, nil, nil
 	}

@@ -68,7 +68,7 @@ func (tx *txn) close() {
 // its commit. Inside a unit of work, which holds the writer's only connection, it
 // would deadlock and is refused.
 func (db *DB) write(ctx context.Context, fn func(tx *txn) error) error {
-	if ctx.Value(insideKey{db}) != nil {
+	if waybill.InUnit(ctx, db) {
 		return waybill.ErrNestedTransaction
 	}
 	conn, err := db.writerConn(ctx)

@@ -56,13 +56,10 @@ func (u *unit) forbidTransactionEnd(conn *sql.Conn) (lift func(), err error) {
 // errEnded says that a unit of work had no transaction any more at its end.
 var errEnded = errors.New("the transaction was ended inside the unit of work, by a COMMIT or ROLLBACK of its own or by the database after an error that was ignored: nothing of it happened")
 
-// insideKey marks contexts of functions given to InTx.
-type insideKey struct{ db *DB }
-
 // InTx implements outbox.Writer and inbox.Store.
 func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	if ctx.Value(insideKey{db}) != nil {
-		return waybill.ErrNestedTransaction
+	if err := waybill.CheckUnit(ctx, db); err != nil {
+		return err
 	}
 	if err := db.checkSchema(ctx); err != nil {
 		return err
@@ -92,7 +89,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		units.Delete(tx)
 		_ = tx.Rollback() // after a commit this does nothing
 	}()
-	if err := fn(context.WithValue(ctx, insideKey{db}, true), tx); err != nil {
+	if err := fn(waybill.WithUnit(ctx, db), tx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -155,6 +152,9 @@ func (db *DB) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 
 // unitOf returns the unit of work whose transaction tx is, or nil.
 func (db *DB) unitOf(tx *sql.Tx) (*unit, error) {
+	if tx == nil {
+		return nil, sqlcore.ErrNoTransaction
+	}
 	found, ok := units.Load(tx)
 	if !ok {
 		return nil, nil

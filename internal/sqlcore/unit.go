@@ -24,6 +24,9 @@ type Unit struct {
 // ErrOver is the error of a dispatch after the rows of its unit were written.
 var ErrOver = errors.New("the unit of work, or the savepoint, is over")
 
+// ErrNoTransaction is the error of a call with a nil transaction.
+var ErrNoTransaction = errors.New("the transaction is nil: pass the one of InTx, of an inbox handler, or one that you began")
+
 // Add appends rows, until End.
 func (u *Unit) Add(rows []outbox.Row) error {
 	u.mu.Lock()
