@@ -38,6 +38,11 @@ func TestRetries(t *testing.T) {
 	waytest.Retries(t, harness)
 }
 
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	waytest.Schedules(t, harness)
+}
+
 func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 	db, dsn := newDB(t, waymysql.Config{})
 	p := waytest.SQLHarness(t, db, db.Pool(), "business")

@@ -37,6 +37,7 @@ var (
 	_ admin.DeadLetters      = (*DB)(nil)
 	_ admin.Sampler          = (*DB)(nil)
 	_ admin.Workers          = (*DB)(nil)
+	_ admin.Schedules        = (*DB)(nil)
 	_ worker.Registry        = (*DB)(nil)
 	_ worker.Store           = (*DB)(nil)
 )
@@ -85,7 +86,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, dispatching, claiming, inbox, queue, retry, admin, failed, migrating, rebucketing, serving, doctor sqlfile.Set
+	outbox, dispatching, claiming, inbox, queue, retry, schedule, admin, failed, migrating, rebucketing, serving, doctor sqlfile.Set
 
 	retryQueue sqlfile.Set // queue for the table of the retry queues
 
@@ -166,7 +167,7 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 	}
 	var err error
 	for name, set := range map[string]*sqlfile.Set{
-		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "retry": &db.retry, "admin": &db.admin,
+		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "retry": &db.retry, "schedule": &db.schedule, "admin": &db.admin,
 		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor,
 	} {
 		if *set, err = namedSQL(name, schema, prefix); err != nil {

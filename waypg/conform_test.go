@@ -33,6 +33,14 @@ func TestRetries(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) { waytest.Retries(t, pgxHarness(t, at)) })
 }
 
+func TestSchedules(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Schedules(t, pgxHarness(t, at)) })
+}
+
+func TestSchedulesOfDatabaseSQL(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) { waytest.Schedules(t, sqlHarness(t, at)) })
+}
+
 // The other library has the same tables and relays.
 func TestDispatchOfDatabaseSQL(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) { waytest.Dispatch(t, sqlHarness(t, at)) })

@@ -41,6 +41,7 @@ var (
 	_ admin.DeadLetters     = (*DB)(nil)
 	_ admin.Sampler         = (*DB)(nil)
 	_ admin.Workers         = (*DB)(nil)
+	_ admin.Schedules       = (*DB)(nil)
 	_ worker.Registry       = (*DB)(nil)
 	_ worker.Store          = (*DB)(nil)
 )

@@ -34,12 +34,17 @@ func (db *DB) InsertTx(ctx context.Context, tx pgx.Tx, e inbox.Entry) (bool, err
 
 // claimArgs are the parameters of claim in a unit of work, or in another transaction for nil.
 func (db *DB) claimArgs(u *unit, e inbox.Entry) []any {
-	var idle *int64
-	if u != nil {
-		idle = new(db.idle.Milliseconds())
-		u.timed.Store(true)
+	return []any{e.Handler, e.DedupKey, e.MessageID.String(), db.idleOf(u)}
+}
+
+// idleOf returns the idle timeout that a statement is to set for a unit of work, in
+// milliseconds; nil for another transaction.
+func (db *DB) idleOf(u *unit) *int64 {
+	if u == nil {
+		return nil
 	}
-	return []any{e.Handler, e.DedupKey, e.MessageID.String(), idle}
+	u.timed.Store(true)
+	return new(db.idle.Milliseconds())
 }
 
 // InTransaction implements inbox.Store.

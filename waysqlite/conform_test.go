@@ -19,6 +19,8 @@ func TestInbox(t *testing.T)   { waytest.Inbox(t, harness) }
 func TestQueue(t *testing.T)   { waytest.Queue(t, harness) }
 func TestRetries(t *testing.T) { waytest.Retries(t, harness) }
 
+func TestSchedules(t *testing.T) { waytest.Schedules(t, harness) }
+
 // harness is the conformance suites' database.
 func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 	// Losing power is another test's matter.

@@ -48,6 +48,8 @@ var rules = []rule{
 	{packages: "worker", reaches: without(core, "outbox", "inbox"), modules: ids},
 	{packages: "admin", reaches: core, modules: ids},
 	{packages: "memory", reaches: core, modules: ids},
+	// Beside the core: a parser of cron expressions, which leaves do not compile.
+	{packages: "schedule", reaches: core, modules: with(ids, "github.com/robfig/cron/v3")},
 
 	// The leaves: waybill's contracts and one client library each.
 	{packages: "waysqlite", reaches: core, modules: ids, client: "modernc.org/sqlite"},
@@ -60,21 +62,21 @@ var rules = []rule{
 
 	// Around them. Openers are passed to config and waycli, so that a
 	// program with one database compiles no client of another.
-	{packages: "config", reaches: core, modules: with(ids, "github.com/goccy/go-yaml")},
+	{packages: "config", reaches: with(core, "schedule"), modules: with(ids, "github.com/goccy/go-yaml")},
 	{packages: "dashboard", reaches: core, modules: with(ids, "golang.org/x/crypto")},
 	{packages: "wayprom", reaches: core, modules: ids, client: "github.com/prometheus/client_golang"},
-	{packages: "waycli", reaches: with(core, "config", "dashboard", "wayprom"), modules: with(ids, with(commands, "github.com/prometheus/client_golang")...)},
-	{packages: "waycli/sqlite", reaches: with(core, "config", "dashboard", "wayprom", "waycli", "waysqlite"), modules: with(ids, commands...)},
-	{packages: "waycli/postgres", reaches: with(core, "config", "dashboard", "wayprom", "waycli", "waypg"), modules: with(ids, with(commands, "github.com/jackc/pgx/v5")...)},
-	{packages: "waycli/mysql", reaches: with(core, "config", "dashboard", "wayprom", "waycli", "waymysql"), modules: with(ids, with(commands, "github.com/go-sql-driver/mysql")...)},
-	{packages: "waycli/rabbitmq", reaches: with(core, "config", "dashboard", "wayprom", "waycli", "wayamqp"), modules: with(ids, commands...)},
+	{packages: "waycli", reaches: with(core, "schedule", "config", "dashboard", "wayprom"), modules: with(ids, with(commands, "github.com/prometheus/client_golang")...)},
+	{packages: "waycli/sqlite", reaches: with(core, "schedule", "config", "dashboard", "wayprom", "waycli", "waysqlite"), modules: with(ids, commands...)},
+	{packages: "waycli/postgres", reaches: with(core, "schedule", "config", "dashboard", "wayprom", "waycli", "waypg"), modules: with(ids, with(commands, "github.com/jackc/pgx/v5")...)},
+	{packages: "waycli/mysql", reaches: with(core, "schedule", "config", "dashboard", "wayprom", "waycli", "waymysql"), modules: with(ids, with(commands, "github.com/go-sql-driver/mysql")...)},
+	{packages: "waycli/rabbitmq", reaches: with(core, "schedule", "config", "dashboard", "wayprom", "waycli", "wayamqp"), modules: with(ids, commands...)},
 	{packages: "cmd/waybill/internal/bench/files", reaches: with(core, "waysqlite"), modules: ids},
 	{packages: "cmd/waybill/internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
-	{packages: "cmd/waybill/internal/demo", reaches: with(core, "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
+	{packages: "cmd/waybill/internal/demo", reaches: with(core, "schedule", "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "cmd/...", reaches: []string{"..."}, modules: with(ids, commands...)},
 
 	// For tests.
-	{packages: "waytest", reaches: core, modules: with(ids, "github.com/google/go-cmp", "pgregory.net/rapid"), testing: true},
+	{packages: "waytest", reaches: with(core, "schedule"), modules: with(ids, "github.com/google/go-cmp", "pgregory.net/rapid"), testing: true},
 	{packages: "internal/test/testserver/port"},
 	{packages: "internal/test/testserver", reaches: []string{"internal/test/testserver/port"}, testing: true},
 	{packages: "internal/test/testserver/run", reaches: []string{"internal/test/testserver", "internal/test/testserver/port"}, testing: true},

@@ -232,6 +232,16 @@ CREATE TABLE app.waybill_workers (
     stop_requested_at DATETIME(6)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last one dispatched.
+CREATE TABLE app.waybill_schedule (
+    name       VARBINARY(190) NOT NULL PRIMARY KEY,
+    spec       VARBINARY(255) NOT NULL,
+    missed     VARCHAR(16) NOT NULL,
+    done_until DATETIME(6) NOT NULL,
+    last_tick  DATETIME(6),
+    next_tick  DATETIME(6) NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 INSERT INTO app.waybill_outbox_gate (transport, bucket, name)
 WITH RECURSIVE n (bucket) AS (SELECT -1 UNION ALL SELECT bucket + 1 FROM n WHERE bucket < 63)
 SELECT transport, bucket, ''

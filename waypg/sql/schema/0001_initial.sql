@@ -240,6 +240,16 @@ CREATE TABLE public.waybill_workers (
     stop_requested_at timestamptz
 );
 
+-- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last one dispatched.
+CREATE TABLE public.waybill_schedule (
+    name       text COLLATE "C" PRIMARY KEY,
+    spec       text NOT NULL,
+    missed     text NOT NULL,
+    done_until timestamptz NOT NULL,
+    last_tick  timestamptz,
+    next_tick  timestamptz NOT NULL
+);
+
 -- The number of a transport, or of the only one if the name is NULL.
 CREATE FUNCTION public.waybill_transport_id(transport text) RETURNS smallint LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -125,6 +125,17 @@ CREATE TABLE waybill_workers (
     stop_requested_at INTEGER
 ) WITHOUT ROWID;
 
+-- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last
+-- one dispatched.
+CREATE TABLE waybill_schedule (
+    name       TEXT PRIMARY KEY,
+    spec       TEXT NOT NULL,
+    missed     TEXT NOT NULL,
+    done_until INTEGER NOT NULL,
+    last_tick  INTEGER,
+    next_tick  INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- Changes by operators.
 CREATE TABLE waybill_audit (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -1,0 +1,24 @@
+-- name: list
+-- The schedules and the database's time, which decides which ticks are due; the time alone
+-- if there are none.
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), s.name, s.spec, s.missed,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.done_until),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.last_tick),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.next_tick)
+FROM  (SELECT 1 AS one) AS one
+LEFT   JOIN app.waybill_schedule AS s ON TRUE
+ORDER  BY s.name;
+
+-- name: add
+INSERT INTO app.waybill_schedule (name, spec, missed, done_until, last_tick, next_tick)
+VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: replace
+-- Of the transactions that send a tick, one finds the row as it was, and the others, which
+-- wait for its commit, find none.
+UPDATE app.waybill_schedule
+SET    spec = ?, missed = ?, done_until = ?, last_tick = ?, next_tick = ?
+WHERE  name = ? AND spec = ? AND done_until = ?;
+
+-- name: remove
+DELETE FROM app.waybill_schedule WHERE name = ? AND spec = ? AND done_until = ?;
