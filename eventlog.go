@@ -8,7 +8,7 @@ import (
 // LogEvents returns an observer that writes a line a message to log, at level: when it is
 // dispatched, published, handled (or an attempt of that fails), and when an inbox had an
 // entry for it. Relays and workers log refusals and retries themselves. A line has the name,
-// id, key and transport, never a body. The result may be called concurrently.
+// id, key and transport, at publishing exchange and routing key, never a body. The result may be called concurrently.
 func LogEvents(log *slog.Logger, level slog.Level) Observer { return &eventLog{log, level} }
 
 type eventLog struct {
@@ -34,7 +34,11 @@ func (l *eventLog) Observe(ctx context.Context, e Event) {
 	text := e.Kind.String()
 	switch e.Kind {
 	case Published:
-		attrs = append(attrs, slog.String("transport", e.Transport), slog.Duration("age", e.Duration))
+		attrs = append(attrs, slog.String("transport", e.Transport))
+		if e.Exchange != "" || e.RoutingKey != "" {
+			attrs = append(attrs, slog.String("exchange", e.Exchange), slog.String("routing_key", e.RoutingKey))
+		}
+		attrs = append(attrs, slog.Duration("age", e.Duration))
 	case Handled:
 		attrs = append(attrs, slog.String("transport", e.Transport), slog.Int("attempt", e.Failures+1), slog.Duration("duration", e.Duration))
 		if e.Err != nil {

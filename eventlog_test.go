@@ -28,16 +28,19 @@ func TestEventsAreLoggedALineAMessage(t *testing.T) {
 	}
 	failed := of(waybill.Handled)
 	failed.Err = errors.New("card declined")
+	brokered := of(waybill.Published)
+	brokered.Exchange, brokered.RoutingKey = "orders", "order.placed"
 	unkeyed := of(waybill.Dispatched)
 	unkeyed.Key = ""
 	observer := waybill.LogEvents(log, slog.LevelDebug)
-	for _, e := range []waybill.Event{of(waybill.Dispatched), unkeyed, of(waybill.Published), of(waybill.Handled), failed, of(waybill.Duplicate), of(waybill.Retrying), of(waybill.KeyBlocked)} {
+	for _, e := range []waybill.Event{of(waybill.Dispatched), unkeyed, of(waybill.Published), brokered, of(waybill.Handled), failed, of(waybill.Duplicate), of(waybill.Retrying), of(waybill.KeyBlocked)} {
 		observer.Observe(t.Context(), e)
 	}
 	message := " message=order.placed id=01890a5d-ac96-774b-bcce-b302099a8057"
 	want := "level=DEBUG msg=dispatched" + message + " key=o-7 transport=events\n" +
 		"level=DEBUG msg=dispatched" + message + " transport=events\n" +
 		"level=DEBUG msg=published" + message + " key=o-7 transport=events age=5ms\n" +
+		"level=DEBUG msg=published" + message + " key=o-7 transport=events exchange=orders routing_key=order.placed age=5ms\n" +
 		"level=DEBUG msg=handled" + message + " key=o-7 transport=events attempt=2 duration=5ms\n" +
 		"level=DEBUG msg=\"attempt failed\"" + message + " key=o-7 transport=events attempt=2 duration=5ms err=\"card declined\"\n" +
 		"level=DEBUG msg=duplicate" + message + " key=o-7 handler=billing\n"

@@ -20,7 +20,7 @@ type EventKind uint8
 // The kinds of events, each with the fields of an Event that are set.
 const (
 	Dispatched    EventKind = iota + 1 // a message was written to an outbox or sent: ID, Name, Key, Transport
-	Published                          // a relay's message was confirmed: ID, Name, Key, Transport, Duration since its dispatch
+	Published                          // a relay's message was confirmed: ID, Name, Key, Transport, Exchange, RoutingKey, Duration since its dispatch
 	PublishFailed                      // it was refused: ID, Name, Key, Transport, Failures, Delay, Err
 	KeyBlocked                         // it blocks its key or route until a retry: ID, Name, Key, Transport, Failures, Delay, Err
 	KeyReleased                        // a blocked key's head was published: ID, Name, Key, Transport
@@ -43,16 +43,18 @@ func (k EventKind) String() string {
 
 // An Event is one step of a message. Fields that its Kind does not list may be zero.
 type Event struct {
-	Kind      EventKind
-	ID        MessageID
-	Name      string
-	Key       string
-	Transport string
-	Handler   string
-	Failures  int
-	Duration  time.Duration
-	Delay     time.Duration
-	Err       error
+	Kind       EventKind
+	ID         MessageID
+	Name       string
+	Key        string
+	Transport  string
+	Handler    string
+	Exchange   string // at the broker, as RoutingKey
+	RoutingKey string
+	Failures   int
+	Duration   time.Duration
+	Delay      time.Duration
+	Err        error
 }
 
 // Observers passes each event to all its members but nil ones. A member that panics

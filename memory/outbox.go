@@ -3,6 +3,7 @@ package memory
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -71,6 +72,18 @@ func (db *DB) AddTransports(_ context.Context, names ...string) error {
 		db.transport(name).known = true
 	}
 	return nil
+}
+
+// Transports implements outbox.Store.
+func (db *DB) Transports(context.Context) (names []string, err error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(db.transports)) {
+		if db.transports[name].known {
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 // Traits implements outbox.Store.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/gofrs/uuid/v5"
@@ -73,6 +74,8 @@ type Store interface {
 	// Backlog counts the rows of the outbox for a transport. A name that was never
 	// registered has none.
 	Backlog(ctx context.Context, transport string) (Backlog, error)
+	// Transports lists the registered transports of the outbox: see Writer.AddTransports.
+	Transports(ctx context.Context) ([]string, error)
 	// Wake returns a channel that receives after commits of rows of a part, Keyed or
 	// Unkeyed, for transport in this process; in all processes where the database
 	// notifies. Hints may be lost or needless.
@@ -216,9 +219,9 @@ type Publisher interface {
 	// lost; any other error means that the broker refused the record. The error types
 	// below make a relay treat the record accordingly.
 	Publish(ctx context.Context, items []Item, results chan<- Result)
-	// Connect connects, unless a connection is known to be alive. After an outage a
-	// relay claims no rows until it succeeds. It returns nil where there is no
-	// connection.
+	// Connect connects, unless a connection is known to be alive. The first one fails
+	// also if its exchange or queue does not exist. A relay claims no rows until it
+	// succeeds, at its start and after an outage. It returns nil where there is no connection.
 	Connect(ctx context.Context) error
 	// Isolated returns a publisher with a separate connection for retries, so that a
 	// message for which the broker ends the connection, or never answers, does not
@@ -240,6 +243,11 @@ type PublisherTraits struct {
 	// of a stream within one Publish call: apart from refused records, it stores them
 	// in the order of the items, and a lost connection leaves a prefix of them stored.
 	Stream func(*waybill.Record) string
+	// To are attributes of the destination for logs, without secrets, such as broker and
+	// exchange.
+	To []slog.Attr
+	// Address, if set, returns where a record is published.
+	Address func(*waybill.Record) (exchange, routingKey string)
 }
 
 // An Item is one record to publish.
@@ -285,6 +293,15 @@ type UnconfirmedError struct {
 func (e *UnconfirmedError) Error() string {
 	return fmt.Sprintf("exchange %q, routing key %q: not confirmed after %v, while others were", e.Exchange, e.RoutingKey, e.After.Round(time.Millisecond))
 }
+
+// A BrokerError reports that a relay could not reach its broker, or that its exchange or
+// queue does not exist.
+type BrokerError struct{ Err error }
+
+func (e *BrokerError) Error() string { return "publish: " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *BrokerError) Unwrap() error { return e.Err }
 
 // A ConnectionLostError reports that the connection ended while the record was in
 // flight, and perhaps because of it: the record may or may not be stored. It wraps

@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/outage"
 )
 
 // A Relay moves the rows of one transport from a database's outbox to its
@@ -25,10 +24,13 @@ type Relay struct {
 	cfg      RelayConfig
 	poison   *poisonDetector
 	status   *status
+	broken   *outage.Log                // of the broker
+	unread   *outage.Log                // of the database
 	wake     [Retries + 1]chan struct{} // by part: wake-ups by other loops
 	polling  [Retries + 1]chan struct{} // by part: the right of one idle loop to poll
 
 	running  atomic.Bool
+	probed   atomic.Int64 // when an idle loop last looked for the broker, in Unix nanoseconds
 	attempts attempts
 	busy     atomic.Int32              // loops that claim, publish or settle
 	batches  atomic.Int64              // settled batches, plus 1
@@ -58,6 +60,9 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if r.isolated == nil {
 		r.isolated = to
 	}
+	transport := slog.String("transport", cfg.Transport)
+	r.broken = outage.New(cfg.Log, slog.String("what", "broker"), transport)
+	r.unread = outage.New(cfg.Log, slog.String("what", "database"), transport)
 	r.batches.Store(1)
 	for part := range r.wake {
 		r.wake[part] = make(chan struct{}, 1)
@@ -65,10 +70,11 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	return r, nil
 }
 
-// Run relays until ctx ends, and returns nil once the claimed batches are settled.
-// Errors of the broker and the database are logged and retried. With Drain it also
-// returns once no due row is left, and returns an error that does not wrap
-// waybill.ErrUnavailable. A second Run at the same time is refused.
+// Run connects, relays until ctx ends, and returns nil once the claimed batches are settled.
+// Errors of the broker and the database are retried; an outage is logged once when it
+// begins and once when it ends. With Drain it also returns once no due row is left, and
+// returns an error that does not wrap waybill.ErrUnavailable, and the *BrokerError of a
+// broker that it cannot use at its start. A second Run at the same time is refused.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("outbox: the relay runs already")
@@ -81,6 +87,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer release()
 	r.status = newStatus(r.store, r.cfg)
 	defer r.status.end(ctx)
+	down := r.connect(ctx, r.to)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case down != nil && r.cfg.Drain:
+		return down
+	}
+	r.introduce(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var loops sync.WaitGroup
@@ -91,7 +105,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	begin := func(part Part, to Publisher) {
 		loops.Go(func() {
-			if err := r.loop(ctx, part, to); err != nil {
+			if err := r.run(ctx, &loop{part: part, to: to, err: down, unconnected: down != nil}); err != nil {
 				errs <- err
 			}
 			stop() // without an error: no due row of any part is left
@@ -126,12 +140,23 @@ func (r *Relay) hintAt(failed []Failure) {
 	}
 }
 
-// loop relays one part until ctx ends, or with Drain until nothing due is left. Of the
+// A loop is one of the goroutines of a relay.
+type loop struct {
+	part Part
+	to   Publisher
+	err  error // of the last attempt
+
+	unconnected bool      // the last attempt could not connect
+	lost        time.Time // when an attempt last found no broker
+}
+
+// run relays one part until ctx ends, or with Drain until nothing due is left. Of the
 // idle loops of a part one polls: when it has claimed rows, the next one does.
-func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
-	// pause is the delay before the next claim of an idle part, outage the delay
+func (r *Relay) run(ctx context.Context, l *loop) error {
+	part := l.part
+	// pause is the delay before the next claim of an idle part, again the delay
 	// after an error. Both double up to their limits.
-	pause, outage := r.cfg.PollMin, outageMin
+	pause, again := r.cfg.PollMin, outageMin
 	woken := false        // the last pause ended by a hint, and no rows were claimed since
 	var polls atomic.Bool // this loop has the right to poll
 	passOn := func() {
@@ -143,23 +168,23 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 	if part != Retries {
 		committed = r.store.Wake(r.cfg.Transport, part)
 	}
-	var err error
-	for n := 0; ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		slow := time.AfterFunc(slowClaim, passOn) // or idle loops would wait for it, too
-		n, err = r.attempt(ctx, part, to, err, passOn)
+		n, err := r.attempt(ctx, l, passOn)
 		slow.Stop()
+		l.err = err
 		if err == nil {
-			outage = outageMin
+			again = outageMin
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil
 		case err != nil:
 			passOn()
-			if ended, err := r.rideOut(ctx, part, err, outage); ended {
+			if ended, err := r.rideOut(ctx, l, again); ended {
 				return err
 			}
-			outage = min(2*outage, outageMax)
+			again = min(2*again, outageMax)
 		case n > 0:
 			pause, woken = r.cfg.PollMin, false
 		default:
@@ -185,37 +210,6 @@ func (r *Relay) loop(ctx context.Context, part Part, to Publisher) error {
 		}
 	}
 	return nil
-}
-
-// attempt connects again if the last error was an outage, and relays a batch.
-func (r *Relay) attempt(ctx context.Context, part Part, to Publisher, last error, claimed func()) (n int, err error) {
-	if err := r.reconnect(ctx, to, last); err != nil {
-		return 0, err
-	}
-	r.busy.Add(1)
-	defer r.busy.Add(-1)
-	defer r.attempts.begin()()
-	before := r.batches.Load()
-	n, err = r.relayBatch(ctx, part, to, claimed)
-	if n == 0 && err == nil {
-		r.empty[part].Store(before)
-	}
-	return n, err
-}
-
-// rideOut logs an error and waits. With Drain it reports that the loop ends: with an error
-// that waiting does not mend, or because another relay, with a connection, has published
-// the rest.
-func (r *Relay) rideOut(ctx context.Context, part Part, err error, wait time.Duration) (ended bool, _ error) {
-	r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay pass failed, will try again", slog.String("transport", r.cfg.Transport), slog.String("part", part.String()), slog.Duration("retry_in", wait), slog.Any("err", err))
-	if r.cfg.Drain && !errors.Is(err, waybill.ErrUnavailable) {
-		return true, err
-	}
-	if r.cfg.Drain && r.allWaits(ctx) {
-		return true, nil
-	}
-	sleep(ctx, wait) // hints do not shorten an outage
-	return false, nil
 }
 
 // awaitPolling takes a part's right to poll, or ends with ctx. It reports whether another
@@ -244,27 +238,6 @@ const recheck = 500 * time.Microsecond
 // broker.
 const outageMin, outageMax = 50 * time.Millisecond, 2 * time.Second
 
-// reconnect connects to the broker again if err, the last batch's, is an outage. A
-// relay without a connection claims no rows, and leaves them to relays that have one.
-func (r *Relay) reconnect(ctx context.Context, to Publisher, err error) error {
-	if !errors.Is(err, waybill.ErrUnavailable) {
-		return nil
-	}
-	connecting, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
-	defer cancel()
-	err = to.Connect(connecting)
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() == nil {
-		r.status.now(context.WithoutCancel(ctx), err) // a cancelled report could be stored after the final one
-	}
-	if !errors.Is(err, waybill.ErrUnavailable) {
-		err = fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
-	}
-	return fmt.Errorf("publish: %w", err)
-}
-
 // drained reports whether no due row is left: since the last settled batch, which may
 // have unblocked rows, a claim of each part was empty; no loop is busy, and every
 // pending row is blocked.
@@ -285,36 +258,6 @@ func (r *Relay) drained(ctx context.Context) bool {
 func (r *Relay) allWaits(ctx context.Context) bool {
 	backlog, err := r.store.Backlog(ctx, r.cfg.Transport)
 	return err == nil && backlog.Pending <= backlog.Blocked
-}
-
-// start acquires the right to relay, and waits for it with Standby or while the
-// database is unavailable. It returns nil, nil if ctx ended first.
-func (r *Relay) start(ctx context.Context) (release func(), err error) {
-	said := false
-	for ctx.Err() == nil {
-		release, err := r.store.StartRelay(ctx)
-		switch {
-		case err == nil:
-			if said {
-				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "took over", slog.String("transport", r.cfg.Transport))
-			}
-			return release, nil
-		case ctx.Err() != nil:
-			return nil, nil // stopped before it started
-		case errors.Is(err, waybill.ErrUnavailable):
-			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "relay lock not available, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
-			sleep(ctx, 8*r.cfg.PollMax)
-		case errors.Is(err, waybill.ErrRelayRunning) && r.cfg.Standby:
-			if !said {
-				r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another relay runs, standing by", slog.String("transport", r.cfg.Transport))
-				said = true
-			}
-			sleep(ctx, 10*r.cfg.PollMin)
-		default:
-			return nil, err
-		}
-	}
-	return nil, nil
 }
 
 // sleep waits for d or ctx.

@@ -591,7 +591,7 @@ func TestUnreachableDatabaseIsRiddenOut(t *testing.T) {
 	})
 }
 
-// A connecting publisher loses its connection at the first publish and can reconnect
+// A connecting publisher loses its connection at the first publish and can connect again
 // from until on.
 type connecting struct {
 	outbox.Publisher
@@ -602,7 +602,7 @@ type connecting struct {
 
 func (c *connecting) Connect(context.Context) error {
 	c.tries.Add(1)
-	if time.Now().Before(c.until) {
+	if c.lost && time.Now().Before(c.until) {
 		return waybill.ErrUnavailable
 	}
 	return nil

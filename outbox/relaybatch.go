@@ -55,7 +55,7 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher, claimed
 		r.status.now(ctx, b.Outage())
 	}
 	if err := b.Outage(); err != nil && (part != Retries || len(done)+b.refused() == 0) {
-		return 0, fmt.Errorf("publish: %w", err)
+		return 0, &BrokerError{err}
 	}
 	return len(rows), nil
 }
@@ -162,7 +162,7 @@ func (r *Relay) retry(ctx context.Context, to Publisher, rows []ClaimedRow) *bat
 	for {
 		before := b.unknown()
 		r.exchange(ctx, to, b, 1)
-		if b.unknown() == before || r.reconnect(ctx, to, b.Outage()) != nil {
+		if b.unknown() == before || b.Outage() != nil && r.connect(ctx, to) != nil {
 			return b
 		}
 		b.Resume()

@@ -11,8 +11,12 @@ import (
 
 // report emits the events and log lines of a settled batch.
 func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure) {
+	address := r.to.Traits().Address
 	for _, row := range done {
 		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: time.Since(row.Record.DispatchedAt)}
+		if address != nil {
+			e.Exchange, e.RoutingKey = address(row.Record)
+		}
 		r.cfg.Observer.Observe(ctx, e)
 		if row.Failures > 0 {
 			e.Kind = waybill.KeyReleased

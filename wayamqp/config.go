@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
+	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -76,7 +78,8 @@ type Config struct {
 	// message for which KeyOf panics cannot be decoded, and the others are not affected.
 	KeyOf func(rec *waybill.Record) string
 
-	// Log receives the connection's life. Nil discards.
+	// Log receives alarms of the broker and defects of the queue; the connection's life at
+	// level Debug, since its end is an error of Publish or Receive. Nil discards.
 	Log *slog.Logger
 }
 
@@ -142,6 +145,20 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return cfg, nil
+}
+
+// destination returns where messages go, for logs.
+func (cfg *Config) destination() []slog.Attr {
+	u, err := amqp.ParseURI(cfg.URL)
+	if err != nil {
+		return nil // withDefaults has refused it
+	}
+	broker := url.URL{Scheme: u.Scheme, Host: net.JoinHostPort(u.Host, strconv.Itoa(u.Port)), Path: "/" + u.Vhost, RawPath: "/" + url.PathEscape(u.Vhost)}
+	to := slog.String("queue", cfg.Queue)
+	if cfg.Exchange != "" {
+		to = slog.String("exchange", cfg.Exchange)
+	}
+	return []slog.Attr{slog.String("broker", broker.String()), to}
 }
 
 // route returns the exchange and routing key for messages of a name.

@@ -167,7 +167,7 @@ func (c *Consumer) connected(ctx context.Context) (*session, error) {
 	}
 	c.session, c.began = s, true
 	c.reading.Go(func() { s.read(c) })
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to receive", slog.String("queue", c.cfg.Queue), slog.String("broker", s.conn.raw.RemoteAddr().String()))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "connected to receive", slog.String("queue", c.cfg.Queue), slog.String("broker", s.conn.raw.RemoteAddr().String()))
 	return s, nil
 }
 
@@ -194,7 +194,7 @@ func (c *Consumer) lost(s *session, err error) {
 	close(s.closed)
 	c.wake()
 	if c.life.Err() == nil {
-		c.cfg.Log.Warn("connection to receive ended", slog.String("queue", c.cfg.Queue), slog.Any("err", said(err)))
+		c.cfg.Log.Debug("connection to receive ended", slog.String("queue", c.cfg.Queue), slog.Any("err", said(err)))
 	}
 }
 

@@ -2,6 +2,7 @@ package wayamqp
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -132,5 +133,31 @@ func TestQuorumQueueOfRabbitMQ4HasNoDeliveryLimit(t *testing.T) {
 		if args["x-delivery-limit"] != want {
 			t.Errorf("%s: %v", version, args)
 		}
+	}
+}
+
+// Without its exchange a publisher does not connect: a relay claims no message that the
+// broker would refuse. One that is deleted later does not stop those for other exchanges.
+func TestPublisherWantsItsExchangeAtTheStart(t *testing.T) {
+	b := newBroker(t)
+	p := b.publisher(Config{Exchange: "events"})
+	ctx := within(t, 20*time.Second)
+	err := p.Connect(ctx)
+	if err == nil || errors.Is(err, waybill.ErrUnavailable) || !strings.Contains(err.Error(), "exchange events: it does not exist, `waybill schema up --transports` declares it: 404 NOT_FOUND") {
+		t.Errorf("Connect without the exchange = %v", err)
+	}
+	b.topic("events", "orders")
+	for _, what := range []string{"declared", "deleted again"} {
+		if err := p.Connect(ctx); err != nil {
+			t.Errorf("Connect with the exchange %s = %v", what, err)
+		}
+		b.must(b.ch.ExchangeDelete("events", false, false))
+	}
+	to := p.Traits()
+	if exchange, key := to.Address(&waybill.Record{Name: "order.placed"}); exchange != "events" || key != "order.placed" {
+		t.Errorf("a message goes to exchange %q by %q", exchange, key)
+	}
+	if got := fmt.Sprint(to.To); strings.Contains(got, "guest") || !strings.Contains(got, "exchange=events") || !strings.Contains(got, "broker=amqp://") {
+		t.Errorf("the destination is %s, want broker and exchange without user and password", got)
 	}
 }

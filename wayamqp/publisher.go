@@ -5,6 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
@@ -21,6 +24,8 @@ type Publisher struct {
 	life       context.Context
 	end        context.CancelFunc
 	running    sync.WaitGroup // only live connections add to it
+
+	checked atomic.Bool // the exchange was there once
 
 	mu       sync.Mutex     // guards the fields below
 	conn     *publisherConn // the last one, or nil
@@ -59,6 +64,7 @@ func (p *Publisher) Isolated() outbox.Publisher {
 		cfg := p.cfg
 		cfg.Name += " (isolated)"
 		p.isolated = newPublisher(p.life, cfg)
+		p.isolated.checked.Store(true) // by p
 	}
 	return p.isolated
 }
@@ -66,7 +72,10 @@ func (p *Publisher) Isolated() outbox.Publisher {
 // Traits implements outbox.Publisher. The broker may have asked for a shorter
 // heartbeat; it is never longer.
 func (p *Publisher) Traits() outbox.PublisherTraits {
-	return outbox.PublisherTraits{Heartbeat: p.cfg.Heartbeat, Stream: p.stream}
+	return outbox.PublisherTraits{
+		Heartbeat: p.cfg.Heartbeat, Stream: p.stream, To: p.cfg.destination(),
+		Address: func(rec *waybill.Record) (exchange, routingKey string) { return p.cfg.route(rec.Name) },
+	}
 }
 
 // Send implements waybill.Sender. It waits for the broker's confirmation, as
@@ -120,9 +129,28 @@ func (p *Publisher) stream(rec *waybill.Record) string {
 	return exchange
 }
 
-// Connect implements outbox.Publisher.
+// Connect implements outbox.Publisher. Until it has found the exchange once it fails
+// without; one that is deleted later fails the messages for it alone.
 func (p *Publisher) Connect(ctx context.Context) error {
-	_, err := p.connected(ctx)
+	c, err := p.connected(ctx)
+	if err != nil || p.checked.Load() || p.cfg.Exchange == "" {
+		return err
+	}
+	err = c.conn.until(ctx, func() error {
+		ch, err := c.conn.client.Channel()
+		if err != nil {
+			return unavailable("open a channel", err)
+		}
+		err = ch.ExchangeDeclarePassive(p.cfg.Exchange, p.cfg.ExchangeType, true, false, false, false, nil)
+		if e := (*amqp.Error)(nil); errors.As(err, &e) && e.Code == amqp.AccessRefused {
+			return nil // the user may not look, and the broker has closed the channel
+		}
+		if err != nil {
+			return differs("exchange "+p.cfg.Exchange, err)
+		}
+		return ch.Close()
+	})
+	p.checked.Store(err == nil)
 	return err
 }
 
@@ -150,7 +178,7 @@ func (p *Publisher) connected(ctx context.Context) (*publisherConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to publish", slog.String("broker", w.raw.RemoteAddr().String()), slog.Duration("heartbeat", w.client.Config.Heartbeat))
+	p.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "connected to publish", slog.String("broker", w.raw.RemoteAddr().String()), slog.Duration("heartbeat", w.client.Config.Heartbeat))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conn = newPublisherConn(w, &p.cfg, &p.running)

@@ -275,5 +275,5 @@ func (c *publisherConn) end(e *amqp.Error, cause error) {
 	if cause == nil {
 		cause = said(e)
 	}
-	c.log.Warn("connection to publish ended", slog.Int("unconfirmed", len(lost)), slog.Any("err", cause))
+	c.log.Debug("connection to publish ended", slog.Int("unconfirmed", len(lost)), slog.Any("err", cause))
 }

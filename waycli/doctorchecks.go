@@ -47,7 +47,7 @@ func (s *session) databaseFindings(ctx context.Context) ([]admin.Finding, error)
 // overdue is the age of a pending message from which on a relay should have published it.
 const overdue = time.Minute
 
-// relayFindings compares the reports of relays with what waits for them.
+// relayFindings compares the reports of relays with the messages that wait.
 func (s *session) relayFindings(ctx context.Context) ([]admin.Finding, error) {
 	db, err := s.database(ctx)
 	if err != nil || !db.Traits().KeepsReports {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -34,9 +32,10 @@ relayed, except queues of the same database, which dispatch writes itself, and
 sync.
 
 It runs until SIGTERM or SIGINT, settles the batch in flight and exits with 0; a
-second signal exits with 130. With --drain it exits when nothing that is due is
-left: with 0, or with 5 if keys are blocked. A broker that cannot be reached is
-waited for, with --drain too; "stats" shows it.
+second signal exits with 130. It connects at its start, and waits for a broker that
+cannot be reached; "stats" shows it. With --drain it exits when nothing that is due is
+left: with 0, with 5 if keys are blocked, or with 6 if a broker could not be reached at
+the start; then the other transports are drained before.
 
 On PostgreSQL any number of relays share the work; one that dies or freezes is
 replaced by the others. With the options notify and listen of its DSN a relay
@@ -99,12 +98,16 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 		}
 		defer release()
 	}
-	s.log.LogAttrs(ctx, slog.LevelInfo, "relay started", slog.String("transports", strings.Join(transports, " ")))
+	held := func() error { return nil }
+	if f.drain {
+		runs, held = apart(runs)
+	}
 	err = s.runShown(ctx, runs, progress{
 		message: "relaying", verb: "published",
 		done:    func() int { return counts.total().published },
 		figures: func() []figure { return leftIn(ctx, db, transports) },
 	})
+	err = errors.Join(err, held())
 	reason := "stopped"
 	switch {
 	case err != nil:
@@ -142,7 +145,14 @@ func (s *session) relays(ctx context.Context, transports []string, f relayFlags,
 		if err != nil {
 			return nil, &Error{Usage, fmt.Errorf("transport %q: %w", transport, err), fencedBy(transport, to)}
 		}
-		runs, s.loops = append(runs, relay.Run), append(s.loops, relay.Alive)
+		run := func(ctx context.Context) error {
+			err := relay.Run(ctx)
+			if broker := (*outbox.BrokerError)(nil); errors.As(err, &broker) {
+				return s.brokerError(transport, broker.Err)
+			}
+			return err
+		}
+		runs, s.loops = append(runs, run), append(s.loops, relay.Alive)
 	}
 	return runs, nil
 }
@@ -226,6 +236,18 @@ func runAll(ctx context.Context, fns ...func(context.Context) error) error {
 	}
 	wg.Wait()
 	return failure
+}
+
+// apart returns fns that do not cancel each other by an error in runAll, and their errors.
+func apart(fns []func(context.Context) error) (alone []func(context.Context) error, failed func() error) {
+	errs := make([]error, len(fns))
+	for i, fn := range fns {
+		alone = append(alone, func(ctx context.Context) error {
+			errs[i] = fn(ctx)
+			return nil
+		})
+	}
+	return alone, func() error { return errors.Join(errs...) }
 }
 
 // transportResult is the counts of a relay for one transport, and of the rows left.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -43,6 +44,15 @@ func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Bac
 	}
 	err = db.pool.QueryRowContext(ctx, db.outbox.Query("backlog"), id, id, id, id, id).Scan(&backlog.Pending, &backlog.Blocked, &backlog.Delayed)
 	return backlog, translate(err)
+}
+
+// Transports implements outbox.Store.
+func (db *DB) Transports(ctx context.Context) ([]string, error) {
+	if err := db.ensureSchema(ctx); err != nil {
+		return nil, err
+	}
+	known, err := db.readTransports(ctx)
+	return slices.Sorted(maps.Keys(known)), err
 }
 
 // Report implements outbox.Store.

@@ -3,7 +3,9 @@ package waypg
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -65,6 +67,20 @@ func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Bac
 	}
 	err = db.pool.QueryRow(ctx, p.outbox.Query("backlog"), transport).Scan(&backlog.Pending, &backlog.Blocked, &backlog.Delayed)
 	return backlog, translate(err)
+}
+
+// Transports implements outbox.Store.
+func (db *DB) Transports(ctx context.Context) ([]string, error) {
+	p, err := db.ensureSchema(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := db.refresh(ctx, p, db.pool.QueryRow); err != nil {
+		return nil, err
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return slices.Sorted(maps.Keys(db.transports)), nil
 }
 
 // Report implements outbox.Store.

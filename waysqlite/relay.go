@@ -2,6 +2,7 @@ package waysqlite
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/waybill-go/waybill/outbox"
@@ -24,6 +25,11 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 		return fmt.Errorf("transports: %w", err)
 	}
 	return nil
+}
+
+// Transports implements outbox.Store.
+func (db *DB) Transports(ctx context.Context) ([]string, error) {
+	return query(ctx, db, db.outboxSQL.Query("transports"), func(rows *sql.Rows, name *string) error { return rows.Scan(name) })
 }
 
 // Traits implements outbox.Store.

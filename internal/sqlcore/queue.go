@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -102,7 +103,9 @@ func (q *Queue) Send(ctx context.Context, rec *waybill.Record) error {
 }
 
 // Traits implements outbox.Publisher: a call of Publish is one transaction.
-func (q *Queue) Traits() outbox.PublisherTraits { return outbox.PublisherTraits{Atomic: true} }
+func (q *Queue) Traits() outbox.PublisherTraits {
+	return outbox.PublisherTraits{Atomic: true, To: []slog.Attr{slog.String("queue", q.self.Queue)}}
+}
 
 // Connect implements outbox.Publisher.
 func (q *Queue) Connect(context.Context) error { return nil }

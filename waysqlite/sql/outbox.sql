@@ -171,6 +171,9 @@ FROM   waybill_outbox AS o JOIN waybill_transport AS t ON t.id = o.transport
        ON b.transport = o.transport AND b.partition_key = o.partition_key AND b.row_id = o.id
 WHERE  o.id = ?;
 
+-- name: transports
+SELECT name FROM waybill_transport ORDER BY name;
+
 -- name: backlog
 -- Pending, blocked and delayed rows. Each row of the outbox is in one of the four
 -- indexes. Refused delayed messages count as blocked. A transport without messages so

@@ -94,6 +94,7 @@ var rules = []rule{
 	{packages: "internal/readpos", reaches: []string{".", "outbox", "internal/..."}, modules: ids},
 	{packages: "internal/test/mutant"},
 	{packages: "internal/suggest"},
+	{packages: "internal/outage"},
 	{packages: "internal/test/chaos"},
 	{packages: "internal/test/sim", reaches: core, modules: ids},
 	{packages: "internal/sqlcore", reaches: []string{".", "admin", "outbox", "worker", "internal/..."}, modules: ids},

@@ -14,7 +14,9 @@ import (
 const (
 	maxFile     = 350
 	maxFunction = 60
-	maxInternal = 2970 // production lines below internal/: queues, retry queues and operations of three databases share some 700
+	// production lines below internal/: queues, retry queues and operations of three databases share some 700;
+	// the log of an outage is there for relays and workers, which do not import each other
+	maxInternal = 3030
 )
 
 // TestStructure prints figures of the production code, and holds them to their limits.
