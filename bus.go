@@ -147,7 +147,7 @@ func Prepare(ctx context.Context, env *Envelope) (*Envelope, error) {
 // *HandlersError when handlers failed, a *PanicError when middleware panicked.
 func (b *Bus) Handle(ctx context.Context, env *Envelope) error {
 	run := &run{env: env}
-	run.begins, _ = ctx.Value(handlerNamesKey{}).(func(string))
+	run.watch, _ = ctx.Value(handlerWatchKey{}).(HandlerWatch)
 	ctx = context.WithValue(ctx, runKey{}, run)
 	return run.finish(ctx, guard(func() error { return b.chain(ctx, env) }))
 }

@@ -34,6 +34,10 @@ var (
 	// after its lease had passed to another worker.
 	ErrLeaseLost = errors.New("lease lost: the message was given to another worker")
 
+	// ErrDuplicate is the result of a handler that had its effect at an earlier delivery. It
+	// counts as success.
+	ErrDuplicate = errors.New("duplicate")
+
 	// ErrRelayRunning says that another process already relays this database.
 	ErrRelayRunning = errors.New("another process relays this database")
 )

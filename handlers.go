@@ -2,10 +2,12 @@ package waybill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 )
 
 type handler struct {
@@ -84,12 +86,7 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 			continue
 		}
 		run.handler = h.name
-		if run.begins != nil {
-			run.begins(h.name)
-		}
-		// A panic is the failure of this handler alone: handlers that succeeded before
-		// it are not run again.
-		if err := guard(func() error { return h.run(ctx, env) }); err != nil {
+		if err := run.one(ctx, h, env); err != nil {
 			failed = append(failed, HandlerError{h.name, err})
 			continue
 		}
@@ -100,6 +97,24 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 		return &HandlersError{failed, run.succeeded}
 	}
 	return nil
+}
+
+// one runs a handler. A panic is the failure of this handler alone: handlers that succeeded
+// before it are not run again.
+func (r *run) one(ctx context.Context, h handler, env *Envelope) error {
+	start := time.Now()
+	if r.watch.Begins != nil {
+		r.watch.Begins(h.name)
+	}
+	err := guard(func() error { return h.run(ctx, env) })
+	duplicate := errors.Is(err, ErrDuplicate)
+	if duplicate {
+		err = nil
+	}
+	if r.watch.Ended != nil {
+		r.watch.Ended(HandlerRun{h.name, time.Since(start), duplicate, err})
+	}
+	return err
 }
 
 // guard turns a panic of fn into a *PanicError.

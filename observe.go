@@ -26,7 +26,7 @@ const (
 	KeyReleased                        // a blocked key's head was published: ID, Name, Key, Transport
 	KeyParked                          // it was refused for the last time, and its key is parked: ID, Name, Key, Transport, Failures, Err
 	Skipped                            // it moved to the dead letters, and its key continues: ID, Name, Key, Transport, Failures, Err
-	Handled                            // handlers ran: ID, Name, Key, Transport, Failures, Duration, Err
+	Handled                            // handlers ran: ID, Name, Key, Transport, Failures, Duration, Age, Handlers, Err
 	Duplicate                          // an inbox had an entry for it: ID, Name, Key, Transport, Handler
 	Retrying                           // it will be handled again: ID, Name, Key, Transport, Failures, Delay, Err
 	LeaseLost                          // its lease passed to another worker: ID, Name, Key, Transport, Failures, Err
@@ -54,7 +54,17 @@ type Event struct {
 	Failures   int
 	Duration   time.Duration
 	Delay      time.Duration
+	Age        time.Duration // since dispatch, by the clocks of both processes; zero means unknown
+	Handlers   []HandlerRun  // in the order in which they ran
 	Err        error
+}
+
+// A HandlerRun is one run of one handler.
+type HandlerRun struct {
+	Handler   string
+	Duration  time.Duration
+	Duplicate bool // its inbox had an entry for the message, and it had no effect
+	Err       error
 }
 
 // Observers passes each event to all its members but nil ones. A member that panics

@@ -12,9 +12,9 @@ import (
 // above mu.
 type run struct {
 	env       *Envelope
-	handler   string               // the running handler
-	succeeded []string             // handlers
-	begins    func(handler string) // see WithHandlerNames; may be nil
+	handler   string   // the running handler
+	succeeded []string // handlers
+	watch     HandlerWatch
 
 	mu    sync.Mutex // guards the fields below: handlers may dispatch concurrently
 	later []followUp
@@ -79,13 +79,19 @@ func (r *run) finish(ctx context.Context, err error) error {
 
 type runKey struct{}
 
-// WithHandlerNames returns a context for Bus.Handle and Bus.HandleRecord. They call begins
-// with the name of each handler of the message before it runs, on its goroutine.
-func WithHandlerNames(ctx context.Context, begins func(handler string)) context.Context {
-	return context.WithValue(ctx, handlerNamesKey{}, begins)
+// A HandlerWatch is called for each handler of a message, on its goroutine: Begins before it
+// runs, and Ended when it has returned or panicked. Both must be set.
+type HandlerWatch struct {
+	Begins func(handler string)
+	Ended  func(HandlerRun)
 }
 
-type handlerNamesKey struct{}
+// WithHandlerWatch returns a context in which Bus.Handle and Bus.HandleRecord call w.
+func WithHandlerWatch(ctx context.Context, w HandlerWatch) context.Context {
+	return context.WithValue(ctx, handlerWatchKey{}, w)
+}
+
+type handlerWatchKey struct{}
 
 func currentRun(ctx context.Context) *run {
 	r, _ := ctx.Value(runKey{}).(*run)

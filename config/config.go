@@ -28,6 +28,8 @@ type Config struct {
 	Admin Admin
 	// FailureTransport names the dead letters of transports that name none.
 	FailureTransport string
+	// NoHistory leaves out the counts and latencies that the commands write to Database.
+	NoHistory bool
 
 	file    string
 	lines   map[string]int

@@ -125,6 +125,7 @@ func (c *Config) read(r *reader) field {
 		}),
 
 		"failure_transport": r.text(&c.FailureTransport),
+		"history":           r.not(&c.NoHistory),
 	})
 }
 

@@ -200,6 +200,11 @@ func (r *reader) bool(to *bool) field {
 	return leaf(r, to, "true or false", func(s string) (bool, bool) { return s == "true", s == "true" || s == "false" })
 }
 
+// not reads true or false, and keeps the opposite.
+func (r *reader) not(to *bool) field {
+	return leaf(r, to, "true or false", func(s string) (bool, bool) { return s == "false", s == "true" || s == "false" })
+}
+
 func (r *reader) int(to *int) field {
 	return leaf(r, to, "a whole number", func(s string) (int, bool) {
 		i, err := strconv.Atoi(s)

@@ -50,6 +50,7 @@ func (c Config) view() configView {
 		Inbox:    inboxView{Retention: FormatDuration(c.Inbox.Retention)},
 
 		FailureTransport: c.FailureTransport,
+		History:          !c.NoHistory,
 	}
 	for name, t := range c.Transports {
 		view := transportView{
@@ -107,6 +108,7 @@ type configView struct {
 	Admin      *adminView               `yaml:"admin,omitempty" json:"admin,omitempty"`
 
 	FailureTransport string `yaml:"failure_transport" json:"failure_transport"`
+	History          bool   `yaml:"history" json:"history"`
 }
 
 type transportView struct {

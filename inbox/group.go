@@ -106,7 +106,7 @@ func (g *grouping[TX]) once(ctx context.Context, e Entry, fn func(ctx context.Co
 		return m.err
 	}
 	err := once(ctx, g.store, e, fn)
-	if m.torn && errors.Is(err, errDuplicate) {
+	if m.torn && errors.Is(err, waybill.ErrDuplicate) {
 		return errTorn
 	}
 	return err
@@ -181,7 +181,7 @@ func (b *batch[TX]) run(store Store[TX]) {
 			case failed != nil:
 				m.err, m.settled = failed, true
 			case lost == nil && !fresh:
-				m.err, m.settled = errDuplicate, true
+				m.err, m.settled = waybill.ErrDuplicate, true
 			}
 			if lost != nil {
 				return lost

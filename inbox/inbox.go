@@ -101,9 +101,6 @@ type Option struct {
 // when follow-ups are sent, so a retry would be a duplicate and send nothing.
 var errFollowUp = waybill.Unrecoverable(errors.New("inbox: DispatchAfterCurrentBus in a handler with an inbox: if its sending failed after the commit, nothing would send it again; dispatch it through the outbox with the handler's transaction"))
 
-// errDuplicate ends the transaction of a message that was handled before.
-var errDuplicate = errors.New("duplicate")
-
 // Handle registers fn under a name that never changes. fn runs inside a
 // transaction of store; its writes, its dispatches with tx to an outbox of the same
 // database, and the inbox entry commit together. fn neither commits nor rolls back.
@@ -133,12 +130,11 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 			return err
 		}
 		err = run(ctx, entry, func(ctx context.Context, tx TX) error { return fn(waybill.WithoutFollowUps(ctx, errFollowUp), tx, m) })
-		if errors.Is(err, errDuplicate) {
+		if errors.Is(err, waybill.ErrDuplicate) {
 			message, _ := waybill.Last[waybill.MessageName](env)
 			key, _ := waybill.Last[waybill.PartitionKey](env)
 			from, _ := waybill.Last[waybill.Received](env)
 			waybill.Report(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: string(message), Key: string(key), Transport: from.Transport, Handler: name})
-			return nil
 		}
 		return err
 	})
@@ -153,7 +149,7 @@ func once[TX any](ctx context.Context, store Store[TX], e Entry, fn func(ctx con
 				return fmt.Errorf("inbox: %w", err)
 			}
 			if !fresh {
-				return errDuplicate
+				return waybill.ErrDuplicate
 			}
 			err = fn(ctx, tx)
 			crash.At(crash.WorkerBeforeCommit)

@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,7 +87,7 @@ func TestDuplicateIsAcknowledgedAndCounted(t *testing.T) {
 	}
 	p.wantEffects("billing i-1", "mail i-1", "billing i-1", "mail i-1")
 	want := waybill.Event{Kind: waybill.Duplicate, ID: rec.ID, Name: "invoice.paid", Key: "k", Transport: "in", Handler: "billing"}
-	if len(p.seen) != 4 || p.seen[0] != want {
+	if len(p.seen) != 4 || !reflect.DeepEqual(p.seen[0], want) {
 		t.Errorf("events %+v, want four duplicates, the first %+v", p.seen, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/worker"
@@ -75,6 +76,7 @@ type Database interface {
 	admin.DeadLetters
 	admin.Sampler
 	admin.Workers
+	history.Store
 	worker.Store
 	worker.Registry
 	outbox.Store

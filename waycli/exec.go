@@ -76,7 +76,7 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 	if seen {
 		x.duplicates.Add(1)
 		x.observer.Observe(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: m.Name, Key: m.Key, Handler: x.handler})
-		return nil
+		return waybill.ErrDuplicate
 	}
 	if err := x.run(ctx, env, m); err != nil {
 		return err

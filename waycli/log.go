@@ -60,11 +60,14 @@ func harmless(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// observer logs a line a message, at debug, and counts for a scrape.
+// observer logs a line a message, at debug, and counts for the history and for a scrape.
 func (s *session) observer() waybill.Observer {
 	all := waybill.Observers{waybill.LogEvents(s.log, slog.LevelDebug)}
 	if s.admin != nil {
 		all = append(all, s.admin.metrics)
+	}
+	if r := s.history(); r != nil {
+		all = append(all, r)
 	}
 	return all
 }

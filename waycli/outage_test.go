@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/worker"
@@ -35,6 +36,9 @@ type memoryDatabase struct {
 	Database
 	mem *memory.DB
 }
+
+// AddHistory implements history.Store, and keeps nothing.
+func (memoryDatabase) AddHistory(context.Context, []history.Row) error { return nil }
 
 func (memoryDatabase) SchemaStatus(context.Context) (admin.SchemaStatus, error) {
 	return admin.SchemaStatus{Version: 1, Wanted: 1}, nil

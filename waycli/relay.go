@@ -211,8 +211,9 @@ func errNoRelay() error {
 		"a queue:// of the same database needs no relay; a transport with ?database=DSN leads to another one"}
 }
 
-// runShown is runAll with its progress, which systemd hears of, too.
+// runShown is runAll with its progress, which systemd hears of, too, and its history.
 func (s *session) runShown(ctx context.Context, runs []func(context.Context) error, p progress) error {
+	defer s.writeHistory(ctx)()
 	defer s.showProgress(p)()
 	defer s.notifySystemd(ctx, p)()
 	defer s.admin.start(ctx, s)()

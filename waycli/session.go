@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/history"
 )
 
 // A session is one run of a command: its streams, its configuration and the databases
@@ -40,6 +41,7 @@ type session struct {
 	reaper   *reaper                            // of --exec; nil until a command may run
 	service  *Service                           // argument of App.Bus
 	handlers *waybill.Bus                       // its result
+	recorder *history.Recorder                  // nil until something observes
 }
 
 func (c *cli) newSession(cmd *cobra.Command) (*session, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
@@ -40,6 +41,7 @@ var (
 	_ admin.Schedules        = (*DB)(nil)
 	_ worker.Registry        = (*DB)(nil)
 	_ worker.Store           = (*DB)(nil)
+	_ history.Store          = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -86,7 +88,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, dispatching, claiming, inbox, queue, retry, schedule, admin, failed, migrating, rebucketing, serving, doctor sqlfile.Set
+	outbox, dispatching, claiming, inbox, queue, retry, schedule, admin, failed, migrating, rebucketing, serving, doctor, history sqlfile.Set
 
 	retryQueue sqlfile.Set // queue for the table of the retry queues
 
@@ -168,7 +170,7 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 	var err error
 	for name, set := range map[string]*sqlfile.Set{
 		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "retry": &db.retry, "schedule": &db.schedule, "admin": &db.admin,
-		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor,
+		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor, "history": &db.history,
 	} {
 		if *set, err = namedSQL(name, schema, prefix); err != nil {
 			return nil, err

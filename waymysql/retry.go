@@ -99,10 +99,10 @@ func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryR
 	}
 	return s.db.inQueueTx(ctx, s.db.retry, func(tx *queueTx) error {
 		tx.next = append(tx.next, s.db.locking(locks))
-		before := make([]history, len(rows))
+		before := make([]pastAttempts, len(rows))
 		tx.query("known", func(rows *sql.Rows) error {
 			var n int
-			var h history
+			var h pastAttempts
 			err := rows.Scan(&n, &h.contained, &h.last, &h.recorded)
 			before[n] = h
 			return err
@@ -115,16 +115,16 @@ func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryR
 	})
 }
 
-// A history is a message's before it is added to a retry queue: whether the queue has it, the
+// pastAttempts are those of a message before it is added to a retry queue: whether the queue has it, the
 // number of its last attempt, and whether the present one is recorded.
-type history struct {
+type pastAttempts struct {
 	contained bool
 	last      int
 	recorded  bool
 }
 
 // adding returns the statements that add rows: several at once, unless they are dead letters.
-func (s retryStore) adding(queue string, rows []sqlcore.RetryRow, before []history) []statement {
+func (s retryStore) adding(queue string, rows []sqlcore.RetryRow, before []pastAttempts) []statement {
 	all := []statement{}
 	messages, attempts := s.repeating("add"), s.repeating("add_attempts")
 	flush := func() {

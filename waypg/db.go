@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/internal/sqlcore"
@@ -44,6 +45,7 @@ var (
 	_ admin.Schedules       = (*DB)(nil)
 	_ worker.Registry       = (*DB)(nil)
 	_ worker.Store          = (*DB)(nil)
+	_ history.Store         = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.

@@ -18,6 +18,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
@@ -43,6 +44,7 @@ var (
 	_ admin.Schedules        = (*DB)(nil)
 	_ worker.Registry        = (*DB)(nil)
 	_ worker.Store           = (*DB)(nil)
+	_ history.Store          = (*DB)(nil)
 )
 
 // Config tunes a DB. The zero value is fit for production.
@@ -83,7 +85,7 @@ type DB struct {
 	retaining      sqlcore.Retention
 	retries        sqlcore.Wakes // of the retry queues
 
-	outboxSQL, failedSQL, inboxSQL, queueSQL, retrySQL, scheduleSQL, adminSQL, migrateSQL sqlfile.Set
+	outboxSQL, failedSQL, inboxSQL, queueSQL, retrySQL, scheduleSQL, adminSQL, historySQL, migrateSQL sqlfile.Set
 	// retryQueueSQL is queueSQL for the table of the retry queues.
 	retryQueueSQL sqlfile.Set
 
@@ -150,7 +152,7 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		cursors: map[int64]cursor{}, claimed: map[part]bool{}, kept: statements{of: map[string]*sql.Stmt{}},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "retry": &db.retrySQL, "schedule": &db.scheduleSQL, "admin": &db.adminSQL, "migrate": &db.migrateSQL} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "retry": &db.retrySQL, "schedule": &db.scheduleSQL, "admin": &db.adminSQL, "history": &db.historySQL, "migrate": &db.migrateSQL} {
 		var err error
 		if *set, err = namedSQL(name, prefix); err != nil {
 			return nil, err

@@ -279,9 +279,11 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 	}
 	start := time.Now()
 	begins := r.active.begin(r.cfg.Transport, d)
+	var ran []waybill.HandlerRun
 	defer func() {
 		handler := r.active.end(d)
 		if errors.Is(o.err, errGoexit) && handler != "" {
+			ran = append(ran, waybill.HandlerRun{Handler: handler, Duration: time.Since(start), Err: o.err})
 			o.err = &waybill.HandlersError{Failed: []waybill.HandlerError{{Handler: handler, Err: o.err}}}
 		}
 		if o.err != nil {
@@ -291,15 +293,27 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 		}
 		cancel(nil)
 		r.cfg.Process.count(o.err)
-		r.cfg.Observer.Observe(r.work, r.event(waybill.Handled, d, time.Since(start), o.err))
+		e := r.event(waybill.Handled, d, time.Since(start), o.err)
+		e.Handlers, e.Age = ran, age(d.Record)
+		r.cfg.Observer.Observe(r.work, e)
 		r.done <- o
 	}()
 	err := r.checkCrashes(ctx, s, d)
 	if err == nil {
-		ctx := waybill.WithObserver(waybill.WithHandlerNames(ctx, begins), r.cfg.Observer)
+		watch := waybill.HandlerWatch{Begins: begins, Ended: func(run waybill.HandlerRun) { ran = append(ran, run) }}
+		ctx := waybill.WithObserver(waybill.WithHandlerWatch(ctx, watch), r.cfg.Observer)
 		err = r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
 	}
 	o.err = err
+}
+
+// age is the time since the dispatch of rec: zero if it is unknown, and positive although
+// clocks differ.
+func age(rec *waybill.Record) time.Duration {
+	if rec.DispatchedAt.IsZero() {
+		return 0
+	}
+	return max(time.Since(rec.DispatchedAt), 1)
 }
 
 // errGoexit is the failure of a handler that ended its goroutine.

@@ -31,7 +31,7 @@ type rule struct {
 }
 
 var (
-	core     = []string{".", "middleware", "outbox", "inbox", "worker", "admin", "memory", "internal/..."}
+	core     = []string{".", "middleware", "outbox", "inbox", "worker", "admin", "history", "memory", "internal/..."}
 	ids      = []string{"github.com/gofrs/uuid/v5"}
 	commands = []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/lmittmann/tint", "github.com/mattn/go-isatty", "golang.org/x/term"}
 )
@@ -47,6 +47,7 @@ var rules = []rule{
 	{packages: "inbox", reaches: without(core, "outbox", "worker"), modules: ids},
 	{packages: "worker", reaches: without(core, "outbox", "inbox"), modules: ids},
 	{packages: "admin", reaches: core, modules: ids},
+	{packages: "history", reaches: []string{".", "worker", "internal/..."}, modules: ids},
 	{packages: "memory", reaches: core, modules: ids},
 	// Beside the core: a parser of cron expressions, which leaves do not compile.
 	{packages: "schedule", reaches: core, modules: with(ids, "github.com/robfig/cron/v3")},

@@ -165,7 +165,7 @@ UNION  ALL
 		return err
 	}
 	if !fresh {
-		return errDuplicate
+		return waybill.ErrDuplicate
 	}
 	return store.InTx(ctx, func(ctx context.Context, tx TX) error {
 		err := fn(ctx, tx)

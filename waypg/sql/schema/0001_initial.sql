@@ -250,6 +250,48 @@ CREATE TABLE public.waybill_schedule (
     next_tick  timestamptz NOT NULL
 );
 
+-- Counts and latencies of a minute (since 1970), for the transport, message and handler; empty ones sum up. The
+-- columns from within_1ms on count the times from dispatch to the end of handling, each up to the time of
+-- its name and above that of the one before.
+CREATE TABLE public.waybill_history (
+    transport       text COLLATE "C" NOT NULL,
+    message_name    text COLLATE "C" NOT NULL,
+    handler         text COLLATE "C" NOT NULL,
+    minute          bigint NOT NULL,
+    dispatched      bigint NOT NULL,
+    published       bigint NOT NULL,
+    refused         bigint NOT NULL,
+    handled         bigint NOT NULL,
+    failed          bigint NOT NULL,
+    retried         bigint NOT NULL,
+    duplicates      bigint NOT NULL,
+    skipped         bigint NOT NULL,
+    publish_micros  bigint NOT NULL,
+    handling_micros bigint NOT NULL,
+    within_1ms      bigint NOT NULL,
+    within_2ms      bigint NOT NULL,
+    within_5ms      bigint NOT NULL,
+    within_10ms     bigint NOT NULL,
+    within_20ms     bigint NOT NULL,
+    within_50ms     bigint NOT NULL,
+    within_100ms    bigint NOT NULL,
+    within_200ms    bigint NOT NULL,
+    within_500ms    bigint NOT NULL,
+    within_1s       bigint NOT NULL,
+    within_2s       bigint NOT NULL,
+    within_5s       bigint NOT NULL,
+    within_10s      bigint NOT NULL,
+    within_30s      bigint NOT NULL,
+    within_1m       bigint NOT NULL,
+    within_5m       bigint NOT NULL,
+    within_15m      bigint NOT NULL,
+    within_1h       bigint NOT NULL,
+    within_6h       bigint NOT NULL,
+    longer          bigint NOT NULL,
+    PRIMARY KEY (transport, message_name, handler, minute)
+);
+CREATE INDEX waybill_history_by_minute ON public.waybill_history (minute);
+
 -- The number of a transport, or of the only one if the name is NULL.
 CREATE FUNCTION public.waybill_transport_id(transport text) RETURNS smallint LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -292,7 +334,6 @@ DECLARE
     name   text;
     key    text;
     meta   jsonb;
-    tested integer := 0;
 BEGIN
     IF n IS NULL
        OR cardinality(waybill_dispatch_all.keys) IS DISTINCT FROM n
@@ -335,21 +376,6 @@ BEGIN
                                       6, (get_byte(uuid_send(gen_random_uuid()), 6) & 15) | 112),
                              'hex')::uuid;
     END LOOP;
-    BEGIN
-        FOR i IN 1 .. n LOOP
-            tested := i;
-            IF octet_length(waybill_dispatch_all.bodies[i]) > 0
-               AND coalesce(waybill_dispatch_all.headers[i] ->> 'content-type', 'application/json')
-                   = 'application/json' THEN
-                PERFORM convert_from(waybill_dispatch_all.bodies[i], 'UTF8')::json;
-            END IF;
-        END LOOP;
-    EXCEPTION WHEN data_exception THEN
-        RAISE EXCEPTION 'waybill: the body of % is not JSON: %',
-                        waybill_dispatch_all.names[tested], SQLERRM
-              USING HINT = 'a body of another kind names it in headers, such as {"content-type": "text/plain"}',
-                    ERRCODE = 'invalid_parameter_value';
-    END;
     IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;

@@ -206,3 +206,45 @@ CREATE INDEX waybill_retry_claimable ON waybill_retry (queue) WHERE held = 0;
 CREATE INDEX waybill_retry_due ON waybill_retry (queue, held_until) WHERE held > 0;
 CREATE INDEX waybill_retry_held ON waybill_retry (queue, partition_key, held) WHERE held > 0;
 CREATE INDEX waybill_retry_keys ON waybill_retry (queue, partition_key) WHERE partition_key <> '';
+
+-- Counts and latencies of a minute (since 1970), for the transport, message and handler; empty ones sum up. The
+-- columns from within_1ms on count the times from dispatch to the end of handling, each up to the time of
+-- its name and above that of the one before.
+CREATE TABLE waybill_history (
+    transport       TEXT NOT NULL,
+    message_name    TEXT NOT NULL,
+    handler         TEXT NOT NULL,
+    minute          INTEGER NOT NULL,
+    dispatched      INTEGER NOT NULL,
+    published       INTEGER NOT NULL,
+    refused         INTEGER NOT NULL,
+    handled         INTEGER NOT NULL,
+    failed          INTEGER NOT NULL,
+    retried         INTEGER NOT NULL,
+    duplicates      INTEGER NOT NULL,
+    skipped         INTEGER NOT NULL,
+    publish_micros  INTEGER NOT NULL,
+    handling_micros INTEGER NOT NULL,
+    within_1ms      INTEGER NOT NULL,
+    within_2ms      INTEGER NOT NULL,
+    within_5ms      INTEGER NOT NULL,
+    within_10ms     INTEGER NOT NULL,
+    within_20ms     INTEGER NOT NULL,
+    within_50ms     INTEGER NOT NULL,
+    within_100ms    INTEGER NOT NULL,
+    within_200ms    INTEGER NOT NULL,
+    within_500ms    INTEGER NOT NULL,
+    within_1s       INTEGER NOT NULL,
+    within_2s       INTEGER NOT NULL,
+    within_5s       INTEGER NOT NULL,
+    within_10s      INTEGER NOT NULL,
+    within_30s      INTEGER NOT NULL,
+    within_1m       INTEGER NOT NULL,
+    within_5m       INTEGER NOT NULL,
+    within_15m      INTEGER NOT NULL,
+    within_1h       INTEGER NOT NULL,
+    within_6h       INTEGER NOT NULL,
+    longer          INTEGER NOT NULL,
+    PRIMARY KEY (transport, message_name, handler, minute)
+) WITHOUT ROWID;
+CREATE INDEX waybill_history_by_minute ON waybill_history (minute);

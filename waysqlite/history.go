@@ -1,0 +1,34 @@
+package waysqlite
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/waybill-go/waybill/history"
+)
+
+// AddHistory implements history.Store.
+func (db *DB) AddHistory(ctx context.Context, rows []history.Row) error {
+	if err := db.checkSchema(ctx); err != nil {
+		return err
+	}
+	return db.write(ctx, func(tx *txn) error {
+		for _, row := range rows {
+			if _, err := tx.exec(ctx, db.historySQL.Query("add"), row.Args()...); err != nil {
+				return err
+			}
+		}
+		_, err := tx.exec(ctx, db.historySQL.Query("prune"), history.Minute(time.Now().Add(-history.Retention)), history.PruneBatch)
+		return err
+	})
+}
+
+// History implements history.Store.
+func (db *DB) History(ctx context.Context, q history.Query) ([]history.Row, error) {
+	name, args, err := q.Statement()
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, db, db.historySQL.Query(name), func(rows *sql.Rows, row *history.Row) error { return row.Scan(rows.Scan) }, args...)
+}
