@@ -22,6 +22,8 @@ type Config struct {
 	Inbox    Inbox
 	// Workers are the transports that a service consumes, by name.
 	Workers map[string]Worker
+	// Schedules dispatch messages at given times, by name.
+	Schedules map[string]Schedule
 	// Limits end a process in good order, so that its supervisor starts a new one.
 	Limits Limits
 	// Admin is where a relay or worker process answers probes and scrapes.

@@ -109,8 +109,9 @@ func (c *Config) read(r *reader) field {
 			r.group(nil)(n, at)
 			c.Messages[name] = Message{}
 		}),
-		"inbox":   r.group(map[string]field{"retention": r.duration(&c.Inbox.Retention)}),
-		"workers": named(r, &c.Workers, (*Worker).read),
+		"inbox":     r.group(map[string]field{"retention": r.duration(&c.Inbox.Retention)}),
+		"workers":   named(r, &c.Workers, (*Worker).read),
+		"schedules": named(r, &c.Schedules, (*Schedule).read),
 		"limits": r.group(map[string]field{
 			"time":     r.duration(&c.Limits.Time),
 			"memory":   r.size(&c.Limits.Memory),

@@ -13,6 +13,7 @@ func (c *Config) Redacted() *Config {
 	copied := *c
 	copied.Routing, copied.Messages = maps.Clone(c.Routing), maps.Clone(c.Messages)
 	copied.Outbox.Routes, copied.Workers = maps.Clone(c.Outbox.Routes), maps.Clone(c.Workers)
+	copied.Schedules = maps.Clone(c.Schedules)
 	copied.Database = c.Database.Redacted()
 	copied.Transports = maps.Clone(c.Transports)
 	for name, t := range copied.Transports {
@@ -44,10 +45,11 @@ func (c Config) view() configView {
 			PublishDeadline: FormatDuration(c.Outbox.PublishDeadline),
 			Routes:          map[string]routeView{},
 		},
-		Workers:  map[string]workerView{},
-		Routing:  c.Routing,
-		Messages: c.Messages,
-		Inbox:    inboxView{Retention: FormatDuration(c.Inbox.Retention)},
+		Workers:   map[string]workerView{},
+		Schedules: c.scheduleViews(),
+		Routing:   c.Routing,
+		Messages:  c.Messages,
+		Inbox:     inboxView{Retention: FormatDuration(c.Inbox.Retention)},
 
 		FailureTransport: c.FailureTransport,
 		History:          !c.NoHistory,
@@ -104,6 +106,7 @@ type configView struct {
 	Messages   map[string]Message       `yaml:"messages" json:"messages"`
 	Inbox      inboxView                `yaml:"inbox" json:"inbox"`
 	Workers    map[string]workerView    `yaml:"workers,omitempty" json:"workers,omitempty"`
+	Schedules  map[string]scheduleView  `yaml:"schedules,omitempty" json:"schedules,omitempty"`
 	Limits     *limitsView              `yaml:"limits,omitempty" json:"limits,omitempty"`
 	Admin      *adminView               `yaml:"admin,omitempty" json:"admin,omitempty"`
 

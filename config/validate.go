@@ -51,6 +51,7 @@ func (c *Config) problems(w written) []*Error {
 	for _, name := range slices.Sorted(maps.Keys(c.Workers)) {
 		v.worker(name, c.Workers[name])
 	}
+	v.schedules()
 	v.limits()
 	v.admin()
 	v.check(validName(v.c.FailureTransport), keyPath{"failure_transport"}, "not a name of dead letters", nameRule)

@@ -2,6 +2,7 @@ package waycli
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/schedule"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -76,6 +78,7 @@ type Database interface {
 	admin.DeadLetters
 	admin.Sampler
 	admin.Workers
+	admin.Schedules
 	history.Store
 	worker.Store
 	worker.Registry
@@ -84,6 +87,9 @@ type Database interface {
 	inbox.Pruner
 	// Dispatcher returns a Dispatch for an outbox on the database.
 	Dispatcher(cfg outbox.Config) (Dispatch, error)
+	// Schedule returns the Run of schedules that dispatch to an outbox on the database:
+	// RunSchedules.
+	Schedule(cfg outbox.Config, log *slog.Logger, schedules []schedule.Schedule) (Run, error)
 	// Queue returns the queue of a queue:// DSN in this database; the database option
 	// of the DSN is ignored. Each call returns a separate receiver.
 	Queue(dsn config.DSN) (Queue, error)

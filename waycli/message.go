@@ -37,6 +37,7 @@ type dispatcher struct {
 	to         string // of --to, or empty
 	serializer waybill.Serializer
 	decodes    bool // the names have Go types here
+	out        outbox.Config
 	commitAll  Dispatch
 }
 
@@ -65,12 +66,11 @@ func (s *session) newDispatcher(ctx context.Context, to string) (*dispatcher, er
 	if err != nil {
 		return nil, err
 	}
-	out, err := addressedOutbox(cfg, to)
-	if err != nil {
+	if d.out, err = addressedOutbox(cfg, to); err != nil {
 		return nil, err
 	}
-	out.Serializer = d.serializer
-	d.commitAll, err = db.Dispatcher(out)
+	d.out.Serializer = d.serializer
+	d.commitAll, err = db.Dispatcher(d.out)
 	return d, err
 }
 

@@ -19,6 +19,8 @@ import (
 const (
 	relayPart   = "relay"
 	workersPart = "workers"
+
+	schedulesPart = "schedules"
 )
 
 func (c *cli) runCommand() *cobra.Command {
@@ -27,12 +29,13 @@ func (c *cli) runCommand() *cobra.Command {
 		Use:   "run [PART...]",
 		Short: "Run a service: its relay, its workers and its own parts in one process",
 		Long: `Run a service in one process: the relay of its outbox, a worker for each transport
-under workers in the configuration, and the parts that the program itself adds, such
-as an HTTP server. Arguments run some of them alone: relay, workers, or the name of a
-part of the program; other processes may run the others.
+under workers in the configuration, its schedules, and the parts that the program itself
+adds, such as an HTTP server. Arguments run some of them alone: relay, workers, schedules,
+or the name of a part of the program; other processes may run the others.
 
 Without a transport that leads out of the database there is no relay, and without
-workers in the configuration none of these; naming one that there is not is an error.
+workers or schedules in the configuration none of these; naming one that there is not is
+an error.
 
 It runs until SIGTERM, SIGINT or "workers stop", or until a limit under limits in the
 configuration is reached. Then relay and workers stop in order, and it exits with 0; a second signal
@@ -45,7 +48,7 @@ With --json, at the end: {"reason": "stopped", "stopped by operator", "time limi
   waybill run relay workers --json`,
 		Args:              cobra.ArbitraryArgs,
 		RunE:              c.run(func(ctx context.Context, s *session, parts []string) error { return s.runParts(ctx, parts, f) }),
-		ValidArgsFunction: c.completeFrom(func(*config.Config) []string { return []string{relayPart, workersPart} }),
+		ValidArgsFunction: c.completeFrom(func(*config.Config) []string { return []string{relayPart, workersPart, schedulesPart} }),
 	}
 	nameFlag(cmd, &f.name)
 	f.admin.register(cmd)
@@ -89,6 +92,8 @@ func (s *session) runParts(ctx context.Context, named []string, f consumeFlags) 
 			more, err = s.relays(ctx, relayed, relayFlags{standby: true}, counts)
 		case workersPart:
 			more, err = s.workers(ctx, consumed, f, watch)
+		case schedulesPart:
+			more, err = s.schedules(ctx)
 		default:
 			more = append(more, s.service.part(name))
 		}
@@ -119,6 +124,9 @@ func (s *session) partNames(named, relayed, consumed []string) ([]string, error)
 	if len(consumed) > 0 && s.app.Bus != nil {
 		all = append(all, workersPart)
 	}
+	if len(s.cfg.Schedules) > 0 {
+		all = append(all, schedulesPart)
+	}
 	if s.service != nil {
 		for _, p := range s.service.parts {
 			all = append(all, p.name)
@@ -135,6 +143,8 @@ func (s *session) partNames(named, relayed, consumed []string) ([]string, error)
 			return nil, s.errNoHandlers()
 		case name == workersPart:
 			return nil, errNoWorkers()
+		case name == schedulesPart:
+			return nil, errNoSchedules()
 		default:
 			return nil, &Error{Usage, fmt.Errorf("unknown part %q", name), suggest.Hint(name, all, "parts")}
 		}

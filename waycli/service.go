@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
@@ -69,9 +70,9 @@ func DatabaseAs[T Database](ctx context.Context, svc *Service, named string) (db
 
 // Go adds a part of the program that `run` runs beside relay and workers, such as an HTTP
 // server. It is to return when its context ends. An error stops the others. Go panics on a
-// name that is empty or taken; "relay" and "workers" are.
+// name that is empty or taken; "relay", "workers" and "schedules" are.
 func (v *Service) Go(name string, run func(context.Context) error) {
-	if name == "" || name == relayPart || name == workersPart || v.part(name) != nil {
+	if name == "" || slices.Contains([]string{relayPart, workersPart, schedulesPart}, name) || v.part(name) != nil {
 		panic(fmt.Errorf("a part of the service is named %q: that is empty or taken", name))
 	}
 	v.parts = append(v.parts, part{name, run})

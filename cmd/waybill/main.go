@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"os"
+	_ "time/tzdata" // schedules work on hosts without time zones
 
 	"github.com/spf13/cobra"
 

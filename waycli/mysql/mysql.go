@@ -5,11 +5,13 @@ package mysql
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/schedule"
 	"github.com/waybill-go/waybill/waycli"
 	"github.com/waybill-go/waybill/waymysql"
 )
@@ -95,6 +97,11 @@ func (db database) Dispatcher(cfg outbox.Config) (waycli.Dispatch, error) {
 		})
 		return ids, err
 	}, nil
+}
+
+// Schedule implements waycli.Database.
+func (db database) Schedule(cfg outbox.Config, log *slog.Logger, schedules []schedule.Schedule) (waycli.Run, error) {
+	return waycli.RunSchedules(db.DB, cfg, log, schedules)
 }
 
 // Queue implements waycli.Database.

@@ -1,0 +1,86 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/schedule"
+)
+
+type SendReport struct {
+	Day string `json:"day"`
+}
+
+func (SendReport) MessageName() string { return "report.send" }
+
+func Example_schedule() {
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	db, remove := openShop(ctx)
+	defer remove()
+	log := slog.New(slog.DiscardHandler)
+	out, err := outbox.New(db, outbox.Config{})
+	check(err)
+
+	weekdays, err := schedule.Cron("30 2 * * 1-5", "Europe/Berlin")
+	check(err)
+	s, err := schedule.New(db, out, schedule.Config{Log: log}, schedule.Schedule{
+		Name:    "nightly",
+		Timing:  weekdays,
+		Missed:  schedule.All,
+		Message: func(tick time.Time) any { return SendReport{Day: tick.Format(time.DateOnly)} },
+	})
+	check(err)
+	err = s.Run(ctx) // blocks, and returns nil when ctx ends
+
+	rows, now, listing := db.Schedules(context.Background())
+	check(listing)
+	fmt.Println(err, rows[0].Name, rows[0].Spec, rows[0].NextTick.Equal(weekdays.Next(now)))
+	// Output: <nil> nightly 30 2 * * 1-5 Europe/Berlin true
+}
+
+// The session of the page prints its table.
+func TestScheduleSessionOfThePageWorks(t *testing.T) {
+	only := func(language string) string {
+		blocks := pages(t, language)["schedules.md"]
+		if len(blocks) != 1 {
+			t.Fatalf("the page has %d blocks of %s, want 1", len(blocks), language)
+		}
+		return blocks[0]
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "waybill.yaml"), []byte(only("yaml")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "waybill"), "../cmd/waybill").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	session := exec.Command("sh", "-ec", only("sh"))
+	session.Dir = dir
+	var talk strings.Builder
+	session.Stderr = &talk
+	got, err := session.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, got, &talk)
+	}
+	text, err := os.ReadFile("schedules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want, _ := strings.Cut(string(text), "```\n```\n")
+	want, _, _ = strings.Cut(want, "```")
+	dates := regexp.MustCompile(`20..-..-..T..:..:..Z`)
+	printed := string(got[max(0, strings.Index(string(got), "NAME")):])
+	if dates.ReplaceAllString(printed, "T") != dates.ReplaceAllString(want, "T") {
+		t.Errorf("the session prints\n%s\nthe page has\n%s", got, want)
+	}
+}
