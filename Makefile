@@ -16,7 +16,7 @@ SERVERS = $(GO) run ./internal/test/testserver/run --
 # First line of each recipe that needs somewhere to put binaries and databases.
 IN_TMP = set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 130' INT TERM
 
-.PHONY: test packages lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants matrix demo bench fuzz fmt screenshots
+.PHONY: test packages lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants matrix demo shop bench fuzz fmt screenshots
 .NOTPARALLEL:
 
 STEPS = packages lint unit modules campaign
@@ -45,13 +45,13 @@ lint:
 			echo "lint: mend what is named above; 'make lint' tries again"; exit 1; }; \
 	done
 
-# The race detector needs cgo, hence a C compiler. The end-to-end tests time takeovers:
-# nothing else runs beside them.
+# The race detector needs cgo, hence a C compiler. The end-to-end tests time takeovers, and
+# the shop its confirmations: nothing else runs beside them.
 unit:
 	@echo "unit: go test -race, the architecture test included"
 	@$(GO) test -count=1 ./internal/test/sim && \
-	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m $$($(GO) list ./... | grep -v internal/test/e2e) && \
-	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m ./internal/test/e2e && \
+	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m $$($(GO) list ./... | grep -v -e internal/test/e2e -e examples/shop) && \
+	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m -p 1 ./internal/test/e2e ./examples/shop && \
 	CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/crash || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
 
@@ -116,6 +116,10 @@ matrix:
 demo:
 	@echo "demo: orders through outbox, relay and inbox, with faults"
 	@$(GO) run ./cmd/waybill demo
+
+shop:
+	@echo "shop: a slow catalog, three workers on one stock, a payment twice, failures apart"
+	@$(SERVERS) $(GO) test -count=1 -v -run TestScenario ./examples/shop
 
 bench:
 	@echo "bench: ratios against the yardstick of the same run"

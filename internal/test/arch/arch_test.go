@@ -74,6 +74,7 @@ var rules = []rule{
 	{packages: "cmd/waybill/internal/bench/files", reaches: with(core, "waysqlite"), modules: ids},
 	{packages: "cmd/waybill/internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "cmd/waybill/internal/demo", reaches: with(core, "schedule", "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
+	{packages: "examples/shop", reaches: []string{"..."}, modules: []string{"github.com/jackc/pgx/v5"}},
 	{packages: "cmd/...", reaches: []string{"..."}, modules: with(ids, commands...)},
 
 	// For tests.
