@@ -58,3 +58,27 @@ func BenchmarkEmptyPoll(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkUnitOfWork measures a unit with a statement of the application's and a message,
+// on connections of waybill's own and on sessions that a pool lends.
+func BenchmarkUnitOfWork(b *testing.B) {
+	for name, open := range map[string]func(t testing.TB, dsn string, cfg waymysql.Config) *waymysql.DB{"Open": open, "New": borrow} {
+		b.Run(name, func(b *testing.B) {
+			_, dsn := newDB(b, waymysql.Config{})
+			db := open(b, dsn, waymysql.Config{})
+			exec(b, db, "CREATE TABLE app (n INT PRIMARY KEY AUTO_INCREMENT)")
+			out := newOutbox(b, db, outbox.Config{})
+			for b.Loop() {
+				if err := out.InTx(context.Background(), func(ctx context.Context, tx waymysql.Tx) error {
+					if _, err := tx.SQL().ExecContext(ctx, "INSERT INTO app VALUES ()"); err != nil {
+						return err
+					}
+					_, err := tx.Dispatch(ctx, order{"k", 0})
+					return err
+				}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -3,7 +3,6 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"fmt"
 	"time"
 
@@ -165,7 +164,7 @@ func (c *claim) end() {
 		ctx, cancel := context.WithTimeout(context.Background(), sqlcore.RollbackTimeout)
 		defer cancel()
 		if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it
+			discard(conn)
 		}
 	}
 	_ = conn.Close()

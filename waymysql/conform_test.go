@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/test/faultproxy"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/waymysql"
 	"github.com/waybill-go/waybill/waytest"
 )
@@ -43,8 +44,52 @@ func TestSchedules(t *testing.T) {
 	waytest.Schedules(t, harness)
 }
 
-func harness(t *testing.T) waytest.Harness[*sql.Tx] {
-	db, dsn := newDB(t, waymysql.Config{})
+// The same on a pool of the caller's, for what borrowed sessions have to do with.
+func TestDispatchOnACallersPool(t *testing.T) {
+	t.Parallel()
+	waytest.Dispatch(t, borrowing)
+}
+
+func TestInboxOnACallersPool(t *testing.T) {
+	t.Parallel()
+	waytest.Inbox(t, borrowing)
+}
+
+func TestQueueOnACallersPool(t *testing.T) {
+	t.Parallel()
+	waytest.Queue(t, borrowing)
+}
+
+func harness(t *testing.T) waytest.Harness[*sql.Tx] { return harnessBy(t, open) }
+
+func borrowing(t *testing.T) waytest.Harness[*sql.Tx] { return harnessBy(t, borrow) }
+
+// borrow makes a database on a pool with the parameters that New needs.
+func borrow(t testing.TB, dsn string, cfg waymysql.Config) *waymysql.DB {
+	t.Helper()
+	c, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.InterpolateParams = true
+	db, err := waymysql.New(pool(t, c.FormatDSN()), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func harnessBy(t *testing.T, open func(t testing.TB, dsn string, cfg waymysql.Config) *waymysql.DB) waytest.Harness[*sql.Tx] {
+	through := func(t *testing.T, dsn string) (*waymysql.DB, *faultproxy.Proxy) {
+		to, network := proxied(t, dsn)
+		return open(t, to, waymysql.Config{}), network
+	}
+	dsn := driverDSN(t, testserver.MariaDB(t))
+	db := open(t, dsn, waymysql.Config{})
+	if _, err := db.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	p := waytest.SQLHarness(t, db, db.Pool(), "business")
 	p.Another = func(t *testing.T) waytest.Store[*sql.Tx] { return open(t, dsn, waymysql.Config{}) }
 	p.Crashing = func(t *testing.T) (waytest.Store[*sql.Tx], func()) {
@@ -96,6 +141,13 @@ func harness(t *testing.T) waytest.Harness[*sql.Tx] {
 // through opens a database through a proxy.
 func through(t *testing.T, dsn string) (*waymysql.DB, *faultproxy.Proxy) {
 	t.Helper()
+	to, network := proxied(t, dsn)
+	return open(t, to, waymysql.Config{}), network
+}
+
+// proxied returns the address of a proxy of the database.
+func proxied(t *testing.T, dsn string) (string, *faultproxy.Proxy) {
+	t.Helper()
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +158,7 @@ func through(t *testing.T, dsn string) (*waymysql.DB, *faultproxy.Proxy) {
 	}
 	t.Cleanup(network.Close)
 	cfg.Addr = network.Addr()
-	return open(t, cfg.FormatDSN(), waymysql.Config{}), network
+	return cfg.FormatDSN(), network
 }
 
 // killable opens a database for a process that can be killed. It sends its statements

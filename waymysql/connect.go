@@ -13,25 +13,25 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// connect returns a pool whose sessions have settings.
-func (db *DB) connect(settings map[string]string) (*sql.DB, error) {
-	c, err := db.connector(settings)
-	if err != nil {
-		return nil, err
-	}
-	return pooled(c), nil
+// sessions open pools of sessions with settings: by connections of waybill's own, or of
+// sessions that the caller's pool lends.
+type sessions interface {
+	open(settings map[string]string, wrap func(driver.Connector) driver.Connector, idle time.Duration) (*sql.DB, error)
 }
+
+// connections are sessions of waybill's own.
+type connections struct{ cfg *mysql.Config }
 
 // isolations are the names of one variable.
 var isolations = map[string]string{"tx_isolation": "transaction_isolation", "transaction_isolation": "tx_isolation"}
 
-func (db *DB) connector(settings map[string]string) (driver.Connector, error) {
-	c := db.cfg.Clone()
+// open implements sessions.
+func (own connections) open(settings map[string]string, wrap func(driver.Connector) driver.Connector, idle time.Duration) (*sql.DB, error) {
+	c := own.cfg.Clone()
 	if c.Params == nil {
 		c.Params = map[string]string{}
 	}
-	settings = maps.Clone(settings)
-	settings["completion_type"] = "'NO_CHAIN'" // or COMMIT begins another transaction, or ends the session
+	settings = unchained(settings)
 	// The server does not tell capitals apart, and takes the parameters in any order.
 	maps.DeleteFunc(c.Params, func(name, _ string) bool {
 		name = strings.ToLower(name)
@@ -43,7 +43,18 @@ func (db *DB) connector(settings map[string]string) (driver.Connector, error) {
 	if _, err := mysql.NewConnector(c); err != nil {
 		return nil, fmt.Errorf("waymysql: %w", err)
 	}
-	return connector{c}, nil
+	pool := sql.OpenDB(wrap(connector{c}))
+	pool.SetMaxIdleConns(defaultConns) // database/sql keeps 2, and would connect all the time
+	pool.SetConnMaxIdleTime(idle)
+	return pool, nil
+}
+
+// unchained returns settings with one more, or COMMIT begins another transaction, or ends
+// the session.
+func unchained(settings map[string]string) map[string]string {
+	settings = maps.Clone(settings)
+	settings["completion_type"] = "'NO_CHAIN'"
+	return settings
 }
 
 // A connector gives each connection a private configuration. The driver's shares
@@ -63,12 +74,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 // Driver implements driver.Connector.
 func (connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
-func pooled(connector driver.Connector) *sql.DB {
-	pool := sql.OpenDB(connector)
-	pool.SetMaxIdleConns(defaultConns) // database/sql keeps 2, and would connect all the time
-	pool.SetConnMaxIdleTime(time.Minute)
-	return pool
-}
+func unwrapped(c driver.Connector) driver.Connector { return c }
 
 // silenceLimits are the settings of sessions that the server ends when the client is silent:
 // between statements, and in the middle of a statement or its result.
@@ -97,11 +103,7 @@ func (db *DB) relayPool(ctx context.Context) (*sql.DB, error) {
 		if !f.mariaDB {
 			settings["information_schema_stats_expiry"] = "0" // or the table's next id is that of yesterday
 		}
-		db.relays, err = db.connect(settings)
-		if err != nil {
-			return nil, err
-		}
-		db.relays.SetConnMaxIdleTime(db.idle / 2)
+		db.relays, err = db.sessions.open(settings, unwrapped, db.idle/2)
 	}
-	return db.relays, nil
+	return db.relays, err
 }

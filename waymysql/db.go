@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
 	"errors"
 	"fmt"
@@ -80,7 +81,8 @@ var sqlFiles embed.FS
 
 // A DB is waybill's part of one database. It is safe for concurrent use.
 type DB struct {
-	cfg       *mysql.Config
+	sessions  sessions
+	packet    int     // the longest statement of the driver; 0 means that of the server
 	pool      *sql.DB // for single statements and short transactions
 	units     *sql.DB // for units of work: autocommit is off
 	prefix    string
@@ -132,21 +134,11 @@ func Open(ctx context.Context, dsn string, cfg Config) (*DB, error) {
 }
 
 // OpenConfig is Open for connections that need more than a DSN can say, such as TLS or
-// a dialer. The first use connects. c is not kept. There is no New for a pool of the
-// caller's: units of work and relays need sessions with settings of their own.
+// a dialer. The first use connects. c is not kept. New has a pool of the caller's.
 func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
-	prefix, schema := cmp.Or(cfg.Prefix, defaultPrefix), cmp.Or(cfg.Schema, c.DBName)
-	switch {
-	case !sqlfile.ValidPrefix(prefix):
-		return nil, badPrefix(prefix)
-	case schema == "":
+	schema := cmp.Or(cfg.Schema, c.DBName)
+	if schema == "" {
 		return nil, errors.New("waymysql: neither the connection nor the configuration names a database")
-	case !schemaForm.MatchString(schema):
-		return nil, badSchema(schema)
-	case cfg.Retention < 0 || cfg.IdleTimeout < 0 || cfg.MaxConns < 0:
-		return nil, fmt.Errorf("waymysql: negative: Retention %v, IdleTimeout %v, MaxConns %d", cfg.Retention, cfg.IdleTimeout, cfg.MaxConns)
-	case cfg.IdleTimeout%time.Second != 0:
-		return nil, fmt.Errorf("waymysql: IdleTimeout %v: the server counts whole seconds", cfg.IdleTimeout)
 	}
 	c = c.Clone()
 	c.DBName = cmp.Or(c.DBName, schema) // some statements want one, although they name it
@@ -162,8 +154,34 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 	if c.Logger == nil {
 		c.Logger = &mysql.NopLogger{}
 	}
+	own := connections{c}
+	db, err := newDB(own, schema, cfg)
+	if err != nil {
+		return nil, err
+	}
+	db.packet = c.MaxAllowedPacket
+	// Statements outside of a transaction commit, whatever the server's default is.
+	if db.pool, err = own.open(map[string]string{"autocommit": "1"}, unwrapped, time.Minute); err != nil {
+		return nil, err
+	}
+	return db, db.openUnits(cmp.Or(cfg.MaxConns, defaultConns))
+}
+
+// newDB returns a DB without pools.
+func newDB(of sessions, schema string, cfg Config) (*DB, error) {
+	prefix := cmp.Or(cfg.Prefix, defaultPrefix)
+	switch {
+	case !sqlfile.ValidPrefix(prefix):
+		return nil, badPrefix(prefix)
+	case !schemaForm.MatchString(schema):
+		return nil, badSchema(schema)
+	case cfg.Retention < 0 || cfg.IdleTimeout < 0 || cfg.MaxConns < 0:
+		return nil, fmt.Errorf("waymysql: negative: Retention %v, IdleTimeout %v, MaxConns %d", cfg.Retention, cfg.IdleTimeout, cfg.MaxConns)
+	case cfg.IdleTimeout%time.Second != 0:
+		return nil, fmt.Errorf("waymysql: IdleTimeout %v: the server counts whole seconds", cfg.IdleTimeout)
+	}
 	db := &DB{
-		cfg: c, prefix: prefix, schema: schema,
+		sessions: of, prefix: prefix, schema: schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, relayed: map[int16]*relayed{},
 	}
@@ -176,23 +194,19 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 			return nil, err
 		}
 	}
-	if db.retryQueue, err = namedSQL("queue", schema, prefix, "app.waybill_queue", "app.waybill_retry"); err != nil {
-		return nil, err
-	}
-	// Statements outside of a transaction commit, whatever the server's default is.
-	if db.pool, err = db.connect(map[string]string{"autocommit": "1"}); err != nil {
-		return nil, err
-	}
+	db.retryQueue, err = namedSQL("queue", schema, prefix, "app.waybill_queue", "app.waybill_retry")
+	return db, err
+}
+
+// openUnits opens the pool for units of work.
+func (db *DB) openUnits(most int) (err error) {
 	settings := db.silenceLimits()
 	settings["autocommit"] = "0"
-	guarded, err := db.connector(settings)
-	if err != nil {
-		return nil, err
+	db.units, err = db.sessions.open(settings, func(c driver.Connector) driver.Connector { return unitConnector{c} }, db.idle/2)
+	if err == nil {
+		db.units.SetMaxOpenConns(most)
 	}
-	db.units = pooled(unitConnector{guarded})
-	db.units.SetConnMaxIdleTime(db.idle / 2)
-	db.units.SetMaxOpenConns(cmp.Or(cfg.MaxConns, defaultConns))
-	return db, nil
+	return err
 }
 
 // namedSQL reads a file of named statements, with replaced names of tables: pairs of an old
@@ -206,15 +220,19 @@ func namedSQL(file, schema, prefix string, replaced ...string) (sqlfile.Set, err
 }
 
 // Pool returns a pool of the same database, for statements and transactions of
-// the application's own.
+// the application's own: that of New, where it made the DB.
 func (db *DB) Pool() *sql.DB { return db.pool }
 
-// Close closes the connections. Relays and workers must have ended.
+// Close closes the connections, and leaves those of a pool of the caller's open. Relays and
+// workers must have ended.
 func (db *DB) Close() error {
 	db.mu.Lock()
 	relays := db.relays
 	db.mu.Unlock()
-	err := errors.Join(db.pool.Close(), db.units.Close())
+	err := db.units.Close()
+	if !db.borrows() {
+		err = errors.Join(err, db.pool.Close())
+	}
 	if relays != nil {
 		err = errors.Join(err, relays.Close())
 	}

@@ -29,6 +29,7 @@
 // and commits for DDL. The statements that follow would then commit one by one.
 // A unit of work runs with autocommit off, behind a savepoint that must still be
 // there at its end: if it is not, nothing is committed, and the error wraps
-// waybill.ErrTransactionLost. In a transaction of the caller's own neither is
+// waybill.ErrTransactionLost. The session is one of waybill's own connections (Open), or
+// one that the caller's pool lends (New). In a transaction of the caller's own neither is
 // possible: there an error of Dispatch must end the transaction.
 package waymysql

@@ -42,6 +42,28 @@ func ExampleOpen() {
 	})
 }
 
+// A pool of the application's own: its transactions can dispatch as well.
+func ExampleNew() {
+	ctx := context.Background()
+	pool, err := sql.Open("mysql", "app:secret@tcp(localhost:3306)/shop?interpolateParams=true")
+	check(err)
+	defer pool.Close()
+	db, err := waymysql.New(pool, waymysql.Config{})
+	check(err)
+	defer db.Close()
+
+	out, err := outbox.New(db, outbox.Config{To: "events"})
+	check(err)
+	tx, err := pool.BeginTx(ctx, nil)
+	check(err)
+	defer tx.Rollback()
+	_, err = tx.ExecContext(ctx, "INSERT INTO orders (id, cents) VALUES (?, ?)", "o-7", 4200)
+	check(err)
+	_, err = out.Dispatch(ctx, tx, orderPlaced{"o-7", 4200}) // the last before the commit
+	check(err)
+	check(tx.Commit())
+}
+
 func check(err error) {
 	if err != nil {
 		panic(err)

@@ -2,6 +2,7 @@ package waymysql
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
@@ -13,6 +14,9 @@ import (
 func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker.RetryQueue, error) {
 	return db.retryReceiver(transport, lease)
 }
+
+// UnitSession returns a session of a unit of work, without its transaction.
+func (db *DB) UnitSession(ctx context.Context) (*sql.Conn, error) { return db.units.Conn(ctx) }
 
 // WithoutCompounds makes a DB send statements one by one, as on MySQL.
 func (db *DB) WithoutCompounds(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package waymysql
 
 import (
+	"database/sql/driver"
 	"errors"
 	"maps"
 	"strings"
@@ -75,12 +76,9 @@ func TestSettingsOfRelaysReplaceThoseOfTheDSN(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := OpenConfig(cfg, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := db.connector(map[string]string{"transaction_isolation": "'READ-COMMITTED'", "wait_timeout": "30", "autocommit": "1"})
-	if err != nil {
+	var c driver.Connector
+	keep := func(made driver.Connector) driver.Connector { c = made; return made }
+	if _, err := (connections{cfg}).open(map[string]string{"transaction_isolation": "'READ-COMMITTED'", "wait_timeout": "30", "autocommit": "1"}, keep, 0); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{"transaction_isolation": "'READ-COMMITTED'", "wait_timeout": "30", "autocommit": "1", "completion_type": "'NO_CHAIN'", "sql_mode": "'ANSI'"}

@@ -3,7 +3,6 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,7 +13,7 @@ import (
 )
 
 // A queueTx is a transaction on the rows of queues, in a session of the relays: it reads
-// what is committed, and the server ends it when the client is silent. Statements gather
+// committed rows, and the server ends it when the client is silent. Statements gather
 // until send makes a round trip.
 type queueTx struct {
 	db        *DB
@@ -40,7 +39,7 @@ func (db *DB) inQueueTx(ctx context.Context, set sqlfile.Set, fn func(tx *queueT
 		err = tx.commit(ctx)
 	}
 	if err != nil {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // its end rolls back
+		discard(conn) // its end rolls back
 	}
 	return translate(err)
 }

@@ -3,6 +3,7 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -22,7 +23,7 @@ func (db *DB) ListenError() string { return "" }
 
 // StartRelay implements outbox.Store. Any number of processes may relay.
 func (db *DB) StartRelay(ctx context.Context) (func(), error) {
-	if err := db.writer(ctx); err != nil {
+	if err := errors.Join(db.checkRelayConns(), db.writer(ctx)); err != nil {
 		return nil, err
 	}
 	return func() {}, nil

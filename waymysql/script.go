@@ -40,7 +40,7 @@ func (db *DB) blocks(all []statement) (blocks [][]statement) {
 	compound := db.flavor.mariaDB
 	db.mu.Unlock()
 	limit := maxBlockBytes
-	if most := db.cfg.MaxAllowedPacket; most > 0 { // beyond it the driver would prepare, which the server does for no compound
+	if most := db.packet; most > 0 { // beyond it the driver would prepare, which the server does for no compound
 		limit = min(limit, most/4)
 	}
 	bytes := 0

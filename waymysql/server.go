@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -123,7 +124,7 @@ func (db *DB) writer(ctx context.Context) error {
 	if err := rows.Err(); err != nil {
 		return translate(err)
 	}
-	if err := checkSettings(settings, db.idle); err != nil {
+	if err := errors.Join(checkSettings(settings, db.idle), db.checkChangedRows(ctx)); err != nil {
 		return err
 	}
 	unwritten := !strings.EqualFold(settings["log_bin"], "ON") || !db.logsAll(ctx)

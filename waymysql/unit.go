@@ -3,7 +3,6 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
@@ -158,7 +157,7 @@ func (db *DB) abandon(ctx context.Context, conn *sql.Conn, tx *sql.Tx) {
 	defer cancel()
 	_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+sentinel)
 	if rolled := tx.Rollback(); err != nil || rolled != nil {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		discard(conn)
 	}
 }
 

@@ -32,6 +32,7 @@ func (c unitConnector) Connect(ctx context.Context) (driver.Conn, error) {
 // A fullConn has the methods of the driver's connection that database/sql uses.
 type fullConn interface {
 	driver.Conn
+	driver.ConnBeginTx
 	driver.ConnPrepareContext
 	driver.ExecerContext
 	driver.QueryerContext
@@ -49,8 +50,8 @@ type unitConn struct {
 	reading   int  // results that are open
 }
 
-// errIncomplete says that the driver has changed.
-var errIncomplete = errors.New("waymysql: the driver's connection lacks a method that it had")
+// errIncomplete says that the driver has changed, or that the caller's pool has another.
+var errIncomplete = errors.New("waymysql: the connection lacks a method of those of github.com/go-sql-driver/mysql: is there a wrapper around the driver?")
 
 // QueryContext implements driver.QueryerContext.
 func (c *unitConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {

@@ -65,6 +65,12 @@ WHERE  variable_name IN ('version', 'wsrep_on', 'auto_increment_increment', 'aut
                          'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout',
                          'max_statement_time', 'max_execution_time', 'max_allowed_packet');
 
+-- name: change_nothing
+-- Changes no row: a client that counts those found counts one.
+UPDATE app.waybill_meta
+SET    value = value
+WHERE  name = 'schema_version';
+
 -- name: flush
 -- A commit, which has InnoDB write its log as far as this.
 INSERT INTO app.waybill_meta (name, value)

@@ -17,7 +17,29 @@ SELECT @@SESSION.innodb_lock_wait_timeout;
 SET SESSION innodb_lock_wait_timeout = ?;
 
 -- name: short_waits
-SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1;
+SET @waybill_ddl_wait = @@SESSION.lock_wait_timeout,
+    @waybill_row_wait = @@SESSION.innodb_lock_wait_timeout,
+    @@SESSION.lock_wait_timeout = 1,
+    @@SESSION.innodb_lock_wait_timeout = 1;
 
 -- name: usual_waits
-SET SESSION lock_wait_timeout = DEFAULT, innodb_lock_wait_timeout = DEFAULT;
+-- The session's own, of which the server's may differ.
+SET @@SESSION.lock_wait_timeout = @waybill_ddl_wait,
+    @@SESSION.innodb_lock_wait_timeout = @waybill_row_wait;
+
+-- name: one_argument
+DO ?;
+
+-- name: session
+SELECT COALESCE(DATABASE(), ''), @@SESSION.autocommit, @@SESSION.completion_type,
+       @@SESSION.character_set_client, @@SESSION.character_set_results;
+
+-- name: set
+SET ?;
+
+-- name: borrow_setting
+-- A setting of a borrowed session, whose own value a user variable keeps.
+@waybill_? = @@SESSION.?, @@SESSION.? = ?
+
+-- name: return_setting
+@@SESSION.? = @waybill_?
