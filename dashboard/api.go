@@ -17,6 +17,7 @@ import (
 func (d *Dashboard) apiRoutes() []route {
 	return []route{
 		{"GET " + apiPath + "overview", Viewer, d.apiOverview},
+		{"GET " + apiPath + "history", Viewer, d.apiHistory},
 		{"GET " + apiPath + "outbox", Viewer, d.apiOutbox},
 		{"GET " + apiPath + "blocked", Viewer, d.apiBlocked},
 		{"POST " + apiPath + "blocked/release", Operator, d.apiRelease},

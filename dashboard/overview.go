@@ -24,6 +24,8 @@ type Overview struct {
 	Schema     admin.SchemaStatus `json:"schema"`
 	Reports    bool               `json:"relays_report"` // whether relays of this database report
 	Partial    bool               `json:"partial"`       // there are more blocked keys than were looked at
+
+	History chartsView `json:"-"`
 }
 
 // A Reason is why the status is not ok.
@@ -59,6 +61,9 @@ const (
 func (d *Dashboard) overview(r *request) error {
 	o, err := d.readOverview(r.Context())
 	if err != nil {
+		return err
+	}
+	if o.History, err = d.charts(r.Context(), r.URL.Query()); err != nil {
 		return err
 	}
 	return d.livePage(r, "overview", "Overview", o)
