@@ -193,11 +193,12 @@ func (b *Bus) send(ctx context.Context, env *Envelope, to []string) error {
 	if err != nil {
 		return err
 	}
+	b.observer.Begin(ctx, Dispatched, to[0], rec)
 	for _, name := range to {
 		if err := b.senders[name].Send(ctx, rec); err != nil {
 			return fmt.Errorf("waybill: send %s to %s: %w", rec.Name, name, err)
 		}
-		b.observer.Observe(ctx, Event{Kind: Dispatched, ID: rec.ID, Name: rec.Name, Key: rec.Key, Transport: name})
+		b.observer.Observe(ctx, Event{Kind: Dispatched, ID: rec.ID, Name: rec.Name, Key: rec.Key, Transport: name, Record: rec})
 	}
 	return nil
 }

@@ -14,6 +14,21 @@ type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
+// A Tracer is an Observer that hears of the beginning of steps, too.
+type Tracer interface {
+	Observer
+	// Begin is called before the steps Dispatched (once for all transports), Published and
+	// Handled, and returns the context of the step: that of the handlers and of the event
+	// Handled. Before the first two it may set headers of rec, which travel with it; it does
+	// not keep rec. A step may end without an event. Begin is called concurrently, and must
+	// be quick.
+	Begin(ctx context.Context, step EventKind, transport string, rec *Record) context.Context
+	// Group is called before a relay publishes a batch (Published), and before handlers of
+	// several messages share a transaction (Handled), with the contexts of their steps; end
+	// when the batch or the transaction has ended, with its error. End may be nil.
+	Group(step EventKind, transport string, members []context.Context) (end func(err error))
+}
+
 // EventKind is the kind of an Event.
 type EventKind uint8
 
@@ -57,6 +72,9 @@ type Event struct {
 	Age        time.Duration // since dispatch, by the clocks of both processes; zero means unknown
 	Handlers   []HandlerRun  // in the order in which they ran
 	Err        error
+	// Record is the message of Dispatched, Published, PublishFailed and Handled. It is not to
+	// be kept or changed, and its body and headers belong into no log, metric or trace.
+	Record *Record
 }
 
 // A HandlerRun is one run of one handler.
@@ -81,6 +99,51 @@ func (os Observers) Observe(ctx context.Context, e Event) {
 	}
 }
 
+// Begin calls each member that is a Tracer in turn.
+func (os Observers) Begin(ctx context.Context, step EventKind, transport string, rec *Record) context.Context {
+	for _, o := range os {
+		if t, ok := o.(Tracer); ok {
+			ctx = begin(ctx, t, step, transport, rec)
+		}
+	}
+	return ctx
+}
+
+// Group calls each member that is a Tracer in turn, unless it would be a group of one. End is
+// not nil.
+func (os Observers) Group(step EventKind, transport string, members []context.Context) (end func(error)) {
+	var ends []func(error)
+	for _, o := range os {
+		t, ok := o.(Tracer)
+		if !ok || len(members) < 2 {
+			continue
+		}
+		logPanic(guard(func() error {
+			if end := t.Group(step, transport, members); end != nil {
+				ends = append(ends, end)
+			}
+			return nil
+		}))
+	}
+	return func(err error) {
+		for _, end := range ends {
+			logPanic(guard(func() error { end(err); return nil }))
+		}
+	}
+}
+
+func logPanic(err error) {
+	if err != nil {
+		slog.Error("observer panicked", slog.Any("panic", err))
+	}
+}
+
+// ReportGroup is Group of the observer in the context of the first member.
+func ReportGroup(transport string, members []context.Context) (end func(error)) {
+	o, _ := members[0].Value(observerKey{}).(Observers)
+	return o.Group(Handled, transport, members)
+}
+
 // WithObserver returns a context for Bus.Handle and Bus.HandleRecord in which o receives the
 // events that handlers report, such as the duplicates of an inbox. A worker gives them its
 // Observer.
@@ -97,11 +160,20 @@ func Report(ctx context.Context, e Event) {
 }
 
 func observe(ctx context.Context, o Observer, e Event) {
-	defer func() {
-		if v := recover(); v != nil {
-			slog.ErrorContext(ctx, "observer panicked", slog.String("event", e.Kind.String()), slog.String("message", e.Name),
-				slog.String("id", e.ID.String()), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-		}
-	}()
+	defer contain(ctx, &e.Kind, &e.Name, &e.ID)
 	o.Observe(ctx, e)
+}
+
+func begin(ctx context.Context, t Tracer, step EventKind, transport string, rec *Record) (of context.Context) {
+	of = ctx // if it panics
+	defer contain(ctx, &step, &rec.Name, &rec.ID)
+	return t.Begin(ctx, step, transport, rec)
+}
+
+// contain logs the panic of an observer. It is to be deferred.
+func contain(ctx context.Context, kind *EventKind, name *string, id *MessageID) {
+	if v := recover(); v != nil {
+		slog.ErrorContext(ctx, "observer panicked", slog.String("event", kind.String()), slog.String("message", *name),
+			slog.String("id", id.String()), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+	}
 }

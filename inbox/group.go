@@ -165,6 +165,12 @@ func (g *grouping[TX]) lead(b *batch[TX]) {
 func (b *batch[TX]) run(store Store[TX]) {
 	ctx, cancel := b.context()
 	defer cancel()
+	contexts := make([]context.Context, len(b.members))
+	for i, m := range b.members {
+		contexts[i] = m.ctx
+	}
+	from, _ := waybill.Last[waybill.Received](waybill.EnvelopeFrom(contexts[0]))
+	end := waybill.ReportGroup(from.Transport, contexts)
 	err := store.InTx(ctx, func(ctx context.Context, tx TX) error {
 		for i, m := range b.members {
 			if m.err = m.ctx.Err(); m.err != nil {
@@ -190,6 +196,7 @@ func (b *batch[TX]) run(store Store[TX]) {
 		crash.At(crash.WorkerBeforeCommit)
 		return nil
 	})
+	end(err)
 	b.committed = err == nil
 }
 

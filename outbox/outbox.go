@@ -47,7 +47,7 @@ type Outbox[TX any] struct {
 	known      map[string]bool
 	serializer waybill.Serializer
 	chain      waybill.HandlerFunc // nil without middleware
-	observer   waybill.Observer
+	observer   waybill.Observers
 }
 
 // New returns an outbox on w. It registers the transports of cfg with the database.
@@ -167,6 +167,7 @@ func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]way
 		if err != nil {
 			return nil, err
 		}
+		o.observer.Begin(ctx, waybill.Dispatched, to[0], rec)
 		for _, name := range to {
 			rows = append(rows, Row{Record: rec, Transport: name, Queue: o.queues[name]})
 		}
@@ -176,7 +177,7 @@ func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]way
 		return nil, fmt.Errorf("outbox: dispatch: %w", err)
 	}
 	for _, row := range rows {
-		o.observer.Observe(ctx, waybill.Event{Kind: waybill.Dispatched, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: row.Transport})
+		o.observer.Observe(ctx, waybill.Event{Kind: waybill.Dispatched, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: row.Transport, Record: row.Record})
 	}
 	return ids, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/outage"
 )
 
@@ -22,6 +23,7 @@ type Relay struct {
 	to       Publisher
 	isolated Publisher // for retries
 	cfg      RelayConfig
+	observer waybill.Observers
 	poison   *poisonDetector
 	status   *status
 	broken   *outage.Log                // of the broker
@@ -56,7 +58,7 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if can := to.Traits(); cfg.Pipelined && can.Stream == nil && !can.Atomic {
 		return nil, errors.New("outbox: relay config: Pipelined needs a publisher that keeps the order of what is unconfirmed")
 	}
-	r := &Relay{store: store, to: to, isolated: to.Isolated(), cfg: cfg, poison: newPoisonDetector()}
+	r := &Relay{store: store, to: to, isolated: to.Isolated(), cfg: cfg, observer: waybill.Observers{cfg.Observer}, poison: newPoisonDetector()}
 	if r.isolated == nil {
 		r.isolated = to
 	}

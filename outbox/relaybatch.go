@@ -36,7 +36,15 @@ func (r *Relay) relayBatch(ctx context.Context, part Part, to Publisher, claimed
 			_ = claim.Settle(ctx, nil, nil)
 		}
 	}()
+	var traced []context.Context
+	for _, row := range rows {
+		if step := r.observer.Begin(ctx, waybill.Published, r.cfg.Transport, row.Record); step != ctx {
+			traced = append(traced, step)
+		}
+	}
+	end := r.observer.Group(waybill.Published, r.cfg.Transport, traced)
 	b := r.publish(ctx, part, to, rows)
+	end(b.Outage())
 	crash.At(crash.RelayAfterPublish)
 	done, failed := r.outcomes(part, b)
 	settling, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)

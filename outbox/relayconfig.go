@@ -89,6 +89,5 @@ func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	cfg.Observer = waybill.Observers{cfg.Observer}
 	return cfg, nil
 }

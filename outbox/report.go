@@ -13,14 +13,14 @@ import (
 func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure) {
 	address := r.to.Traits().Address
 	for _, row := range done {
-		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: time.Since(row.Record.DispatchedAt)}
+		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: time.Since(row.Record.DispatchedAt), Record: row.Record}
 		if address != nil {
 			e.Exchange, e.RoutingKey = address(row.Record)
 		}
-		r.cfg.Observer.Observe(ctx, e)
+		r.observer.Observe(ctx, e)
 		if row.Failures > 0 {
 			e.Kind = waybill.KeyReleased
-			r.cfg.Observer.Observe(ctx, e)
+			r.observer.Observe(ctx, e)
 		}
 	}
 	for _, f := range failed {
@@ -29,7 +29,7 @@ func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure)
 }
 
 func (r *Relay) reportFailure(ctx context.Context, f Failure) {
-	e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: f.failures(), Delay: f.RetryIn, Err: f.Err}
+	e := waybill.Event{Kind: waybill.PublishFailed, ID: f.Row.Record.ID, Name: f.Row.Record.Name, Key: f.Row.Record.Key, Transport: r.cfg.Transport, Failures: f.failures(), Delay: f.RetryIn, Err: f.Err, Record: f.Row.Record}
 	level, what := slog.LevelWarn, "publish refused, its key waits"
 	change := waybill.KeyBlocked
 	var rejected *RejectedError
@@ -50,10 +50,10 @@ func (r *Relay) reportFailure(ctx context.Context, f Failure) {
 		change, what, e.Delay = waybill.Skipped, "publish refused for the last time, the message is skipped: see waybill failed", 0
 	}
 	if !f.Suspect {
-		r.cfg.Observer.Observe(ctx, e)
+		r.observer.Observe(ctx, e)
 	}
 	e.Kind = change
-	r.cfg.Observer.Observe(ctx, e)
+	r.observer.Observe(ctx, e)
 	r.cfg.Log.LogAttrs(ctx, level, what, slog.String("transport", r.cfg.Transport), slog.String("message", f.Row.Record.Name),
 		slog.String("id", f.Row.Record.ID.String()), slog.Int("attempt", e.Failures), slog.Duration("retry_in", e.Delay), slog.Any("err", f.Err))
 }

@@ -33,6 +33,9 @@ type App struct {
 	// with an error in it, as of a refused message type, is reported like a returned one.
 	// Nil means that the binary has no handlers.
 	Bus func(ctx context.Context, svc *Service) (*waybill.Bus, error)
+	// Traces returns a tracer of messages and what ends it, or nil for none: see package
+	// waycli/otlp. Its error is logged, and keeps no command from its work. Nil means no traces.
+	Traces func(ctx context.Context, service string, log *slog.Logger) (tracer waybill.Tracer, shutdown func(context.Context) error, err error)
 	// Commands are further commands of the binary.
 	Commands []*cobra.Command
 }

@@ -214,7 +214,7 @@ func (s *session) checkConsume(cfg *config.Config, transports []string, f consum
 	return nil
 }
 
-func (s *session) consumeBus(ctx context.Context, transport string, f consumeFlags, counts *counts) (*waybill.Bus, error) {
+func (s *session) consumeBus(ctx context.Context, transport string, f consumeFlags) (*waybill.Bus, error) {
 	if f.exec == "" {
 		return s.bus(ctx)
 	}
@@ -231,7 +231,7 @@ func (s *session) consumeBus(ctx context.Context, transport string, f consumeFla
 	return newExecBus(&execHandler{
 		command: f.exec, handler: f.handler, transport: transport,
 		log: db, retention: s.cfg.Inbox.Retention,
-		stdout: s.commandOutput(), stderr: s.stderr, duplicates: &counts.of(transport).duplicates, observer: waybill.Observers{s.observer()}, last: lastActsOf(ctx), reaper: s.reaper,
+		stdout: s.commandOutput(), stderr: s.stderr, last: lastActsOf(ctx), reaper: s.reaper,
 	}, messageNames(s.cfg))
 }
 

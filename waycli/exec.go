@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -32,17 +31,15 @@ const (
 
 // An execHandler handles a message by running a command.
 type execHandler struct {
-	command    string
-	handler    string // in the inbox
-	transport  string
-	log        inbox.Log
-	retention  time.Duration
-	stdout     io.Writer
-	stderr     io.Writer
-	duplicates *atomic.Int64
-	observer   waybill.Observers
-	last       *lastActs
-	reaper     *reaper // may be nil
+	command   string
+	handler   string // in the inbox
+	transport string
+	log       inbox.Log
+	retention time.Duration
+	stdout    io.Writer
+	stderr    io.Writer
+	last      *lastActs
+	reaper    *reaper // may be nil
 }
 
 // newExecBus returns a bus on which x handles the messages of names.
@@ -74,8 +71,7 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 		return fmt.Errorf("inbox: %w", err)
 	}
 	if seen {
-		x.duplicates.Add(1)
-		x.observer.Observe(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: m.Name, Key: m.Key, Handler: x.handler})
+		waybill.Report(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: m.Name, Key: m.Key, Transport: x.transport, Handler: x.handler})
 		return waybill.ErrDuplicate
 	}
 	if err := x.run(ctx, env, m); err != nil {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,7 +57,7 @@ func newExecRun(t *testing.T, command string) *execRun {
 	}
 	r := &execRun{log: &memoryLog{seen: map[inbox.Entry]bool{}}}
 	r.rec = &waybill.Record{ID: id, Name: "order.placed", Body: []byte("{}"), DispatchedAt: time.Now()}
-	r.execHandler = &execHandler{command: command, transport: "orders", log: r.log, retention: time.Hour, stdout: &r.stdout, stderr: &r.stderr, duplicates: &atomic.Int64{}}
+	r.execHandler = &execHandler{command: command, transport: "orders", log: r.log, retention: time.Hour, stdout: &r.stdout, stderr: &r.stderr}
 	if r.bus, err = newExecBus(r.execHandler, []string{"order.placed"}); err != nil {
 		t.Fatal(err)
 	}
@@ -70,14 +69,14 @@ func (r *execRun) handle(ctx context.Context) error {
 }
 
 func TestExecRunsOnceForOneMessage(t *testing.T) {
-	r := newExecRun(t, "echo ran")
+	r, seen := newExecRun(t, "echo ran"), newCounts("orders")
 	for range 2 {
-		if err := r.handle(t.Context()); err != nil {
+		if err := r.handle(waybill.WithObserver(t.Context(), seen)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := r.stdout.String(); got != "ran\n" || r.duplicates.Load() != 1 {
-		t.Errorf("stdout %q with %d duplicates, want one run and one duplicate", got, r.duplicates.Load())
+	if got := r.stdout.String(); got != "ran\n" || seen.total().duplicates != 1 {
+		t.Errorf("stdout %q with %d duplicates, want one run and one duplicate", got, seen.total().duplicates)
 	}
 }
 

@@ -1,6 +1,7 @@
 package waycli
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -60,7 +61,8 @@ func harmless(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// observer logs a line a message, at debug, and counts for the history and for a scrape.
+// observer logs a line a message, at debug, counts for the history and for a scrape, and
+// traces.
 func (s *session) observer() waybill.Observer {
 	all := waybill.Observers{waybill.LogEvents(s.log, slog.LevelDebug)}
 	if s.admin != nil {
@@ -69,5 +71,39 @@ func (s *session) observer() waybill.Observer {
 	if r := s.history(); r != nil {
 		all = append(all, r)
 	}
+	s.tracing.Do(s.startTracing)
+	if s.tracer != nil {
+		all = append(all, s.tracer)
+	}
 	return all
 }
+
+// flushTimeout bounds how long the last spans of a process may take.
+const flushTimeout = 5 * time.Second
+
+func (s *session) startTracing() {
+	if s.app.Traces == nil {
+		return
+	}
+	tracer, shutdown, err := s.app.Traces(context.Background(), s.app.Name, s.log)
+	if err != nil {
+		s.log.LogAttrs(context.Background(), slog.LevelWarn, "no traces", slog.Any("err", err))
+	}
+	if err != nil || tracer == nil {
+		return
+	}
+	s.tracer = tracer
+	s.closers = append(s.closers, closer(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+		defer cancel()
+		if err := shutdown(ctx); err != nil {
+			s.log.LogAttrs(ctx, slog.LevelWarn, "the last traces are lost", slog.Any("err", err))
+		}
+		return nil
+	}))
+}
+
+type closer func() error
+
+// Close implements io.Closer.
+func (c closer) Close() error { return c() }

@@ -69,7 +69,7 @@ func (s *session) newDispatcher(ctx context.Context, to string) (*dispatcher, er
 	if d.out, err = addressedOutbox(cfg, to); err != nil {
 		return nil, err
 	}
-	d.out.Serializer = d.serializer
+	d.out.Serializer, d.out.Observer = d.serializer, s.observer()
 	d.commitAll, err = db.Dispatcher(d.out)
 	return d, err
 }

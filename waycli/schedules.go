@@ -57,7 +57,6 @@ func (s *session) schedules(ctx context.Context) ([]func(context.Context) error,
 	if err != nil {
 		return nil, err
 	}
-	d.out.Observer = s.observer()
 	run, err := db.Schedule(d.out, s.log, all)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,6 +39,8 @@ type session struct {
 	loops    []func(within time.Duration) error // Alive of relays and workers
 	admin    *adminListener                     // nil without an address
 	parts    []readyPart                        // that the loops need
+	tracing  sync.Once                          // starts tracer
+	tracer   waybill.Tracer                     // may be nil
 	reaper   *reaper                            // of --exec; nil until a command may run
 	service  *Service                           // argument of App.Bus
 	handlers *waybill.Bus                       // its result

@@ -104,7 +104,7 @@ func (s *session) workers(ctx context.Context, transports []string, f consumeFla
 
 // worker returns the worker of one transport.
 func (s *session) worker(ctx context.Context, name string, f consumeFlags, watch workerWatch, expired worker.Inbox) (*worker.Worker, error) {
-	bus, err := s.consumeBus(ctx, name, f, watch.counts)
+	bus, err := s.consumeBus(ctx, name, f)
 	if err != nil {
 		return nil, err
 	}

@@ -280,6 +280,7 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 	start := time.Now()
 	begins := r.active.begin(r.cfg.Transport, d)
 	var ran []waybill.HandlerRun
+	step := r.observer.Begin(ctx, waybill.Handled, r.cfg.Transport, d.Record)
 	defer func() {
 		handler := r.active.end(d)
 		if errors.Is(o.err, errGoexit) && handler != "" {
@@ -295,13 +296,13 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 		r.cfg.Process.count(o.err)
 		e := r.event(waybill.Handled, d, time.Since(start), o.err)
 		e.Handlers, e.Age = ran, age(d.Record)
-		r.cfg.Observer.Observe(r.work, e)
+		r.observer.Observe(step, e)
 		r.done <- o
 	}()
 	err := r.checkCrashes(ctx, s, d)
 	if err == nil {
 		watch := waybill.HandlerWatch{Begins: begins, Ended: func(run waybill.HandlerRun) { ran = append(ran, run) }}
-		ctx := waybill.WithObserver(waybill.WithHandlerWatch(ctx, watch), r.cfg.Observer)
+		ctx := waybill.WithObserver(waybill.WithHandlerWatch(step, watch), r.observer)
 		err = r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
 	}
 	o.err = err

@@ -27,7 +27,7 @@ func (r *running) finish(o outcome) {
 		s.acks <- d
 	case errors.Is(o.cause, waybill.ErrLeaseLost) || s.lost(d):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
-		r.cfg.Observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
+		r.observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
 		// Deliveries behind it must not run before its new holder is done. Releasing d has no
 		// effect on a message that is another worker's, but the receiver counts it in flight.
 		s.release(r, slices.Concat([]*waybill.Delivery{d}, s.queue.Failed(d), s.queue.Forget(d)))
@@ -116,7 +116,7 @@ func (r *running) fail(s *source, d *waybill.Delivery, err error) {
 		attrs = append(attrs, slog.Duration("retry_in", e.Delay))
 	}
 	r.cfg.Log.LogAttrs(r.work, level, text, attrs...)
-	r.cfg.Observer.Observe(r.work, e)
+	r.observer.Observe(r.work, e)
 	if r.retries == nil {
 		r.retryInPlace(s, d, e.Delay)
 		return
@@ -172,7 +172,7 @@ func (r *running) settling() (context.Context, context.CancelFunc) {
 }
 
 func (r *running) event(kind waybill.EventKind, d *waybill.Delivery, took time.Duration, err error) waybill.Event {
-	return waybill.Event{Kind: kind, ID: d.Record.ID, Name: d.Record.Name, Key: d.Record.Key, Transport: r.cfg.Transport, Failures: d.Failures, Duration: took, Err: err}
+	return waybill.Event{Kind: kind, ID: d.Record.ID, Name: d.Record.Name, Key: d.Record.Key, Transport: r.cfg.Transport, Failures: d.Failures, Duration: took, Err: err, Record: d.Record}
 }
 
 func (r *running) attrs(d *waybill.Delivery, err error) []slog.Attr {

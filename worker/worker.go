@@ -119,7 +119,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	cfg.Observer = waybill.Observers{cfg.Observer} // which contains its panics
 	return cfg, nil
 }
 
@@ -139,8 +138,9 @@ type Worker struct {
 	from waybill.Receiver
 	cfg  Config
 
-	runs  atomic.Int32  // calls of Run that have begun
-	pings chan struct{} // taken by coordinate
+	observer waybill.Observers // contains panics of Config.Observer
+	runs     atomic.Int32      // calls of Run that have begun
+	pings    chan struct{}     // taken by coordinate
 }
 
 // New returns a worker that takes messages from a receiver and gives them to bus.
@@ -157,7 +157,7 @@ func New(bus *waybill.Bus, from waybill.Receiver, cfg Config) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Worker{bus: bus, from: from, cfg: cfg, pings: make(chan struct{})}, nil
+	return &Worker{bus: bus, from: from, cfg: cfg, observer: waybill.Observers{cfg.Observer}, pings: make(chan struct{})}, nil
 }
 
 // Run works until ctx ends, Limit or Idle is reached, or the receiver fails with an

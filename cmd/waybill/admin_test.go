@@ -31,12 +31,13 @@ import (
 type site struct {
 	t   *testing.T
 	dir string
+	env []string // of its commands, in addition
 }
 
 // newSite makes a directory with a configuration and its databases.
 func newSite(t *testing.T, file string) *site {
 	t.Helper()
-	s := &site{t, t.TempDir()}
+	s := &site{t: t, dir: t.TempDir()}
 	if err := os.WriteFile(filepath.Join(s.dir, "waybill.yaml"), []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func (s *site) command(program string, args ...string) *exec.Cmd {
 		s.t.Fatal(err)
 	}
 	cmd := exec.CommandContext(s.t.Context(), self, args...)
-	cmd.Args[0], cmd.Dir, cmd.Env = program, s.dir, append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Args[0], cmd.Dir, cmd.Env = program, s.dir, slices.Concat(os.Environ(), []string{"GORACE=atexit_sleep_ms=0"}, s.env)
 	return cmd
 }
 

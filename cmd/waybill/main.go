@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/waycli"
 	"github.com/waybill-go/waybill/waycli/mysql"
+	"github.com/waybill-go/waybill/waycli/otlp"
 	"github.com/waybill-go/waybill/waycli/postgres"
 	"github.com/waybill-go/waybill/waycli/rabbitmq"
 	"github.com/waybill-go/waybill/waycli/sqlite"
@@ -33,6 +34,7 @@ func app() waycli.App {
 		Name:      "waybill",
 		Databases: map[string]waycli.Driver{"sqlite": sqlite.Driver(), "postgres": postgres.Driver(), "mysql": mysql.Driver()},
 		Brokers:   map[string]waycli.Broker{"amqp": rabbitmq.Broker(), "amqps": rabbitmq.Broker()},
+		Traces:    otlp.Traces,
 		Commands:  commands(),
 	}
 }

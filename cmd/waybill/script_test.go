@@ -36,6 +36,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"waybill": main,
+		"traced":  func() { os.Exit(runTraced()) },
 		"stuck":   func() { os.Exit(runStuck()) },
 		"shop":    func() { os.Exit(runShop(shopBus, everyDatabase)) },
 		"catalog": func() { os.Exit(runShop(catalogBus, everyDatabase)) },
