@@ -21,3 +21,14 @@ type Schedule struct {
 	// DoneUntil is the time up to which each tick has been dispatched or skipped.
 	DoneUntil time.Time `json:"-"`
 }
+
+// overdueAfter is how late a tick is before its schedule counts as overdue.
+const overdueAfter = 10 * time.Second
+
+// Overdue returns how late the next tick is at a time, or zero within the first ten seconds.
+func (s Schedule) Overdue(now time.Time) time.Duration {
+	if late := now.Sub(s.NextTick); late > overdueAfter {
+		return late
+	}
+	return 0
+}

@@ -28,6 +28,7 @@ func (d *Dashboard) apiRoutes() []route {
 		{"POST " + apiPath + "failed/remove", Admin, func(r *request) error { return d.apiChange(r, removeKind) }},
 		{"GET " + apiPath + "retries", Viewer, d.apiRetries},
 		{"GET " + apiPath + "inbox", Viewer, d.apiInbox},
+		{"GET " + apiPath + "schedules", Viewer, d.apiSchedules},
 		{"GET " + apiPath + "audit", Viewer, d.apiAudit},
 		{"GET " + apiPath + "operations", Viewer, d.apiOperations},
 		{"GET " + apiPath + "operations/{id}", Viewer, d.apiOperation},

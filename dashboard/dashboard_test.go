@@ -208,7 +208,7 @@ func TestHostileMessagesHaveNoEffect(t *testing.T) {
 	for _, path := range []string{
 		"/", "/outbox", "/outbox?key=" + url.QueryEscape(hostile), "/failed", "/failed?error=" + url.QueryEscape(hostile), "/failed/list", "/failed/list?key=" + url.QueryEscape(hostile+"1"),
 		"/failed/1", "/failed/1/edit", "/failed/retry?all=true", "/failed/remove?number=1", "/operations",
-		"/retries", "/retries?key=" + url.QueryEscape(hostile), "/inbox?id=" + url.QueryEscape(hostile), "/workers", "/audit", "/system",
+		"/retries", "/retries?key=" + url.QueryEscape(hostile), "/inbox?id=" + url.QueryEscape(hostile), "/workers", "/schedules", "/audit", "/system",
 	} {
 		root, _ := f.get(path)
 		for n := range root.Descendants() {

@@ -64,6 +64,7 @@ func (d *Dashboard) table() []route {
 		{"GET /inbox", Viewer, d.inboxPage},
 		{"GET /workers", Viewer, d.workersPage},
 		{"POST /workers/{id}/stop", Admin, d.stopWorker},
+		{"GET /schedules", Viewer, d.schedulesPage},
 		{"GET /audit", Viewer, d.auditPage},
 		{"GET /system", Viewer, d.systemPage},
 		{"GET /operations", Viewer, d.operationsPage},

@@ -126,9 +126,6 @@ type listedSchedule struct {
 	overdue time.Duration
 }
 
-// overdueAfter is how late a tick is before it counts as overdue.
-const overdueAfter = 10 * time.Second
-
 func (s *session) schedulesList(ctx context.Context) error {
 	db, err := s.database(ctx)
 	if err != nil {
@@ -170,8 +167,8 @@ func listSchedules(configured map[string]config.Schedule, rows []admin.Schedule,
 	known := map[string]bool{}
 	for _, row := range rows {
 		known[row.Name] = true
-		one := listedSchedule{Schedule: row, State: "waiting"}
-		if one.overdue = now.Sub(row.NextTick); one.overdue > overdueAfter {
+		one := listedSchedule{Schedule: row, State: "waiting", overdue: row.Overdue(now)}
+		if one.overdue > 0 {
 			one.State = "overdue"
 		}
 		if c, ok := configured[row.Name]; ok {

@@ -1,0 +1,239 @@
+package schedule_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/config"
+	"github.com/waybill-go/waybill/internal/test/testserver"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/schedule"
+	"github.com/waybill-go/waybill/waycli/mysql"
+	"github.com/waybill-go/waybill/waymysql"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+var length = flag.Duration("schedule.time", 6*time.Second, "how long processes are killed")
+
+// A database is one that processes share.
+type database interface {
+	admin.Database
+	admin.Schedules
+	Close() error
+}
+
+// kinds open the databases, and return the Run of a scheduler.
+var kinds = map[string]func(ctx context.Context, dsn string) (database, func(ctx context.Context) error){
+	"postgres": func(ctx context.Context, dsn string) (database, func(ctx context.Context) error) {
+		db, err := waypg.Open(ctx, dsn, waypg.Config{})
+		check(err)
+		return closing{db}, everySecond(db, db)
+	},
+	"mariadb": func(ctx context.Context, dsn string) (database, func(ctx context.Context) error) {
+		db, err := mysql.Open(ctx, config.MustParseDSN(dsn), waymysql.Config{})
+		check(err)
+		return db, everySecond(db, db)
+	},
+}
+
+// closing is a *waypg.DB whose Close may fail.
+type closing struct{ *waypg.DB }
+
+func (c closing) Close() error { c.DB.Close(); return nil }
+
+// everySecond returns the Run of a schedule of each second. The tables must be in place when
+// it is called.
+func everySecond[TX any](db schedule.Store[TX], writer outbox.Writer[TX]) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		out, err := outbox.New(writer, outbox.Config{})
+		check(err)
+		timing, err := schedule.Every(time.Second)
+		check(err)
+		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+		s, err := schedule.New(db, out, schedule.Config{Log: log}, schedule.Schedule{
+			Name: "fast", Timing: timing, Missed: schedule.All,
+			Message: func(tick time.Time) any { return SendReport{tick} },
+		})
+		check(err)
+		return s.Run(ctx)
+	}
+}
+
+// childOf is the variable by which the test's program becomes a process with a scheduler:
+// "KIND DSN".
+const childOf = "WAYBILL_TEST_SCHEDULER"
+
+func TestMain(m *testing.M) {
+	var kind, dsn string
+	if _, err := fmt.Sscan(os.Getenv(childOf), &kind, &dsn); err != nil {
+		os.Exit(m.Run())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { // the test has ended
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	_, run := kinds[kind](ctx, dsn)
+	check(run(ctx))
+}
+
+// Five processes with a schedule of each second are killed around its ticks, several at a
+// time. Each tick is sent, and once.
+func TestKilledProcessesSendEachTickOnce(t *testing.T) {
+	servers := map[string]func(testing.TB) string{"postgres": testserver.Postgres, "mariadb": testserver.MariaDB}
+	for kind, open := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			dsn := servers[kind](t)
+			db, _ := open(t.Context(), dsn)
+			defer func() { _ = db.Close() }()
+			if _, err := db.SchemaUp(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			processes := make([]*process, 5)
+			for i := range processes {
+				processes[i] = start(t, kind, dsn)
+				defer processes[i].end()
+			}
+			first := awaitRow(t, db, func(row admin.Schedule) bool { return row.LastTick != nil })
+			end := first.LastTick.Add(*length)
+			kills := 0
+			for time.Now().Before(end) {
+				// Processes wake up at each full second.
+				time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second + rand.N(25*time.Millisecond))))
+				for _, i := range rand.Perm(len(processes))[:1+rand.IntN(4)] {
+					processes[i].kill()
+					kills++
+				}
+			}
+			last := awaitRow(t, db, func(row admin.Schedule) bool { return !row.DoneUntil.Before(end) })
+			for _, p := range processes {
+				p.end()
+			}
+			last = awaitRow(t, db, func(row admin.Schedule) bool { return !row.DoneUntil.Before(last.DoneUntil) })
+			wantTicks(t, db, *last.LastTick, *length)
+			if want := int(*length / time.Second); kills < want {
+				t.Errorf("%d processes were killed, want %d at least", kills, want)
+			}
+			t.Logf("%s: %d processes were killed", kind, kills)
+		})
+	}
+}
+
+// wantTicks fails unless each tick up to the last has one message, for a time at least.
+func wantTicks(t *testing.T, db database, last time.Time, length time.Duration) {
+	t.Helper()
+	all, err := db.Outbox(t.Context(), admin.OutboxQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[waybill.MessageID]int{}
+	for _, m := range all {
+		ids[m.ID]++
+	}
+	for n := range all {
+		tick := last.Add(-time.Duration(n) * time.Second)
+		if found := ids[schedule.MessageID("fast", tick)]; found != 1 {
+			t.Errorf("the tick %v has %d messages, want 1", tick, found)
+		}
+	}
+	if want := int(length / time.Second); len(all) < want || len(ids) != len(all) {
+		t.Errorf("%d messages with %d ids, want %d at least", len(all), len(ids), want)
+	}
+	t.Logf("%d messages, %d ids", len(all), len(ids))
+}
+
+// awaitRow waits for a state of the schedule.
+func awaitRow(t *testing.T, db database, ok func(admin.Schedule) bool) admin.Schedule {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		rows, _, err := db.Schedules(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(rows) == 1 && ok(rows[0]) {
+			return rows[0]
+		}
+	}
+	t.Fatal("the schedule does not get there within a minute")
+	return admin.Schedule{}
+}
+
+// A process has a scheduler, and is started again when it was killed.
+type process struct {
+	mu    sync.Mutex
+	cmd   *exec.Cmd // guarded by mu; nil after end
+	ended chan struct{}
+}
+
+func start(t *testing.T, kind, dsn string) *process {
+	p := &process{ended: make(chan struct{})}
+	begin := func() *exec.Cmd {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), childOf+"="+kind+" "+dsn)
+		cmd.Stderr = os.Stderr
+		in, err := cmd.StdinPipe() // it ends with the test
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		_ = in
+		return cmd
+	}
+	p.cmd = begin()
+	go func() {
+		defer close(p.ended)
+		for {
+			p.mu.Lock()
+			cmd := p.cmd
+			p.mu.Unlock()
+			if cmd == nil {
+				return
+			}
+			err := cmd.Wait()
+			p.mu.Lock()
+			if p.cmd != nil {
+				if cmd.ProcessState.Exited() {
+					t.Errorf("a scheduler has ended by itself: %v", err)
+				}
+				p.cmd = begin()
+			}
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+// kill kills the process as kill -9 does.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill()
+	}
+}
+
+// end kills the process for good.
+func (p *process) end() {
+	p.mu.Lock()
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill()
+		p.cmd = nil
+	}
+	p.mu.Unlock()
+	<-p.ended
+}
