@@ -2,14 +2,7 @@
 
 package main
 
-import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/inbox"
-)
+import "github.com/waybill-go/waybill"
 
 const version = "v2"
 
@@ -21,9 +14,6 @@ type ConfirmOrder struct {
 
 func (ConfirmOrder) MessageName() string { return "order.confirm" }
 
-// handleOldConfirmations uses the name of the handler for the new ones: both have one inbox.
-func (s *shop) handleOldConfirmations(bus *waybill.Bus) {
-	inbox.Handle(bus, s.db, "confirm", func(ctx context.Context, tx pgx.Tx, old ConfirmOrder) error {
-		return s.confirm(ctx, tx, old.OrderID, "en")
-	})
+func readOldConfirmations(bus *waybill.Bus) {
+	waybill.Upcast(bus, func(old ConfirmOrder) (ConfirmOrderV2, error) { return ConfirmOrderV2{old.OrderID, "en"}, nil })
 }

@@ -31,5 +31,5 @@ func (s *shop) handleConfirmations(bus *waybill.Bus) {
 	inbox.Handle(bus, s.db, "confirm", func(ctx context.Context, tx pgx.Tx, m ConfirmOrderV2) error {
 		return s.confirm(ctx, tx, m.OrderID, m.Language)
 	})
-	s.handleOldConfirmations(bus)
+	readOldConfirmations(bus)
 }

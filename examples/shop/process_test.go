@@ -50,7 +50,13 @@ type result struct {
 // start starts a command, which ends with the test at the latest.
 func (f *fixture) start(version string, args ...string) *process {
 	f.t.Helper()
-	p := &process{f: f, name: strings.Join(args, " "), cmd: f.command(version, append(args, "--json")...), ended: make(chan struct{})}
+	return f.startProgram(programs[version], args...)
+}
+
+// startProgram is start for a file.
+func (f *fixture) startProgram(file string, args ...string) *process {
+	p := &process{f: f, name: strings.Join(args, " "), cmd: exec.Command(file, append(args, "--json")...), ended: make(chan struct{})}
+	p.cmd.Env = f.environment()
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	f.try(p.cmd.Start())
 	go func() {
