@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/dashboard"
@@ -121,14 +119,7 @@ func TestPagesOnServers(t *testing.T) {
 		blockedKeysAreReleased(t, fixtureOn(t, db, dispatcher(t, db), dashboard.Config{}))
 	})
 	t.Run("mariadb", func(t *testing.T) {
-		address, err := url.Parse(testserver.MariaDB(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg := mysql.NewConfig()
-		cfg.User, cfg.Net, cfg.Addr, cfg.DBName = address.User.Username(), "tcp", address.Host, address.Path[1:]
-		cfg.Passwd, _ = address.User.Password()
-		db, err := waymysql.Open(t.Context(), cfg.FormatDSN(), waymysql.Config{})
+		db, err := waymysql.Open(t.Context(), mariaDB(t), waymysql.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
