@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -123,11 +124,16 @@ func (p *passwords) check(ctx context.Context, name, password, hash string) bool
 	return true
 }
 
-// Bearer authenticates by the tokens of Authorization headers.
-func Bearer(tokens map[string]Principal) Authenticate {
+// Bearer authenticates by the tokens of Authorization headers, given by their SHA-256 sums
+// in hexadecimal.
+func Bearer(tokens map[string]Principal) (Authenticate, error) {
 	byHash := make(map[[sha256.Size]byte]Principal, len(tokens))
-	for token, p := range tokens {
-		byHash[sha256.Sum256([]byte(token))] = p
+	for text, p := range tokens {
+		sum, err := hex.DecodeString(text)
+		if err != nil || len(sum) != sha256.Size {
+			return nil, fmt.Errorf("dashboard: token of %s: want its SHA-256 sum, 64 hexadecimal digits", p.Name)
+		}
+		byHash[[sha256.Size]byte(sum)] = p
 	}
 	return func(r *http.Request) (Principal, error) {
 		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -138,7 +144,7 @@ func Bearer(tokens map[string]Principal) Authenticate {
 			}
 		}
 		return Principal{}, ErrUnauthenticated
-	}
+	}, nil
 }
 
 // Proxy authenticates by a header that a proxy has set to the name of the user. It is

@@ -61,7 +61,7 @@ func TestProxyIsBelievedAtItsAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	both := dashboard.FirstOf(dashboard.Bearer(map[string]dashboard.Principal{"t": {Name: "robot", Role: dashboard.Admin}}), proxy)
+	both := dashboard.FirstOf(bearerOf(t, map[string]dashboard.Principal{"t": {Name: "robot", Role: dashboard.Admin}}), proxy)
 	for _, tt := range []struct{ from, user, token, want string }{
 		{"10.1.2.3:99", "ann", "", "ann"}, {"[::ffff:10.1.2.3]:99", "ann", "", "ann"}, {"10.2.2.3:99", "ann", "", ""}, {"10.1.2.3:99", "", "", ""},
 		{"192.0.2.1:99", "ann", "t", "robot"}, {"192.0.2.1:99", "", "", ""}, {"", "ann", "", ""},

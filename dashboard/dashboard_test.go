@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/http"
@@ -115,6 +116,20 @@ func (f *fixture) letters(n int, text, body string) {
 			f.t.Fatal(err)
 		}
 	}
+}
+
+// bearerOf authenticates by tokens.
+func bearerOf(t *testing.T, tokens map[string]dashboard.Principal) dashboard.Authenticate {
+	t.Helper()
+	sums := map[string]dashboard.Principal{}
+	for token, p := range tokens {
+		sums[fmt.Sprintf("%x", sha256.Sum256([]byte(token)))] = p
+	}
+	bearer, err := dashboard.Bearer(sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bearer
 }
 
 // do sends a request, and returns its answer with the text.
@@ -317,7 +332,7 @@ func TestRulesHideSecrets(t *testing.T) {
 }
 
 func TestRightsAreThoseOfTheRole(t *testing.T) {
-	bearer := dashboard.Bearer(map[string]dashboard.Principal{
+	bearer := bearerOf(t, map[string]dashboard.Principal{
 		"v": {Name: "vera", Role: dashboard.Viewer}, "o": {Name: "otto", Role: dashboard.Operator, Bodies: true}, "a": {Name: "anna", Role: dashboard.Admin, Bodies: true},
 	})
 	as := func(token string) func(*http.Request) {

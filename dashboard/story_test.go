@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -159,6 +160,10 @@ func blockedKeysAreReleased(t *testing.T, f *fixture) {
 	workers, err := f.db.Workers(t.Context())
 	if err != nil || len(workers) != 1 {
 		t.Fatalf("Workers = %+v, %v", workers, err)
+	}
+	// A ULID is no id of a process.
+	if res, _ := f.do("POST", "/workers/01ARZ3NDEKTSV4RRFFQ69G5FAV/stop", url.Values{}); res.StatusCode != http.StatusNotFound {
+		t.Errorf("stopping a ULID answers %s", res.Status)
 	}
 	f.do("POST", "/workers/"+workers[0].ID+"/stop", url.Values{})
 	if workers, err = f.db.Workers(t.Context()); err != nil || workers[0].StopRequestedAt == nil {

@@ -4,7 +4,8 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/waybill-go/waybill"
+	"github.com/gofrs/uuid/v5"
+
 	"github.com/waybill-go/waybill/admin"
 )
 
@@ -37,7 +38,7 @@ func (d *Dashboard) stopWorker(r *request) error {
 		return &Error{http.StatusNotFound, "this database has no reports of workers", ""}
 	}
 	id := r.PathValue("id")
-	if _, err := waybill.ParseMessageID(id); err != nil {
+	if _, err := uuid.FromString(id); err != nil {
 		return &Error{http.StatusNotFound, "there is no such process", "the list has the ids"}
 	}
 	n, err := db.StopWorkers(admin.WithAction(r.Context(), r.action(nil)), id)

@@ -69,6 +69,8 @@ type Open struct {
 	// IdleTimeout is how long a relay may be silent before the database ends its
 	// claims.
 	IdleTimeout time.Duration
+	// ReadOnly has the database refuse every write of its sessions.
+	ReadOnly bool
 	// Connections is how many connections the command can use at once. Zero means
 	// the driver's usual limit.
 	Connections int

@@ -1,15 +1,12 @@
 package waycli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +21,8 @@ type dashboardFlags struct {
 	listen, users, prefix string
 	readOnly              bool
 	headers, paths        []string
+	proxyHeader           string
+	proxyFrom             []string
 }
 
 func (c *cli) dashboardCommand() *cobra.Command {
@@ -39,10 +38,14 @@ SIGTERM. It works without JavaScript, and loads nothing from another host.
 Without --users it answers requests from this machine only, with all rights, and
 refuses to listen at any other address than 127.0.0.1, ::1 or localhost. --users
 names a file of one user a line, NAME:HASH:ROLE, the hash by bcrypt ("htpasswd -nB
-NAME" prints NAME:HASH). Role is viewer (reads), operator (retries, edits and
+NAME" prints NAME:HASH). In place of a hash sha256=SUM is a user whose requests have a
+bearer token with that SHA-256 sum (printf %s TOKEN | sha256sum), and proxy one who
+comes through a proxy only: --proxy-header names the header in which it has the name of
+the user, which is believed of connections from --proxy-from alone. Role is viewer (reads), operator (retries, edits and
 releases) or admin (removes, too); viewer+bodies and so on sees headers and bodies of
 messages. Put a proxy with TLS in front of an address that others reach.
 
+--read-only refuses every change, and its sessions of the database are read-only.
 --redact-header and --redact-path hide values of headers, and of fields of JSON
 bodies (card.number, items.*.token), from everyone; both may be repeated.
 
@@ -55,6 +58,8 @@ With --json: {"url"}, when it listens.`,
 	p := cmd.Flags()
 	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address to listen at; port 0 takes a free one")
 	p.StringVar(&f.users, "users", "", "file of users, NAME:HASH:ROLE a line")
+	p.StringVar(&f.proxyHeader, "proxy-header", "", "header in which a proxy has the name of the user")
+	p.StringArrayVar(&f.proxyFrom, "proxy-from", nil, "addresses of proxies, such as 10.0.0.0/8; may be repeated")
 	p.StringVar(&f.prefix, "prefix", "", "path of the pages, such as /waybill")
 	p.BoolVar(&f.readOnly, "read-only", false, "refuse every change")
 	p.StringArrayVar(&f.headers, "redact-header", nil, "header whose value is hidden")
@@ -88,9 +93,10 @@ func (s *session) dashboard(ctx context.Context, f dashboardFlags) error {
 
 // dashboardConfig returns the configuration of the dashboard that f asks for.
 func (s *session) dashboardConfig(ctx context.Context, f dashboardFlags) (cfg dashboard.Config, err error) {
-	if cfg.Authenticate, err = dashboardUsers(f.users); err != nil {
-		return cfg, &Error{Usage, fmt.Errorf("--users: %w", err), "one user a line: NAME:HASH:ROLE, the hash by bcrypt, as of `htpasswd -nB NAME`"}
+	if cfg.Authenticate, err = f.authenticate(); err != nil {
+		return cfg, &Error{Usage, err, "one user a line: NAME:HASH:ROLE, the hash by bcrypt, as of `htpasswd -nB NAME`"}
 	}
+	s.readOnly = f.readOnly
 	if err := dashboard.ListenAllowed(f.listen, cfg.Authenticate != nil); err != nil {
 		return cfg, &Error{Refused, fmt.Errorf("--listen: %w", err), "give it --users, or listen at 127.0.0.1"}
 	}
@@ -120,43 +126,6 @@ func (s *session) dashboardConfig(ctx context.Context, f dashboardFlags) (cfg da
 	cfg.Command, cfg.Title, cfg.Prefix, cfg.ReadOnly, cfg.Log = s.app.Name, s.app.Name, f.prefix, f.readOnly, s.log
 	cfg.Redact = dashboard.Redaction{Headers: f.headers, Paths: f.paths}
 	return cfg, nil
-}
-
-// dashboardUsers reads a file of users; no file means no authentication.
-func dashboardUsers(name string) (dashboard.Authenticate, error) {
-	if name == "" {
-		return nil, nil
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	users := map[string]dashboard.User{}
-	lines := bufio.NewScanner(file)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		parts := strings.Split(line, ":")
-		if len(parts) != 3 {
-			return nil, fmt.Errorf("line %d has %d parts between colons, want 3", n, len(parts))
-		}
-		name, bodies := strings.CutSuffix(parts[2], "+bodies")
-		role, err := dashboard.ParseRole(name)
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
-		}
-		users[parts[0]] = dashboard.User{PasswordHash: parts[1], Role: role, Bodies: bodies}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, err
-	}
-	if len(users) == 0 {
-		return nil, errors.New("the file has no user")
-	}
-	return dashboard.Basic(users)
 }
 
 // serve answers requests until ctx ends, and then the ones begun, for a time.

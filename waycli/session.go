@@ -34,6 +34,7 @@ type session struct {
 
 	cfg      *config.Config
 	opened   map[string]Database                // by DSN
+	readOnly bool                               // of their sessions
 	closers  []io.Closer                        // ends of transports at brokers
 	need     int                                // connections, see Open
 	loops    []func(within time.Duration) error // Alive of relays and workers
@@ -162,7 +163,7 @@ func (s *session) openAny(ctx context.Context, dsn config.DSN, origin string, cr
 	if err != nil {
 		return nil, err
 	}
-	db, err := driver.Open(ctx, dsn, Open{Create: create, Retention: s.cfg.Inbox.Retention, IdleTimeout: s.cfg.Outbox.IdleTimeout, Connections: s.need})
+	db, err := driver.Open(ctx, dsn, Open{Create: create, Retention: s.cfg.Inbox.Retention, IdleTimeout: s.cfg.Outbox.IdleTimeout, Connections: s.need, ReadOnly: s.readOnly})
 	hint := joined(adviceIn(err, "check that the database runs there"), fmt.Sprintf("%s comes from %s", dsn, origin))
 	switch {
 	case errors.Is(err, context.Canceled):

@@ -62,6 +62,8 @@ type Config struct {
 	Retention time.Duration
 	// MustExist makes Open fail instead of creating the file.
 	MustExist bool
+	// ReadOnly refuses every write.
+	ReadOnly bool
 }
 
 const (
@@ -242,7 +244,7 @@ func dsn(path string, cfg Config, readOnly bool) string {
 		"synchronous(" + synchronous + ")",
 		"foreign_keys(1)",
 	}
-	if readOnly {
+	if readOnly || cfg.ReadOnly {
 		q["_pragma"] = append(q["_pragma"], "query_only(1)")
 	}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()

@@ -30,6 +30,8 @@ func explain(dsn config.DSN, err error) error {
 	case errors.As(err, &untrusted):
 		e.Hint = "the option tls_ca names a file with the certificates to trust"
 	case !errors.As(err, &server):
+	case server.Number == 1193:
+		e.Err = fmt.Errorf("%w: %s", errUnknownVariable, words(err))
 	case server.Number == 1049:
 		e.Hint = fmt.Sprintf("waybill creates tables, not databases: CREATE DATABASE `%s` does", dsn.Path)
 	case server.Number == 1045, server.Number == 1698:

@@ -44,11 +44,16 @@ var _ waycli.Database = database{}
 const usualConnections = 10
 
 func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database, error) {
-	db, err := Open(ctx, dsn, waymysql.Config{
+	cfg := waymysql.Config{
 		Retention:   how.Retention,
 		IdleTimeout: how.IdleTimeout,
 		MaxConns:    max(how.Connections, usualConnections),
-	})
+	}
+	variable := map[bool]string{true: "transaction_read_only"}[how.ReadOnly]
+	db, err := openWith(ctx, dsn, cfg, variable)
+	if how.ReadOnly && errors.Is(err, errUnknownVariable) {
+		db, err = openWith(ctx, dsn, cfg, "tx_read_only") // MariaDB before 11.1
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -58,9 +63,19 @@ func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database
 // Open opens the database of a mysql:// DSN, with its prefix unless cfg has one, and
 // connects once as a check. Errors are written for users.
 func Open(ctx context.Context, dsn config.DSN, cfg waymysql.Config) (*waymysql.DB, error) {
+	return openWith(ctx, dsn, cfg, "")
+}
+
+var errUnknownVariable = errors.New("unknown variable of a session")
+
+// openWith is Open with a variable that is to be 1 in each session, unless it is empty.
+func openWith(ctx context.Context, dsn config.DSN, cfg waymysql.Config, variable string) (*waymysql.DB, error) {
 	to, err := Config(dsn)
 	if err != nil {
 		return nil, err
+	}
+	if variable != "" {
+		to.Params = map[string]string{variable: "1"}
 	}
 	if cfg.Prefix == "" {
 		cfg.Prefix = dsn.Text("prefix", "")

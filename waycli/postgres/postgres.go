@@ -46,6 +46,9 @@ func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database
 	if err != nil {
 		return nil, err
 	}
+	if how.ReadOnly {
+		to += "&default_transaction_read_only=on" // which a pooler in transaction mode refuses
+	}
 	listen, err := listenString(dsn)
 	if err != nil {
 		return nil, err

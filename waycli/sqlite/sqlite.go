@@ -37,6 +37,7 @@ func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database
 		BusyTimeout: dsn.Duration("busy_timeout", 0),
 		Retention:   how.Retention,
 		MustExist:   !how.Create,
+		ReadOnly:    how.ReadOnly,
 	})
 	if err != nil {
 		return nil, err
