@@ -170,6 +170,9 @@ func (b *Bus) end(ctx context.Context, env *Envelope) error {
 	if err != nil {
 		return err
 	}
+	if u, ok := Last[Unique](env); ok {
+		return &InvalidError{"unique key of " + name, u.Key, "a bus keeps no keys: dispatch the message through an outbox"}
+	}
 	to := b.routes.For(name)
 	if override, ok := Last[TransportNames](env); ok {
 		to = override

@@ -24,6 +24,16 @@ type (
 	// an inbox run once for it, however many messages of one name carry it.
 	IdempotencyKey string
 
+	// Unique makes an outbox send one message of all that are dispatched with this key
+	// under one name, from the first on for the time For, by the database's clock. A
+	// later dispatch sends nothing and returns the id of the first, without an error. Two
+	// dispatchers of a key wait for each other: the second waits until the transaction of
+	// the first has ended, and sends if that was rolled back. At most 255 bytes.
+	Unique struct {
+		Key string
+		For time.Duration
+	}
+
 	// CorrelationID is shared by all messages of one conversation.
 	CorrelationID string
 
@@ -88,6 +98,7 @@ func (MessageName) Stamp()             {}
 func (PartitionKey) Stamp()            {}
 func (Delay) Stamp()                   {}
 func (IdempotencyKey) Stamp()          {}
+func (Unique) Stamp()                  {}
 func (CorrelationID) Stamp()           {}
 func (CausationID) Stamp()             {}
 func (TransportNames) Stamp()          {}

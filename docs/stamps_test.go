@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/middleware"
 	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waysqlite"
 )
 
 func Example_stamps() {
@@ -102,4 +104,40 @@ func Example_correlation() {
 	next := db.Pending("")[0]
 	fmt.Println(next.Headers[waybill.HeaderCorrelationID] == rec.ID.String(), next.Headers[waybill.HeaderCausationID] == rec.ID.String())
 	// Output: true true
+}
+
+func Example_unique() {
+	ctx := context.Background()
+	db, remove := openShop(ctx)
+	defer remove()
+	out, err := outbox.New(db, outbox.Config{To: "events"})
+	check(err)
+	order := OrderPlaced{"o-7", 4200}
+
+	submit := func() error { // the customer pressed twice: one order, one message
+		return out.InTx(ctx, func(ctx context.Context, tx waysqlite.Tx) error {
+			id, err := waybill.NewMessageID()
+			if err != nil {
+				return err
+			}
+			first, err := tx.Dispatch(ctx, order, id, waybill.Unique{Key: "cart-7", For: 24 * time.Hour})
+			if err != nil || first != id {
+				return err // of another dispatch: it has saved the order, too
+			}
+			_, err = tx.SQL().ExecContext(ctx, "INSERT INTO orders VALUES (?, ?)", order.OrderID, order.Cents)
+			return err
+		})
+	}
+
+	twice := make(chan error)
+	for range 2 {
+		go func() { twice <- submit() }()
+	}
+	check(errors.Join(<-twice, <-twice))
+	var orders int
+	check(db.SQL().QueryRowContext(ctx, "SELECT count(*) FROM orders").Scan(&orders))
+	backlog, err := db.Backlog(ctx, "events")
+	check(err)
+	fmt.Println(orders, "order,", backlog.Pending, "message")
+	// Output: 1 order, 1 message
 }

@@ -72,7 +72,8 @@ type Log interface {
 // A Pruner removes entries that no message needs any more.
 type Pruner interface {
 	// PruneExpired removes up to max entries older than the retention that is recorded in the
-	// database, in one short transaction, and returns their number. Fewer than max means
+	// database, and unique keys of dispatched messages (waybill.Unique) whose time is over,
+	// in short transactions, and returns their number. Fewer than max means
 	// that none is left.
 	PruneExpired(ctx context.Context, max int) (removed int, err error)
 }

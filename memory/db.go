@@ -34,13 +34,14 @@ type DB struct {
 	queues     map[string]*queue
 	delayed    []delayed // by the time they are due
 	inbox      map[inboxKey]bool
+	unique     map[string]uniqueKey
 	attempts   map[letterKey][]worker.Attempt
 	letters    []*DeadLetter // of workers, by their first failure
 }
 
 // NewDB returns an empty database.
 func NewDB() *DB {
-	return &DB{writing: make(chan struct{}, 1), transports: map[string]*transport{}, queues: map[string]*queue{}, inbox: map[inboxKey]bool{}, attempts: map[letterKey][]worker.Attempt{}}
+	return &DB{writing: make(chan struct{}, 1), transports: map[string]*transport{}, queues: map[string]*queue{}, inbox: map[inboxKey]bool{}, unique: map[string]uniqueKey{}, attempts: map[letterKey][]worker.Attempt{}}
 }
 
 // A Tx is a transaction of a DB. It belongs to one goroutine.
@@ -136,6 +137,9 @@ func (tx *Tx) commit() error {
 		tx.db.inbox[key] = true
 	}
 	for _, row := range tx.writes.rows {
+		if u := row.Unique; u != nil {
+			tx.db.unique[u.Key] = uniqueKey{row.Record.ID, time.Now().Add(u.For)}
+		}
 		tx.db.insert(row)
 	}
 	return nil
@@ -193,6 +197,25 @@ func (db *DB) Write(_ context.Context, tx *Tx, rows ...outbox.Row) error {
 		tx.writes.rows = append(tx.writes.rows, row)
 	}
 	return nil
+}
+
+// uniqueKey is a taken unique key.
+type uniqueKey struct {
+	holder waybill.MessageID
+	until  time.Time
+}
+
+// LockUnique implements outbox.Writer. Expired keys are never deleted.
+func (db *DB) LockUnique(_ context.Context, tx *Tx, key string) (waybill.MessageID, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if err := db.checkLocked(tx); err != nil {
+		return waybill.MessageID{}, err
+	}
+	if taken, ok := db.unique[key]; ok && taken.until.After(time.Now()) {
+		return taken.holder, nil
+	}
+	return outbox.UniqueHolder(tx.writes.rows, key), nil
 }
 
 // Savepoint implements outbox.Writer.

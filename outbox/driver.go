@@ -37,6 +37,12 @@ type Writer[TX any] interface {
 	// other transaction they are inserted at once. A number of buckets that was
 	// changed meanwhile is ErrBucketsChanged.
 	Write(ctx context.Context, tx TX, rows ...Row) error
+	// LockUnique makes others wait that lock the same key, until tx ends, and returns the
+	// message that has the key: one whose time is not over by the database's clock, or one
+	// written to tx before. The zero id says that there is none; Write then gives the key
+	// to the row with it, together with the row. A key alone is no commitment: if rows of
+	// tx are lost, its keys are free.
+	LockUnique(ctx context.Context, tx TX, key string) (waybill.MessageID, error)
 	// Savepoint runs fn between a savepoint of tx and its release; an error of
 	// fn undoes all statements and writes since, and is returned.
 	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context) error) error
@@ -49,6 +55,9 @@ type Row struct {
 	// Queue is set when the transport is a queue of the same database: the row
 	// goes there at once and no relay is involved.
 	Queue string
+	// Unique is the key that the record takes with this row; nil means none. LockUnique
+	// precedes its Write.
+	Unique *UniqueKey
 }
 
 // ErrBucketsChanged reports that the outbox's number of buckets was changed during a

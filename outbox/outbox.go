@@ -152,26 +152,37 @@ func (o *Outbox[TX]) Dispatch(ctx context.Context, tx TX, msg any, stamps ...way
 // DispatchAll is Dispatch for several messages at once, each a struct or an
 // *waybill.Envelope; they keep their order. On an error none was dispatched.
 func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]waybill.MessageID, error) {
-	ids := make([]waybill.MessageID, 0, len(msgs))
+	ids := make([]waybill.MessageID, len(msgs))
+	recs := make([]*waybill.Record, len(msgs))
 	rows := make([]Row, 0, len(msgs))
-	for _, msg := range msgs {
-		env, err := o.prepare(ctx, waybill.NewEnvelope(msg))
+	unique := false
+	for i, msg := range msgs {
+		added, err := o.rowsOf(ctx, msg)
 		if err != nil {
 			return nil, err
 		}
-		rec, err := o.serializer.Encode(env)
+		rows, recs[i], ids[i] = append(rows, added...), added[0].Record, added[0].Record.ID
+		unique = unique || added[0].Unique != nil
+	}
+	if unique {
+		held, err := o.holders(ctx, tx, rows)
 		if err != nil {
 			return nil, err
 		}
-		to, err := o.transports(env, rec.Name)
-		if err != nil {
-			return nil, err
+		for i, rec := range recs {
+			if holder, ok := held[rec]; ok {
+				ids[i] = holder
+			}
 		}
-		o.observer.Begin(ctx, waybill.Dispatched, to[0], rec)
-		for _, name := range to {
-			rows = append(rows, Row{Record: rec, Transport: name, Queue: o.queues[name]})
+		rows = slices.DeleteFunc(rows, func(row Row) bool { return !held[row.Record].IsZero() })
+	}
+	if len(rows) == 0 && unique {
+		return ids, nil
+	}
+	for i, row := range rows {
+		if i == 0 || rows[i-1].Record != row.Record {
+			o.observer.Begin(ctx, waybill.Dispatched, row.Transport, row.Record)
 		}
-		ids = append(ids, rec.ID)
 	}
 	if err := o.writer.Write(ctx, tx, rows...); err != nil {
 		return nil, fmt.Errorf("outbox: dispatch: %w", err)
@@ -180,6 +191,29 @@ func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]way
 		o.observer.Observe(ctx, waybill.Event{Kind: waybill.Dispatched, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: row.Transport, Record: row.Record})
 	}
 	return ids, nil
+}
+
+// rowsOf returns the rows of one message: one for each of its transports, the first with
+// its unique key.
+func (o *Outbox[TX]) rowsOf(ctx context.Context, msg any) ([]Row, error) {
+	env, err := o.prepare(ctx, waybill.NewEnvelope(msg))
+	if err != nil {
+		return nil, err
+	}
+	rec, err := o.serializer.Encode(env)
+	if err != nil {
+		return nil, err
+	}
+	to, err := o.transports(env, rec.Name)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]Row, len(to))
+	for i, name := range to {
+		rows[i] = Row{Record: rec, Transport: name, Queue: o.queues[name]}
+	}
+	rows[0].Unique, err = uniqueKey(env, rec.Name)
+	return rows, err
 }
 
 func (o *Outbox[TX]) transports(env *waybill.Envelope, name string) ([]string, error) {

@@ -90,7 +90,7 @@ type DB struct {
 	idle      time.Duration
 	schema    string
 
-	outbox, dispatching, claiming, inbox, queue, retry, schedule, admin, failed, migrating, rebucketing, serving, doctor, history sqlfile.Set
+	outbox, dispatching, claiming, inbox, queue, unique, retry, schedule, admin, failed, migrating, rebucketing, serving, doctor, history sqlfile.Set
 
 	retryQueue sqlfile.Set // queue for the table of the retry queues
 
@@ -187,7 +187,7 @@ func newDB(of sessions, schema string, cfg Config) (*DB, error) {
 	}
 	var err error
 	for name, set := range map[string]*sqlfile.Set{
-		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "retry": &db.retry, "schedule": &db.schedule, "admin": &db.admin,
+		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "unique": &db.unique, "retry": &db.retry, "schedule": &db.schedule, "admin": &db.admin,
 		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor, "history": &db.history,
 	} {
 		if *set, err = namedSQL(name, schema, prefix); err != nil {

@@ -52,7 +52,11 @@ func (db *DB) PruneExpired(ctx context.Context, max int) (n int, err error) {
 		return 0, err
 	}
 	err = db.inTx(ctx, func(tx *sql.Tx) (err error) {
-		n, err = db.prune(ctx, tx, cmp.Or(age, db.retention), max)
+		if n, err = db.prune(ctx, tx, cmp.Or(age, db.retention), max); err != nil || n == max {
+			return err
+		}
+		keys, err := db.pruneUnique(ctx, tx, max-n)
+		n += keys
 		return err
 	})
 	return n, translate(err)

@@ -161,6 +161,11 @@ func (db *DB) inserting(rows []outbox.Row) (script, error) {
 		into.add(s)
 	}
 	into.flush()
+	for _, row := range rows {
+		if row.Unique != nil {
+			into.statements = append(into.statements, db.confirmUnique(row))
+		}
+	}
 	return into.script, nil
 }
 

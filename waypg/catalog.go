@@ -19,7 +19,7 @@ type catalog struct {
 	// database, schema and prefix; waybill_dispatch computes the same.
 	namespace int32
 
-	outbox, settle, inbox, queue, retry, schedule, admin, failed, rebucket, wake, migrate, doctor, history sqlfile.Set
+	outbox, settle, inbox, queue, unique, retry, schedule, admin, failed, rebucket, wake, migrate, doctor, history sqlfile.Set
 	// retryQueue is queue for the table of the retry queues.
 	retryQueue sqlfile.Set
 }
@@ -70,7 +70,7 @@ func (db *DB) locate(ctx context.Context, ask queryRow) (*catalog, error) {
 		}
 	}
 	p.namespace = namespace(p.database, p.schema, db.prefix)
-	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "settle": &p.settle, "inbox": &p.inbox, "queue": &p.queue, "retry": &p.retry, "schedule": &p.schedule, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake, "migrate": &p.migrate, "doctor": &p.doctor, "history": &p.history} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &p.outbox, "settle": &p.settle, "inbox": &p.inbox, "queue": &p.queue, "unique": &p.unique, "retry": &p.retry, "schedule": &p.schedule, "admin": &p.admin, "failed": &p.failed, "rebucket": &p.rebucket, "wake": &p.wake, "migrate": &p.migrate, "doctor": &p.doctor, "history": &p.history} {
 		*set = mustNamed(name, p.schema, db.prefix)
 	}
 	p.retryQueue = mustNamed("queue", p.schema, db.prefix, "waybill_queue", "waybill_retry")

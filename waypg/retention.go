@@ -54,8 +54,14 @@ func (db *DB) PruneExpired(ctx context.Context, max int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	tag, err := db.pool.Exec(ctx, db.resolved().inbox.Query("prune"), cmp.Or(age, db.retention).Seconds(), max)
-	return int(tag.RowsAffected()), translate(err)
+	p := db.resolved()
+	tag, err := db.pool.Exec(ctx, p.inbox.Query("prune"), cmp.Or(age, db.retention).Seconds(), max)
+	if err != nil {
+		return 0, translate(err)
+	}
+	removed := int(tag.RowsAffected())
+	tag, err = db.pool.Exec(ctx, p.unique.Query("prune"), max-removed)
+	return removed + int(tag.RowsAffected()), translate(err)
 }
 
 // MaxConns returns how many connections the pool may open. A worker needs one for each of

@@ -158,6 +158,10 @@ func (s *SQLDB) insert(ctx context.Context, p *catalog, tx *sql.Tx, rows []outbo
 	for _, r := range all {
 		query, args := r.statement(p)
 		_, err := tx.ExecContext(ctx, query, args...)
+		if err == nil && r.Unique != nil {
+			query, args := confirmUnique(p, r.Row)
+			_, err = tx.ExecContext(ctx, query, args...)
+		}
 		if err != nil {
 			return fmt.Errorf("insert %s: %w", r.Record.Name, s.translateInsert(err))
 		}

@@ -210,6 +210,12 @@ func (db *DB) queueInserts(p *catalog, batch *pgx.Batch, rows []outbox.Row) erro
 	if err != nil {
 		return err
 	}
+	for _, row := range rows {
+		if row.Unique != nil {
+			query, args := confirmUnique(p, row)
+			batch.Queue(query, args...)
+		}
+	}
 	var lock *int32 // of a single row; NULL takes none
 	if len(locks) > 0 {
 		lock = &locks[0]

@@ -87,7 +87,7 @@ type DB struct {
 	retaining      sqlcore.Retention
 	retries        sqlcore.Wakes // of the retry queues
 
-	outboxSQL, failedSQL, inboxSQL, queueSQL, retrySQL, scheduleSQL, adminSQL, historySQL, migrateSQL sqlfile.Set
+	outboxSQL, failedSQL, inboxSQL, queueSQL, uniqueSQL, retrySQL, scheduleSQL, adminSQL, historySQL, migrateSQL sqlfile.Set
 	// retryQueueSQL is queueSQL for the table of the retry queues.
 	retryQueueSQL sqlfile.Set
 
@@ -154,7 +154,7 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		cursors: map[int64]cursor{}, claimed: map[part]bool{}, kept: statements{of: map[string]*sql.Stmt{}},
 	}
-	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "retry": &db.retrySQL, "schedule": &db.scheduleSQL, "admin": &db.adminSQL, "history": &db.historySQL, "migrate": &db.migrateSQL} {
+	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "unique": &db.uniqueSQL, "retry": &db.retrySQL, "schedule": &db.scheduleSQL, "admin": &db.adminSQL, "history": &db.historySQL, "migrate": &db.migrateSQL} {
 		var err error
 		if *set, err = namedSQL(name, prefix); err != nil {
 			return nil, err

@@ -51,7 +51,11 @@ func (db *DB) PruneExpired(ctx context.Context, max int) (removed int, err error
 	}
 	before := time.Now().Add(-cmp.Or(age, db.retention)).UnixMicro()
 	err = db.write(ctx, func(tx *txn) (err error) {
-		removed, err = tx.exec(ctx, db.inboxSQL.Query("prune"), before, max)
+		if removed, err = tx.exec(ctx, db.inboxSQL.Query("prune"), before, max); err != nil {
+			return err
+		}
+		keys, err := tx.exec(ctx, db.uniqueSQL.Query("prune"), time.Now().UnixMicro(), max-removed)
+		removed += keys
 		return err
 	})
 	return removed, err

@@ -199,6 +199,11 @@ func (db *DB) insert(ctx context.Context, tx *txn, rows []outbox.Row) error {
 		case n == 0:
 			return fmt.Errorf("insert %s: transport %q is unknown in this database", rec.Name, to)
 		}
+		if row.Unique != nil {
+			if err := db.confirm(ctx, tx, row); err != nil {
+				return fmt.Errorf("unique key of %s: %w", rec.Name, err)
+			}
+		}
 	}
 	return nil
 }

@@ -17,13 +17,13 @@ import (
 
 // Outbox is the suite of an outbox: its dispatchers, its relays and its failures.
 func Outbox[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
-	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX](), relayCases[TX](), parkedCases[TX](), failureCases[TX](), historyCases[TX]()))
+	runCases(t, open, slices.Concat(dispatchCases[TX](), uniqueCases[TX](), edgeCases[TX](), orderCases[TX](), relayCases[TX](), parkedCases[TX](), failureCases[TX](), historyCases[TX]()))
 }
 
 // Dispatch is the half of Outbox that depends on the type of the transactions:
 // for a second library on the tables that Outbox has tested.
 func Dispatch[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
-	runCases(t, open, slices.Concat(dispatchCases[TX](), edgeCases[TX](), orderCases[TX]()))
+	runCases(t, open, slices.Concat(dispatchCases[TX](), uniqueCases[TX](), edgeCases[TX](), orderCases[TX]()))
 }
 
 func dispatchCases[TX any]() []testCase[TX] {

@@ -46,6 +46,13 @@ func (u *Unit) End() []outbox.Row {
 	return u.rows
 }
 
+// Rows returns a copy of the rows.
+func (u *Unit) Rows() []outbox.Row {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.rows)
+}
+
 // Mark returns the number of rows, for Undo.
 func (u *Unit) Mark() int {
 	u.mu.Lock()
@@ -66,8 +73,7 @@ const RollbackTimeout = 5 * time.Second
 // Savepoint runs fn between a savepoint of that name and its release. An error or a panic
 // of fn rolls back its statements, and removes the rows that it added to u.
 func Savepoint(ctx context.Context, u *Unit, name string, exec func(ctx context.Context, statement string) error, fn func(ctx context.Context) error) (err error) {
-	mark := u.Mark()
-	done := false
+	mark, done := u.Mark(), false
 	defer func() {
 		if done {
 			return
@@ -96,11 +102,9 @@ func Savepoint(ctx context.Context, u *Unit, name string, exec func(ctx context.
 
 // CommitUnknown is the error of a COMMIT that may or may not have happened.
 func CommitUnknown(err error, rows []outbox.Row) error {
-	unknown := &waybill.CommitUnknownError{Err: err}
+	var ids []waybill.MessageID
 	for _, row := range rows {
-		if !slices.Contains(unknown.IDs, row.Record.ID) {
-			unknown.IDs = append(unknown.IDs, row.Record.ID)
-		}
+		ids = append(ids, row.Record.ID)
 	}
-	return unknown
+	return &waybill.CommitUnknownError{IDs: slices.Compact(ids), Err: err} // rows of a message are neighbours
 }

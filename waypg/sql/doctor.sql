@@ -54,6 +54,8 @@ FROM  (VALUES ('public.waybill_outbox'::regclass, 'transport, bucket, id', true)
               ('public.waybill_inbox'::regclass, 'handler, dedup_key', true),
               ('public.waybill_inbox'::regclass, 'processed_at', false),
               ('public.waybill_inbox'::regclass, 'message_id', false),
+              ('public.waybill_unique'::regclass, 'dedup_key', true),
+              ('public.waybill_unique'::regclass, 'expires_at', false),
               ('public.waybill_queue'::regclass, 'id', true),
               ('public.waybill_queue'::regclass, 'queue, id', false),
               ('public.waybill_queue'::regclass, 'queue, held_until', false),

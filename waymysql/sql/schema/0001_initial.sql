@@ -180,6 +180,15 @@ CREATE TABLE app.waybill_inbox (
     KEY waybill_inbox_by_message_id (message_id)
 ) ENGINE = InnoDB;
 
+-- Keys of messages that are dispatched once until expires_at. A row that only serves as a
+-- lock has expired.
+CREATE TABLE app.waybill_unique (
+    dedup_key  VARBINARY(512) NOT NULL PRIMARY KEY,
+    message_id BINARY(16) NOT NULL,
+    expires_at DATETIME(6) NOT NULL,
+    KEY waybill_unique_by_expires_at (expires_at)
+) ENGINE = InnoDB;
+
 -- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row
 -- of their key in flight. A row in flight is leased by holder until held_until, or waits
 -- for a retry, without one. lease counts its holders, so that a late one cannot settle it.

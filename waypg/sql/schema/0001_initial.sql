@@ -184,6 +184,14 @@ CREATE TABLE public.waybill_inbox (
 CREATE INDEX waybill_inbox_by_processed_at ON public.waybill_inbox (processed_at);
 CREATE INDEX waybill_inbox_by_message_id ON public.waybill_inbox (message_id);
 
+-- Keys of messages that are dispatched once until expires_at. A row that only serves as a lock has expired.
+CREATE TABLE public.waybill_unique (
+    dedup_key  text COLLATE "C" NOT NULL PRIMARY KEY,
+    message_id uuid NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+CREATE INDEX waybill_unique_by_expires_at ON public.waybill_unique (expires_at);
+
 -- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row of their key in flight.
 -- A row in flight is leased by holder until held_until, or waits for a retry, without a holder. lease counts
 -- its holders, so that a late one cannot settle it. A claim sets redelivered if the last holder has neither

@@ -155,6 +155,15 @@ CREATE TABLE waybill_inbox (
 ) WITHOUT ROWID;
 CREATE INDEX waybill_inbox_by_processed_at ON waybill_inbox (processed_at);
 
+-- Keys of messages that are dispatched once until expires_at. A row that is in use by an
+-- open transaction alone has expired.
+CREATE TABLE waybill_unique (
+    dedup_key  TEXT NOT NULL PRIMARY KEY,
+    message_id BLOB NOT NULL,
+    expires_at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX waybill_unique_by_expires_at ON waybill_unique (expires_at);
+
 -- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row
 -- of their key in flight. A row in flight is leased by holder until held_until, or waits
 -- for a retry, without one. lease counts its holders, so that a late one cannot settle it. A
