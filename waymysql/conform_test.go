@@ -138,13 +138,6 @@ func harnessBy(t *testing.T, open func(t testing.TB, dsn string, cfg waymysql.Co
 	return p
 }
 
-// through opens a database through a proxy.
-func through(t *testing.T, dsn string) (*waymysql.DB, *faultproxy.Proxy) {
-	t.Helper()
-	to, network := proxied(t, dsn)
-	return open(t, to, waymysql.Config{}), network
-}
-
 // proxied returns the address of a proxy of the database.
 func proxied(t *testing.T, dsn string) (string, *faultproxy.Proxy) {
 	t.Helper()

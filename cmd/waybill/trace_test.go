@@ -132,7 +132,7 @@ func tracedBus(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
 	}
 	bus := waybill.NewBus("shop")
 	inbox.Handle(bus, db, "bill", func(ctx context.Context, tx *sql.Tx, m orderPlaced) error {
-		_, err := out.Dispatch(ctx, tx, tracedInvoice{m.OrderID})
+		_, err := out.Dispatch(ctx, tx, tracedInvoice(m))
 		return err
 	})
 	inbox.Handle(bus, db, "mail", func(_ context.Context, _ *sql.Tx, m tracedInvoice) error {
