@@ -89,6 +89,7 @@ var rules = []rule{
 	{packages: "internal/test/verdict"},
 
 	// For the inside.
+	{packages: "deploy"},
 	{packages: "docs"},
 	{packages: "internal/test/arch"},
 	{packages: "internal/keyorder", reaches: []string{".", "internal/suggest"}, modules: ids},
