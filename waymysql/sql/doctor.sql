@@ -26,6 +26,9 @@ FROM  (SELECT 'outbox' AS t, 'transport, bucket, id' AS c, 1 AS u
        UNION ALL SELECT 'inbox', 'message_id', 0
        UNION ALL SELECT 'unique', 'dedup_key', 1
        UNION ALL SELECT 'unique', 'expires_at', 0
+       UNION ALL SELECT 'schedule', 'name', 1
+       UNION ALL SELECT 'history', 'transport, message_name, handler, minute', 1
+       UNION ALL SELECT 'history', 'minute', 0
        UNION ALL SELECT 'queue', 'id', 1
        UNION ALL SELECT 'queue', 'queue, held, id', 0
        UNION ALL SELECT 'queue', 'queue, held_until', 0
