@@ -41,9 +41,10 @@ names a file of one user a line, NAME:HASH:ROLE, the hash by bcrypt ("htpasswd -
 NAME" prints NAME:HASH). In place of a hash sha256=SUM is a user whose requests have a
 bearer token with that SHA-256 sum (printf %s TOKEN | sha256sum), and proxy one who
 comes through a proxy only: --proxy-header names the header in which it has the name of
-the user, which is believed of connections from --proxy-from alone. Role is viewer (reads), operator (retries, edits and
-releases) or admin (removes, too); viewer+bodies and so on sees headers and bodies of
-messages. Put a proxy with TLS in front of an address that others reach.
+the user, which is believed of connections from --proxy-from alone. Role is viewer
+(reads), operator (retries, edits and releases) or admin (removes, too); viewer+bodies
+and so on sees headers and bodies of messages. Put a proxy with TLS in front of an
+address that others reach.
 
 --read-only refuses every change, and its sessions of the database are read-only.
 --redact-header and --redact-path hide values of headers, and of fields of JSON

@@ -30,8 +30,9 @@ without any part of the body; of an error of an own codec or UnmarshalJSON only 
 type is told, for its text may quote the body; so of an upcaster.
 
 A message name with a handler or an upcaster, or an alias, of which nothing is stored is
-drained: its handler, its upcaster or the alias may go. What lies at a broker is not read: "unread" has these
-transports. A binary without handlers checks the names under messages instead.
+drained: its handler, its upcaster or the alias may go. What lies at a broker is not
+read: "unread" has these transports. A binary without handlers checks the names under
+messages instead.
 
 With --json: {"messages": [{"database", "source", "transport", "name", "messages",
 "samples", "handlers", "failures": [{"error", "samples", "row", "id"}]}], "drained":
