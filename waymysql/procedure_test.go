@@ -403,6 +403,9 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 		"CALL waybill_dispatch_to('a', 'x', REPEAT('ä', 128), '{}', '')":                                  "256 bytes",
 		"CALL waybill_dispatch_to('a', 'x', REPEAT('x', 256), '{}', '')":                                  "256 bytes",
 		"CALL waybill_dispatch_to('a', 'x', 'a\\0b', '{}', '')":                                           "NUL",
+		"CALL waybill_dispatch_to('a', 'x', '', '{}', '{bad')":                                            "the body of x is not JSON",
+		"CALL waybill_dispatch_to('a', REPEAT('x', 190), '', '{}', '{bad')":                               "is not JSON, or nested too deep; name another kind in the header content-type",
+		all(`"name": "y", "key": "k", "headers": {}, "body": "e2JhZA=="`):                                 "the body of y is not JSON",
 		"CALL waybill_dispatch_all('a', NULL)":                                                            "must be a JSON array",
 		"CALL waybill_dispatch_all('a', '')":                                                              "must be a JSON array",
 		"CALL waybill_dispatch_all('a', '{}')":                                                            "must be a JSON array",
@@ -437,11 +440,12 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 		t.Errorf("%d messages were dispatched", n)
 	}
 	// Valid calls, at the limits.
+	exec(t, db, `CALL waybill_dispatch_to('b', 'text', 'k', '{"content-type": "text/plain"}', '{bad')`)
 	exec(t, db, "CALL waybill_dispatch_to('b', CONCAT('Order_Placed-2.', REPEAT('x', 175)), REPEAT('x', 255), JSON_OBJECT('h', REPEAT('x', 65000)), '')")
 	exec(t, db, "CALL waybill_dispatch_all('b', '[]')")
 	c, err := db.Claim(t.Context(), "b", outbox.Keyed, manyRows)
-	if err != nil || len(c.Rows()) != 1 {
-		t.Fatalf("Claim = %v, want one row", err)
+	if err != nil || len(c.Rows()) != 2 {
+		t.Fatalf("Claim = %v, want two rows", err)
 	}
 	settle(t, c, c.Rows())
 }
@@ -456,15 +460,16 @@ func TestProceduresLeaveBodiesAsTheyAre(t *testing.T) {
 		every[i] = byte(i)
 	}
 	bodies := [][]byte{{}, every, []byte(`{"a": "\u00e4 \\ ' \" 😀"}`), bytes.Repeat(every, 8<<10)} // 2 MiB
+	binary := map[string]string{"content-type": "application/octet-stream"}
 	for _, body := range bodies {
-		call(t, db, "CALL waybill_dispatch('x', 'k', '{}', ?)", body)
-		call(t, db, "CALL waybill_dispatch_all(NULL, ?)", messages(t, message{Name: "x", Key: "k", Body: body}))
+		call(t, db, `CALL waybill_dispatch('x', 'k', '{"content-type": "application/octet-stream"}', ?)`, body)
+		call(t, db, "CALL waybill_dispatch_all(NULL, ?)", messages(t, message{Name: "x", Key: "k", Headers: binary, Body: body}))
 		// Lines of 76, as some encoders have it.
 		lines := base64.StdEncoding.EncodeToString(body[:min(len(body), 1000)])
 		for i := 76; i < len(lines); i += 77 {
 			lines = lines[:i] + "\n" + lines[i:]
 		}
-		text, err := json.Marshal([]map[string]any{{"name": "x", "key": "k", "headers": map[string]string{}, "body": lines}})
+		text, err := json.Marshal([]map[string]any{{"name": "x", "key": "k", "headers": binary, "body": lines}})
 		if err != nil {
 			t.Fatal(err)
 		}

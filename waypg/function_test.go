@@ -170,13 +170,16 @@ func TestWaybillDispatchRefusesWithAHint(t *testing.T) {
 			t.Fatal(err)
 		}
 		for call, want := range map[string]string{
-			"waybill_dispatch('x', '', '{}', '')":                                                                               "there are several",
-			"waybill_dispatch('x', '', '{}', '', 'c')":                                                                          "unknown transport 'c'",
-			"waybill_dispatch('x', NULL, '{}', '', 'a')":                                                                        "must not be NULL",
-			"waybill_dispatch('x', '', NULL, '', 'a')":                                                                          "must not be NULL",
-			"waybill_dispatch('x', '', '[]', '', 'a')":                                                                          "must be an object",
-			"waybill_dispatch('x', '', '{\"n\": 1}', '', 'a')":                                                                  "must be strings",
-			"waybill_dispatch('x', '', '{}', NULL, 'a')":                                                                        "must not be NULL",
+			"waybill_dispatch('x', '', '{}', '')":              "there are several",
+			"waybill_dispatch('x', '', '{}', '', 'c')":         "unknown transport 'c'",
+			"waybill_dispatch('x', NULL, '{}', '', 'a')":       "must not be NULL",
+			"waybill_dispatch('x', '', NULL, '', 'a')":         "must not be NULL",
+			"waybill_dispatch('x', '', '[]', '', 'a')":         "must be an object",
+			"waybill_dispatch('x', '', '{\"n\": 1}', '', 'a')": "must be strings",
+			"waybill_dispatch('x', '', '{}', NULL, 'a')":       "must not be NULL",
+			"waybill_dispatch('x', '', '{}', '{bad', 'a')":     "the body of x is not JSON: invalid input syntax for type json",
+			"waybill_dispatch('x', '', '{}', '\\xff', 'a')":    "the body of x is not JSON: invalid byte sequence",
+			"waybill_dispatch_all(ARRAY['x', 'y'], ARRAY['', ''], ARRAY['{}', '{}']::jsonb[], ARRAY['{}', '{'::bytea], 'a')": "the body of y is not JSON",
 			"waybill_dispatch(NULL, '', '{}', '', 'a')":                                                                         "is not a message name",
 			"waybill_dispatch('a b', '', '{}', '', 'a')":                                                                        "is not a message name",
 			"waybill_dispatch('', '', '{}', '', 'a')":                                                                           "is not a message name",
@@ -194,9 +197,9 @@ func TestWaybillDispatchRefusesWithAHint(t *testing.T) {
 		if n := count(t, db, "SELECT count(*) FROM waybill_outbox"); n != 0 {
 			t.Errorf("%d messages were dispatched", n)
 		}
-		exec(t, db, "SELECT waybill_dispatch('Order_Placed-2', 'k', '{}', '', 'b'), waybill_dispatch_all('{}', '{}', '{}', '{}', 'b')")
-		if n := len(claimAll(t, db, "b")); n != 1 {
-			t.Errorf("b has %d messages, want 1", n)
+		exec(t, db, "SELECT waybill_dispatch('Order_Placed-2', 'k', '{}', '', 'b'), waybill_dispatch('text', 'k', '{\"content-type\": \"text/plain\"}', '{bad', 'b'), waybill_dispatch_all('{}', '{}', '{}', '{}', 'b')")
+		if n := len(claimAll(t, db, "b")); n != 2 {
+			t.Errorf("b has %d messages, want 2", n)
 		}
 	})
 }

@@ -345,6 +345,12 @@ BEGIN
         SET v_error = 'waybill: headers must be a JSON object';
     ELSEIF LENGTH(p_headers) > 65536 THEN
         SET v_error = CONCAT('waybill: headers have ', LENGTH(p_headers), ' bytes, allowed are 65536');
+    ELSEIF LENGTH(p_body) > 0
+           AND COALESCE(JSON_UNQUOTE(JSON_EXTRACT(p_headers, '$."content-type"')), 'application/json')
+               = 'application/json'
+           AND NOT COALESCE(JSON_VALID(CONVERT(p_body USING utf8mb4)), FALSE) THEN
+        SET v_error = CONCAT('waybill: the body of ', LEFT(p_name, 24),
+                             ' is not JSON, or nested too deep; name another kind in the header content-type');
     END IF;
     WHILE v_error IS NULL AND v_n < JSON_LENGTH(p_headers) DO
         IF JSON_TYPE(JSON_EXTRACT(JSON_EXTRACT(p_headers, '$.*'), CONCAT('$[', v_n, ']'))) <> 'STRING' THEN

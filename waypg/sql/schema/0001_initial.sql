@@ -342,6 +342,7 @@ DECLARE
     name   text;
     key    text;
     meta   jsonb;
+    tested integer := 0;
 BEGIN
     IF n IS NULL
        OR cardinality(waybill_dispatch_all.keys) IS DISTINCT FROM n
@@ -384,6 +385,21 @@ BEGIN
                                       6, (get_byte(uuid_send(gen_random_uuid()), 6) & 15) | 112),
                              'hex')::uuid;
     END LOOP;
+    BEGIN
+        FOR i IN 1 .. n LOOP
+            tested := i;
+            IF octet_length(waybill_dispatch_all.bodies[i]) > 0
+               AND coalesce(waybill_dispatch_all.headers[i] ->> 'content-type', 'application/json')
+                   = 'application/json' THEN
+                PERFORM convert_from(waybill_dispatch_all.bodies[i], 'UTF8')::json;
+            END IF;
+        END LOOP;
+    EXCEPTION WHEN data_exception THEN
+        RAISE EXCEPTION 'waybill: the body of % is not JSON: %',
+                        waybill_dispatch_all.names[tested], SQLERRM
+              USING HINT = 'a body of another kind names it in headers, such as {"content-type": "text/plain"}',
+                    ERRCODE = 'invalid_parameter_value';
+    END;
     IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
