@@ -73,6 +73,7 @@ func TestIdleRelayNoticesItsBroker(t *testing.T) {
 		refused := fmt.Errorf("%w: connection refused", waybill.ErrUnavailable)
 		to.leave(refused)
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		got := lines(&out)
 		if !strings.HasPrefix(got, `level=WARN msg="the broker is not available, the relay will try again" what=broker transport=default`) || strings.Count(got, "\n") != 1 {
 			t.Errorf("10 s after the broker's end the log has\n%s\nwant one warning", got)
