@@ -23,10 +23,16 @@ type SendReport struct {
 func (SendReport) MessageName() string { return "report.send" }
 
 func Example_schedule() {
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	db, remove := openShop(ctx)
 	defer remove()
+	go func() { // until the schedule has its row
+		for rows, _, _ := db.Schedules(ctx); len(rows) == 0 && ctx.Err() == nil; rows, _, _ = db.Schedules(ctx) {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
 	log := slog.New(slog.DiscardHandler)
 	out, err := outbox.New(db, outbox.Config{})
 	check(err)
