@@ -153,25 +153,29 @@ func (o *Outbox[TX]) Dispatch(ctx context.Context, tx TX, msg any, stamps ...way
 // *waybill.Envelope; they keep their order. On an error none was dispatched.
 func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]waybill.MessageID, error) {
 	ids := make([]waybill.MessageID, len(msgs))
-	recs := make([]*waybill.Record, len(msgs))
 	rows := make([]Row, 0, len(msgs))
 	unique := false
 	for i, msg := range msgs {
-		added, err := o.rowsOf(ctx, msg)
-		if err != nil {
+		first := len(rows)
+		var err error
+		if rows, err = o.appendRows(ctx, rows, msg); err != nil {
 			return nil, err
 		}
-		rows, recs[i], ids[i] = append(rows, added...), added[0].Record, added[0].Record.ID
-		unique = unique || added[0].Unique != nil
+		ids[i] = rows[first].Record.ID
+		unique = unique || rows[first].Unique != nil
 	}
 	if unique {
 		held, err := o.holders(ctx, tx, rows)
 		if err != nil {
 			return nil, err
 		}
-		for i, rec := range recs {
-			if holder, ok := held[rec]; ok {
-				ids[i] = holder
+		message := -1
+		for i, row := range rows {
+			if i == 0 || rows[i-1].Record != row.Record {
+				message++
+			}
+			if holder, ok := held[row.Record]; ok {
+				ids[message] = holder
 			}
 		}
 		rows = slices.DeleteFunc(rows, func(row Row) bool { return !held[row.Record].IsZero() })
@@ -193,9 +197,9 @@ func (o *Outbox[TX]) DispatchAll(ctx context.Context, tx TX, msgs ...any) ([]way
 	return ids, nil
 }
 
-// rowsOf returns the rows of one message: one for each of its transports, the first with
-// its unique key.
-func (o *Outbox[TX]) rowsOf(ctx context.Context, msg any) ([]Row, error) {
+// appendRows appends the rows of one message: one for each of its transports, the first
+// with its unique key.
+func (o *Outbox[TX]) appendRows(ctx context.Context, rows []Row, msg any) ([]Row, error) {
 	env, err := o.prepare(ctx, waybill.NewEnvelope(msg))
 	if err != nil {
 		return nil, err
@@ -208,11 +212,11 @@ func (o *Outbox[TX]) rowsOf(ctx context.Context, msg any) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]Row, len(to))
-	for i, name := range to {
-		rows[i] = Row{Record: rec, Transport: name, Queue: o.queues[name]}
+	first := len(rows)
+	for _, name := range to {
+		rows = append(rows, Row{Record: rec, Transport: name, Queue: o.queues[name]})
 	}
-	rows[0].Unique, err = uniqueKey(env, rec.Name)
+	rows[first].Unique, err = uniqueKey(env, rec.Name)
 	return rows, err
 }
 
