@@ -48,17 +48,12 @@ LIMIT  ?;
 -- name: by_step
 -- All messages, summed up for steps of some minutes.
 SELECT '', '', '', minute DIV size * size AS step,
-       CAST(sum(dispatched) AS SIGNED), CAST(sum(published) AS SIGNED), CAST(sum(refused) AS SIGNED),
-       CAST(sum(handled) AS SIGNED), CAST(sum(failed) AS SIGNED), CAST(sum(retried) AS SIGNED),
-       CAST(sum(duplicates) AS SIGNED), CAST(sum(skipped) AS SIGNED), CAST(sum(publish_micros) AS SIGNED),
-       CAST(sum(handling_micros) AS SIGNED), CAST(sum(within_1ms) AS SIGNED),
-       CAST(sum(within_2ms) AS SIGNED), CAST(sum(within_5ms) AS SIGNED), CAST(sum(within_10ms) AS SIGNED),
-       CAST(sum(within_20ms) AS SIGNED), CAST(sum(within_50ms) AS SIGNED),
-       CAST(sum(within_100ms) AS SIGNED), CAST(sum(within_200ms) AS SIGNED),
-       CAST(sum(within_500ms) AS SIGNED), CAST(sum(within_1s) AS SIGNED), CAST(sum(within_2s) AS SIGNED),
-       CAST(sum(within_5s) AS SIGNED), CAST(sum(within_10s) AS SIGNED), CAST(sum(within_30s) AS SIGNED),
-       CAST(sum(within_1m) AS SIGNED), CAST(sum(within_5m) AS SIGNED), CAST(sum(within_15m) AS SIGNED),
-       CAST(sum(within_1h) AS SIGNED), CAST(sum(within_6h) AS SIGNED), CAST(sum(longer) AS SIGNED)
+       sum(dispatched), sum(published), sum(refused), sum(handled), sum(failed), sum(retried),
+       sum(duplicates), sum(skipped), sum(publish_micros), sum(handling_micros), sum(within_1ms),
+       sum(within_2ms), sum(within_5ms), sum(within_10ms), sum(within_20ms), sum(within_50ms),
+       sum(within_100ms), sum(within_200ms), sum(within_500ms), sum(within_1s), sum(within_2s),
+       sum(within_5s), sum(within_10s), sum(within_30s), sum(within_1m), sum(within_5m), sum(within_15m),
+       sum(within_1h), sum(within_6h), sum(longer)
 FROM   app.waybill_history
 JOIN   (SELECT CAST(? AS SIGNED) AS size) AS s
 WHERE  transport = '' AND message_name = '' AND handler = '' AND minute >= ? AND minute < ?
@@ -67,17 +62,12 @@ ORDER  BY step;
 
 -- name: by_series
 SELECT transport, message_name, handler, min(minute),
-       CAST(sum(dispatched) AS SIGNED), CAST(sum(published) AS SIGNED), CAST(sum(refused) AS SIGNED),
-       CAST(sum(handled) AS SIGNED), CAST(sum(failed) AS SIGNED), CAST(sum(retried) AS SIGNED),
-       CAST(sum(duplicates) AS SIGNED), CAST(sum(skipped) AS SIGNED), CAST(sum(publish_micros) AS SIGNED),
-       CAST(sum(handling_micros) AS SIGNED), CAST(sum(within_1ms) AS SIGNED),
-       CAST(sum(within_2ms) AS SIGNED), CAST(sum(within_5ms) AS SIGNED), CAST(sum(within_10ms) AS SIGNED),
-       CAST(sum(within_20ms) AS SIGNED), CAST(sum(within_50ms) AS SIGNED),
-       CAST(sum(within_100ms) AS SIGNED), CAST(sum(within_200ms) AS SIGNED),
-       CAST(sum(within_500ms) AS SIGNED), CAST(sum(within_1s) AS SIGNED), CAST(sum(within_2s) AS SIGNED),
-       CAST(sum(within_5s) AS SIGNED), CAST(sum(within_10s) AS SIGNED), CAST(sum(within_30s) AS SIGNED),
-       CAST(sum(within_1m) AS SIGNED), CAST(sum(within_5m) AS SIGNED), CAST(sum(within_15m) AS SIGNED),
-       CAST(sum(within_1h) AS SIGNED), CAST(sum(within_6h) AS SIGNED), CAST(sum(longer) AS SIGNED)
+       sum(dispatched), sum(published), sum(refused), sum(handled), sum(failed), sum(retried),
+       sum(duplicates), sum(skipped), sum(publish_micros), sum(handling_micros), sum(within_1ms),
+       sum(within_2ms), sum(within_5ms), sum(within_10ms), sum(within_20ms), sum(within_50ms),
+       sum(within_100ms), sum(within_200ms), sum(within_500ms), sum(within_1s), sum(within_2s),
+       sum(within_5s), sum(within_10s), sum(within_30s), sum(within_1m), sum(within_5m), sum(within_15m),
+       sum(within_1h), sum(within_6h), sum(longer)
 FROM   app.waybill_history
 WHERE  minute >= ? AND minute < ? AND transport <> ''
 GROUP  BY transport, message_name, handler

@@ -53,15 +53,12 @@ WHERE  (transport, message_name, handler, minute) IN (
 -- name: by_step
 -- All messages, summed up for steps of some minutes.
 SELECT '', '', '', minute / $1::bigint * $1::bigint AS step,
-       sum(dispatched)::bigint, sum(published)::bigint, sum(refused)::bigint, sum(handled)::bigint,
-       sum(failed)::bigint, sum(retried)::bigint, sum(duplicates)::bigint, sum(skipped)::bigint,
-       sum(publish_micros)::bigint, sum(handling_micros)::bigint, sum(within_1ms)::bigint,
-       sum(within_2ms)::bigint, sum(within_5ms)::bigint, sum(within_10ms)::bigint,
-       sum(within_20ms)::bigint, sum(within_50ms)::bigint, sum(within_100ms)::bigint,
-       sum(within_200ms)::bigint, sum(within_500ms)::bigint, sum(within_1s)::bigint,
-       sum(within_2s)::bigint, sum(within_5s)::bigint, sum(within_10s)::bigint, sum(within_30s)::bigint,
-       sum(within_1m)::bigint, sum(within_5m)::bigint, sum(within_15m)::bigint, sum(within_1h)::bigint,
-       sum(within_6h)::bigint, sum(longer)::bigint
+       sum(dispatched), sum(published), sum(refused), sum(handled), sum(failed), sum(retried),
+       sum(duplicates), sum(skipped), sum(publish_micros), sum(handling_micros), sum(within_1ms),
+       sum(within_2ms), sum(within_5ms), sum(within_10ms), sum(within_20ms), sum(within_50ms),
+       sum(within_100ms), sum(within_200ms), sum(within_500ms), sum(within_1s), sum(within_2s),
+       sum(within_5s), sum(within_10s), sum(within_30s), sum(within_1m), sum(within_5m), sum(within_15m),
+       sum(within_1h), sum(within_6h), sum(longer)
 FROM   public.waybill_history
 WHERE  transport = '' AND message_name = '' AND handler = '' AND minute >= $2 AND minute < $3
 GROUP  BY step
@@ -69,15 +66,12 @@ ORDER  BY step;
 
 -- name: by_series
 SELECT transport, message_name, handler, min(minute),
-       sum(dispatched)::bigint, sum(published)::bigint, sum(refused)::bigint, sum(handled)::bigint,
-       sum(failed)::bigint, sum(retried)::bigint, sum(duplicates)::bigint, sum(skipped)::bigint,
-       sum(publish_micros)::bigint, sum(handling_micros)::bigint, sum(within_1ms)::bigint,
-       sum(within_2ms)::bigint, sum(within_5ms)::bigint, sum(within_10ms)::bigint,
-       sum(within_20ms)::bigint, sum(within_50ms)::bigint, sum(within_100ms)::bigint,
-       sum(within_200ms)::bigint, sum(within_500ms)::bigint, sum(within_1s)::bigint,
-       sum(within_2s)::bigint, sum(within_5s)::bigint, sum(within_10s)::bigint, sum(within_30s)::bigint,
-       sum(within_1m)::bigint, sum(within_5m)::bigint, sum(within_15m)::bigint, sum(within_1h)::bigint,
-       sum(within_6h)::bigint, sum(longer)::bigint
+       sum(dispatched), sum(published), sum(refused), sum(handled), sum(failed), sum(retried),
+       sum(duplicates), sum(skipped), sum(publish_micros), sum(handling_micros), sum(within_1ms),
+       sum(within_2ms), sum(within_5ms), sum(within_10ms), sum(within_20ms), sum(within_50ms),
+       sum(within_100ms), sum(within_200ms), sum(within_500ms), sum(within_1s), sum(within_2s),
+       sum(within_5s), sum(within_10s), sum(within_30s), sum(within_1m), sum(within_5m), sum(within_15m),
+       sum(within_1h), sum(within_6h), sum(longer)
 FROM   public.waybill_history
 WHERE  minute >= $1 AND minute < $2 AND transport <> ''
 GROUP  BY transport, message_name, handler
