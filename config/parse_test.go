@@ -134,7 +134,7 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"trnasports: {}":                              `waybill.yaml:1: unknown key "trnasports" (did you mean "transports"?)`,
 		"transports:\n  events:\n    retries: 5":      `waybill.yaml:3: transports.events: unknown key "retries" (did you mean "retry"?)`,
 		"outbox:\n  xxxxxxxx: 1":                      `outbox: unknown key "xxxxxxxx" (keys: idle_timeout, on_exhausted, ordering, publish_deadline, retry, routes, to)`,
-		"messages: {a: {b: c}}":                       `messages.a: unknown key "b" (there are no keys)`,
+		"messages: {a: {b: c}}":                       `messages.a: unknown key "b" (a message has no keys; where it goes stands under routing)`,
 		"inbox: {}\n\ninbox: {}":                      "waybill.yaml:3: inbox: duplicate key (it is also on line 1)",
 		"transports:\n  a: {dsn: 'sync://'}\n  a: {}": "waybill.yaml:3: transports.a: duplicate key (it is also on line 2)",
 		"database:":                                   "waybill.yaml:1: database: no value (remove the key to have the default)",

@@ -34,7 +34,11 @@ func (r *reader) group(fields map[string]field) field {
 		present := map[string]*node{}
 		for _, e := range r.entries(n, at) {
 			if fields[e.key] == nil {
-				r.fail(e.line, at, "unknown key "+quote(e.key), suggest.Hint(e.key, known, "keys"))
+				hint := suggest.Hint(e.key, known, "keys")
+				if len(known) == 0 { // of messages
+					hint = "a message has no keys; where it goes stands under routing"
+				}
+				r.fail(e.line, at, "unknown key "+quote(e.key), hint)
 				continue
 			}
 			present[e.key] = e.value

@@ -118,6 +118,11 @@ func (s *session) notes(cfg *config.Config) []string {
 			notes = append(notes, fmt.Sprintf("transports.%s: this version cannot open %s", name, dsn))
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Schedules)) {
+		if message := cfg.Schedules[name].Message; s.app.Bus == nil && !slices.Contains(messageNames(cfg), message) {
+			notes = append(notes, fmt.Sprintf("schedules.%s.message: %q does not stand under messages: this program would not run it", pathKey(name), message))
+		}
+	}
 	hasBroker := func(name string) bool { return !ownTransport(cfg.Transports[name].DSN) }
 	if len(cfg.Outbox.Routes) > 0 && !slices.ContainsFunc(transportNames(cfg), hasBroker) {
 		notes = append(notes, "outbox.routes: no transport has a broker, so they change nothing")

@@ -61,7 +61,7 @@ func (s *session) health(ctx context.Context, at string, ready bool) error {
 	}
 	status, text, err := ask(ctx, page.String())
 	if err != nil {
-		return fmt.Errorf("nothing answers: %w", err)
+		return &Error{0, fmt.Errorf("nothing answers: %w", err), "see that the process runs with --admin-listen, and at which address: it logs that as \"health and metrics\""}
 	}
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if s.flags.json {
