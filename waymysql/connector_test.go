@@ -4,13 +4,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"database/sql"
 	"encoding/binary"
+	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/waymysql"
 )
 
@@ -101,5 +107,69 @@ func TestServerWithoutTLSMakesNoOtherConnectionPlain(t *testing.T) {
 	defer mu.Unlock()
 	if encrypted == 0 || plain != 0 {
 		t.Errorf("with TLS on the server: %d connections ask for it, %d do not", encrypted, plain)
+	}
+}
+
+// A cut connection is one that is lost at its write number left.
+type cut struct {
+	net.Conn
+	left int
+	lost *atomic.Int32
+}
+
+func (c *cut) Write(b []byte) (int, error) {
+	if c.left--; c.left == 0 {
+		c.lost.Add(1)
+		return 0, errors.Join(c.Close(), syscall.ECONNRESET)
+	}
+	return c.Conn.Write(b)
+}
+
+// A connection may be lost at every write, those of its handshake among them: a worker that
+// starts then tries again.
+func TestConnectionLostInItsHandshakeIsAnOutage(t *testing.T) {
+	t.Parallel()
+	_, dsn := newDB(t, waymysql.Config{})
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Logger, cfg.InterpolateParams = &mysql.NopLogger{}, true
+	const most = 6 // writes: the answer to the greeting, the settings, and those of a look
+	for at := 1; at <= most; at++ {
+		var lost atomic.Int32
+		cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return &cut{conn, at, &lost}, err
+		}
+		own, err := waymysql.OpenConfig(cfg, waymysql.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		queue, err := own.Queue("events", waymysql.QueueConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		_, err = queue.Receive(ctx, 1)
+		cancel()
+		if !errors.Is(err, waybill.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) || lost.Load() == 0 {
+			t.Errorf("%d lost at write %d: %v, want some, and ErrUnavailable", lost.Load(), at, err)
+		}
+		if err := own.Close(); err != nil {
+			t.Error(err)
+		}
+
+		connector, err := mysql.NewConnector(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := sql.OpenDB(connector)
+		if borrowed, err := waymysql.New(pool, waymysql.Config{}); err == nil {
+			_ = borrowed.Close()
+		} else if !errors.Is(err, waybill.ErrUnavailable) {
+			t.Errorf("New, lost at write %d: %v, want ErrUnavailable", at, err)
+		}
+		_ = pool.Close()
 	}
 }

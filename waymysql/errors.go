@@ -68,7 +68,19 @@ func unavailable(err error) bool {
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, sql.ErrConnDone) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || lostInHandshake(err)
+}
+
+// lostInHandshake reports whether a connection was lost at a write of its handshake. The
+// driver says driver.ErrBadConn at all later writes; there it returns an error of its own
+// that it does not export (errBadConnNoWrite of go-sql-driver/mysql, errors.go).
+func lostInHandshake(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if err.Error() == "bad connection" {
+			return true
+		}
+	}
+	return false
 }
 
 // is reports whether err is the server's error of that number.
