@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -24,6 +25,33 @@ func TestParseDurationRefusesWhatItCannotHold(t *testing.T) {
 		if got, err := ParseDuration(s); err == nil {
 			t.Errorf("ParseDuration(%q) = %v, want an error", s, got)
 		}
+	}
+}
+
+// Some are out of range with days, none is unreadable.
+func TestEveryDurationOfTheFileTakesDays(t *testing.T) {
+	const file = `
+database: sqlite://./x.db?busy_timeout=7d
+transports:
+  work: { dsn: queue://work?lease=7d, retry: { delay: 7d, max_delay: 7d } }
+outbox: { to: work, idle_timeout: 7d, publish_deadline: 7d }
+inbox: { retention: 700d }
+workers: { work: { slow_handler: 7d } }
+limits: { time: 7d, drain: 7d }
+messages: { report.due: {} }
+schedules: { report: { message: report.due, every: 7d } }
+`
+	_, err := Parse("w.yaml", []byte(file), nil)
+	var got []string
+	for _, e := range unwrapAll(err) {
+		got = append(got, e.Path+": "+e.Problem)
+	}
+	want := []string{
+		"outbox.idle_timeout: 7d is not between 1s and 1h",
+		"outbox.publish_deadline: 7d is not between 1s and 1h",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("problems are %q, want %q", got, want)
 	}
 }
 

@@ -1,11 +1,13 @@
 package dashboard
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
@@ -109,15 +111,14 @@ func (f failedFilter) audited() []byte {
 	return text
 }
 
-// parseMoment reads a time, or an age such as 2h or 3d as the time so long before now.
+// parseMoment reads a time, or an age such as 2h, 3d or 1d12h as the time so long before now.
 func parseMoment(name, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if n := len(text) - 1; text[n] == 'd' {
-		if days, err := strconv.Atoi(text[:n]); err == nil && days >= 0 && days < 10_000 {
-			return now.AddDate(0, 0, -days), nil
-		}
+	days, rest, isDays := strings.Cut(text, "d")
+	if n, err := strconv.Atoi(days); isDays && err == nil && n >= 0 && n < 10_000 {
+		now, text = now.AddDate(0, 0, -n), cmp.Or(rest, "0")
 	}
 	if age, err := time.ParseDuration(text); err == nil && age >= 0 {
 		return now.Add(-age), nil

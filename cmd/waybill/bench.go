@@ -55,7 +55,8 @@ func benchCommand() *cobra.Command {
 	p.IntVar(&f.Rounds, "rounds", 5, "how often each side is measured; a median wants 3 or more")
 	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay, inbox and queue (the last two: 20,000); waiting beside dispatch; for claim (default there 1,000,000); the load of starve (default: see the cases)")
 	p.IntVar(&f.Keys, "keys", 1000, "partition keys (dispatch: 100,000, starve: 100); relay then measures this case alone")
-	p.DurationVar(&f.Slice, "slice", 30*time.Second, "how long each side of latency, starve and failing keys is measured in a round (dispatch: 1s)")
+	f.Slice = 30 * time.Second
+	p.Var((*duration)(&f.Slice), "slice", "how long each side of latency, starve and failing keys is measured in a round (dispatch: 1s)")
 	p.IntVar(&f.Buckets, "buckets", outbox.DefaultBuckets, "buckets of the outbox")
 	p.IntVar(&f.Workers, "workers", 2, "batches a relay publishes at once (inbox, queue: handlers)")
 	p.IntVar(&f.Batch, "batch", 0, "rows a relay claims at once (default 500)")

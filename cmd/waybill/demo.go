@@ -44,7 +44,8 @@ and a queue of its own, and removes them.`,
 	}
 	cmd.Flags().IntVar(&opt.Orders, "orders", 2000, "how many orders, three messages each")
 	cmd.Flags().Uint64Var(&opt.Seed, "seed", 0, "of all random choices; 0 picks one")
-	cmd.Flags().DurationVar(&opt.Limit, "time-limit", 55*time.Second, "for the whole run; what has not arrived by then is lost")
+	opt.Limit = 55 * time.Second
+	cmd.Flags().Var((*duration)(&opt.Limit), "time-limit", "for the whole run; what has not arrived by then is lost")
 	cmd.Flags().StringVar(&broker, "broker", "", "DSN of the broker: a SQLite file for its queue, or RabbitMQ")
 	return cmd
 }

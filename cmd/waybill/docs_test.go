@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/waybill-go/waybill/waycli"
 )
@@ -49,6 +50,30 @@ func TestCommandsOfThePagesParse(t *testing.T) {
 	}
 	if count < 40 {
 		t.Errorf("found %d command lines: is the pattern still right?", count)
+	}
+}
+
+// A duration may have days wherever a flag takes one.
+func TestDurationFlagsTakeDays(t *testing.T) {
+	count := 0
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() != "duration" {
+				return
+			}
+			count++
+			if err := f.Value.Set("7d"); err != nil || f.Value.String() != "7d" {
+				t.Errorf("%s --%s 7d: %q, %v", cmd.CommandPath(), f.Name, f.Value, err)
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(waycli.New(app()))
+	if count < 9 {
+		t.Errorf("found %d flags that take a duration: is the walk still right?", count)
 	}
 }
 

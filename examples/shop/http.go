@@ -87,14 +87,16 @@ func (s *shop) placeOrder(r *http.Request) error {
 }
 
 // pay has the order charged. A form that is submitted twice, or a request that is repeated,
-// has the same key: it comes from the order, not from the dispatch.
+// has the same keys: they come from the order, not from the dispatch. The unique key makes
+// one message of all within a day; the idempotency key one effect of later messages, too.
 func (s *shop) pay(r *http.Request) error {
 	id, err := number(r)
 	if err != nil {
 		return err
 	}
 	return s.out.InTx(r.Context(), func(ctx context.Context, tx waypg.Tx) error {
-		_, err := tx.Dispatch(ctx, ChargePayment{id}, waybill.IdempotencyKey(fmt.Sprintf("order-%d", id)))
+		key := fmt.Sprintf("order-%d", id)
+		_, err := tx.Dispatch(ctx, ChargePayment{id}, waybill.Unique{Key: key, For: 24 * time.Hour}, waybill.IdempotencyKey(key))
 		return err
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"sync"
 	"testing"
@@ -169,9 +170,19 @@ func twoSubmissions(t *testing.T) {
 	f.accepted("/orders", orderOf(1, 1))
 	var both sync.WaitGroup
 	for range 2 {
-		both.Go(func() { f.post("/orders/1/payment", nil) })
+		both.Go(func() {
+			if status := f.post("/orders/1/payment", nil); status != http.StatusAccepted {
+				t.Errorf("the payment has status %d, want %d", status, http.StatusAccepted)
+			}
+		})
 	}
 	both.Wait()
+	if n := f.number("SELECT count(*) FROM waybill_queue WHERE message_name = 'payment.charge'"); n != 1 {
+		t.Errorf("%d messages of two submissions, want 1", n)
+	}
+	// Once more when the unique key has expired: another message, and no other effect.
+	f.exec("UPDATE waybill_unique SET expires_at = now()")
+	f.accepted("/orders/1/payment", nil)
 	w := f.start("v1", "consume", "orders")
 	f.eventually("all is handled", func() bool {
 		return f.number("SELECT count(*) FROM waybill_queue") == 0 && f.number("SELECT count(*) FROM payments") > 0
