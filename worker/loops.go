@@ -11,10 +11,20 @@ import (
 
 const minPause, maxPause = 50 * time.Millisecond, 5 * time.Second
 
+// outageProbe is how long Receive waits for a message in an outage: when no message arrived,
+// the outage is over. It is longer than a broker may take to connect.
+const outageProbe = 15 * time.Second
+
+// A loop is a part of the worker that meets an outage, of one source or of all.
+type loop struct {
+	of    *source
+	doing string
+}
+
 // receive receives messages of s while there is room for them. It returns nil when ctx
 // ends, or when no message arrived at the transport for the idle time.
 func (r *running) receive(ctx context.Context, s *source) error {
-	pause := minPause
+	pause, failing, this := minPause, false, loop{s, "receive"}
 	for {
 		var room int
 		select {
@@ -23,29 +33,38 @@ func (r *running) receive(ctx context.Context, s *source) error {
 		case room = <-s.room:
 		}
 		waiting, cancel := ctx, context.CancelFunc(func() {})
-		if r.cfg.Idle > 0 && s == r.main {
+		switch {
+		case failing:
+			waiting, cancel = context.WithTimeout(ctx, outageProbe)
+		case r.cfg.Idle > 0 && s == r.main:
 			waiting, cancel = context.WithTimeout(ctx, r.cfg.Idle)
 		}
 		ds, err := s.Receive(waiting, room)
 		// A receiver that was still connecting has not seen that there is no message.
 		idle := waiting.Err() != nil && !errors.Is(err, waybill.ErrUnavailable)
 		cancel()
+		over := failing && ctx.Err() == nil && (idle || len(ds) > 0)
+		if over {
+			failing = false
+			r.outage.Worked(ctx, this)
+		}
 		if len(ds) > 0 {
 			pause = minPause
 			r.received <- r.check(ctx, s, ds) // coordinate listens until receive has returned
 			continue
 		}
 		switch {
-		case ctx.Err() != nil, idle && !r.holds():
+		case ctx.Err() != nil, idle && !over && !r.holds():
 			return nil
 		case idle:
-			continue // no message arrives, but some are unsettled
+			continue // an outage is over, or no message arrives, but some are unsettled
 		case err == nil:
 			return errors.New("worker: receiver returned neither messages nor an error")
 		case !errors.Is(err, waybill.ErrUnavailable):
 			return err
 		}
-		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot receive, will try again", slog.String("transport", r.cfg.Transport), slog.Duration("retry_in", pause), slog.Any("err", err))
+		failing = true
+		r.outage.Failed(ctx, this, "cannot receive, will try again", slog.Duration("retry_in", pause), slog.Any("err", err))
 		if !sleep(ctx.Done(), pause) {
 			return nil
 		}
@@ -91,15 +110,17 @@ func (r *running) check(ctx context.Context, s *source, ds []*waybill.Delivery) 
 			asked, at = append(asked, d), append(at, i)
 		}
 	}
+	this := loop{s, "check"}
 	for pause := minPause; len(asked) > 0; pause = min(2*pause, maxPause) {
 		contained, err := r.retries.retries.Contains(ctx, asked...)
 		if err == nil {
+			r.outage.Worked(ctx, this)
 			for i, in := range contained {
 				b.contained[at[i]] = in
 			}
 			break
 		}
-		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "cannot read the retry queue, will try again", slog.String("transport", r.cfg.Transport), slog.Duration("retry_in", pause), slog.Any("err", err))
+		r.outage.Failed(ctx, this, "cannot read the retry queue, will try again", slog.Duration("retry_in", pause), slog.Any("err", err))
 		if !sleep(ctx.Done(), pause) {
 			b.unchecked = true
 			break

@@ -47,13 +47,16 @@ func (r *running) store() {
 // storeAll stores moves of one source. One that the store refuses does not affect the
 // others.
 func (r *running) storeAll(ms []move) {
-	err := r.storeOnce(ms)
+	err, this := r.storeOnce(ms), loop{nil, "store"}
 	for pause := minPause; errors.Is(err, waybill.ErrUnavailable); pause = min(2*pause, maxPause) {
-		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "failed messages not stored, will try again", slog.String("transport", r.cfg.Transport), slog.Int("messages", len(ms)), slog.Duration("retry_in", pause), slog.Any("err", err))
+		r.outage.Failed(r.work, this, "failed messages not stored, will try again", slog.Int("messages", len(ms)), slog.Duration("retry_in", pause), slog.Any("err", err))
 		if !sleep(r.closing, pause) {
 			break
 		}
 		err = r.storeOnce(ms)
+	}
+	if !errors.Is(err, waybill.ErrUnavailable) {
+		r.outage.Worked(r.work, this)
 	}
 	if err != nil && len(ms) > 1 && !errors.Is(err, waybill.ErrUnavailable) {
 		for i := range ms {

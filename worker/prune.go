@@ -2,10 +2,13 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/waybill-go/waybill"
 )
 
 // An Inbox is the database in which the handlers of a worker have their inbox. Its methods
@@ -42,6 +45,8 @@ func (r *running) prune(ctx context.Context) {
 		removed, err := r.pruneOnce(ctx)
 		switch {
 		case ctx.Err() != nil:
+		case errors.Is(err, waybill.ErrUnavailable): // the loops that handle log an outage
+			r.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "inbox not pruned, will try again", slog.Any("err", err))
 		case err != nil:
 			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "inbox not pruned, will try again", slog.Int("removed", removed), slog.Any("err", err))
 		case removed > 0:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/outage"
 )
 
 // running is one call of Run. Its fields are only touched by run's goroutine, except
@@ -43,6 +44,9 @@ type running struct {
 	waiting  map[string]int64    // by key with messages in the retry queue: number of its last move
 	closing  chan struct{}       // closed when coordinate has returned
 	active   activeMessages
+
+	outage      *outage.Log // of the transport or the store
+	unavailable *outage.Log // of what handlers need
 
 	pause  time.Duration    // after the next outcome that finds a database or broker unavailable
 	paused <-chan time.Time // no handler begins before

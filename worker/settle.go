@@ -23,6 +23,7 @@ func (r *running) finish(o outcome) {
 	case o.err == nil:
 		crash.At(crash.WorkerBeforeAck)
 		r.pause = 0
+		r.unavailable.Worked(r.work, r)
 		s.queue.Succeeded(d)
 		s.acks <- d
 	case errors.Is(o.cause, waybill.ErrLeaseLost) || s.lost(d):
@@ -80,12 +81,14 @@ func (r *running) pauseAfter(d *waybill.Delivery, err error) {
 	}
 	r.pause = min(max(2*r.pause, minPause), maxPause)
 	r.paused = time.After(r.pause)
-	r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "unavailable while handling, the worker pauses", append(r.attrs(d, err), slog.Duration("retry_in", r.pause))...)
+	attrs := r.attrs(d, err)[1:] // each line of an outage has the transport
+	r.unavailable.Failed(r.work, r, "unavailable while handling, the worker pauses", append(attrs, slog.Duration("retry_in", r.pause))...)
 }
 
 // fail counts a failed attempt and decides where the message goes.
 func (r *running) fail(s *source, d *waybill.Delivery, err error) {
 	markHandled(d, err)
+	r.unavailable.Worked(r.work, r)
 	failures := d.Failures + 1
 	exhausted := failures > r.cfg.MaxRetries || waybill.IsUnrecoverable(err)
 	delay := r.cfg.Retry.After(failures, err)

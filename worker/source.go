@@ -144,7 +144,7 @@ func (s *source) watch(ctx context.Context, connection <-chan struct{}) {
 // renew renews the leases of unsettled deliveries and stops the handlers of those whose
 // lease is lost, or has ended. It ends with work.
 func (s *source) renew(r *running) {
-	lease := s.LeaseTime()
+	lease, this := s.LeaseTime(), loop{s, "renew"}
 	tick := time.NewTicker(lease / 3)
 	defer tick.Stop()
 	for {
@@ -160,6 +160,7 @@ func (s *source) renew(r *running) {
 		}
 		s.mu.Unlock()
 		if len(ds) == 0 {
+			r.outage.Worked(r.work, this) // or without deliveries it would never end
 			continue
 		}
 		began := time.Now()
@@ -167,9 +168,10 @@ func (s *source) renew(r *running) {
 		lost, err := s.Renew(ctx, ds...)
 		cancel()
 		if err != nil && r.work.Err() == nil {
-			r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "leases not renewed, will try again", slog.String("transport", r.cfg.Transport), slog.Any("err", err))
+			r.outage.Failed(r.work, this, "leases not renewed, will try again", slog.Any("err", err))
 		}
 		if err == nil {
+			r.outage.Worked(r.work, this)
 			s.renewed(ds, began.Add(lease))
 		}
 		isLost := map[*waybill.Delivery]bool{}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/outage"
 )
 
 // Config tunes a Worker. The zero value is fit for production.
@@ -177,6 +178,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		main:     newSource(w.from, nil, w.cfg.Prefetch, c),
 		received: make(chan batch), done: make(chan outcome, c), waiting: map[string]int64{}, closing: make(chan struct{}),
 	}
+	transport := slog.String("transport", w.cfg.Transport)
+	r.outage = outage.New(w.cfg.Log, slog.String("what", "queue"), transport)
+	r.unavailable = outage.New(w.cfg.Log, slog.String("what", "handlers"), transport)
 	r.sources = []*source{r.main}
 	if w.cfg.Store != nil {
 		retries, err := w.cfg.Store.RetryQueue(w.cfg.Transport)
