@@ -54,12 +54,25 @@ func TestSchedulesAreRefused(t *testing.T) {
 		"{message: m, every: 1m, body: {kind: daily}}":      "schedules.s.body: a mapping where a text belongs (put the JSON in single quotes",
 		"{message: m, every: 1m, body: '{'}":                "schedules.s.body: it is not JSON",
 		"{message: m, every: 1m, body: kind}":               "schedules.s.body: it is not JSON",
+		"{message: m, cron: '" + minutes + " * * * *'}":     "schedules.s.cron: cron expression \"" + minutes + " * * * *\": it has 289 bytes with its time zone, the limit is 255: write ranges",
 		"{message: m, evry: 1m}":                            `unknown key "evry"`,
 		"{message: m, every: 1m, key: " + long(256) + "}":   "schedules.s.key: 256 bytes, the limit is 255",
 	} {
 		_, err := Parse("w.yaml", []byte("schedules:\n  s: "+yaml), environment(nil))
 		if err == nil || !strings.Contains(err.Error(), "w.yaml:2: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", yaml, err, want)
+		}
+	}
+}
+
+// A list of minutes that is too long.
+var minutes = strings.Repeat("10,", 93) + "10"
+
+func TestNamesOfSchedulesAreRefused(t *testing.T) {
+	for _, name := range []string{`"a\nb"`, `"a\0b"`, `"a\e[31m"`, `"a\x7f"`, "A", long(191)} {
+		_, err := Parse("w.yaml", []byte("schedules:\n  "+name+": {message: m, every: 1m}"), environment(nil))
+		if err == nil || !strings.Contains(err.Error(), "w.yaml:2: schedules.") || !strings.Contains(err.Error(), "not a name of a schedule ("+nameRule+")") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,15 +35,30 @@ type database interface {
 	Close() error
 }
 
+// idle is how long the transaction of a frozen process holds up the others.
+const idle = 2 * time.Second
+
+// A runFunc is the Run of a scheduler whose process freezes at its second tick in a place, once.
+// The empty place is none.
+type runFunc func(ctx context.Context, freezes place) error
+
+// A place is where a scheduler freezes.
+type place string
+
+const (
+	behindRows    place = "rows"    // it has read which ticks are due
+	inTransaction place = "message" // it has moved the row, and not committed
+)
+
 // kinds open the databases, and return the Run of a scheduler.
-var kinds = map[string]func(ctx context.Context, dsn string) (database, func(ctx context.Context) error){
-	"postgres": func(ctx context.Context, dsn string) (database, func(ctx context.Context) error) {
-		db, err := waypg.Open(ctx, dsn, waypg.Config{})
+var kinds = map[string]func(ctx context.Context, dsn string) (database, runFunc){
+	"postgres": func(ctx context.Context, dsn string) (database, runFunc) {
+		db, err := waypg.Open(ctx, dsn, waypg.Config{IdleTimeout: idle})
 		check(err)
 		return closing{db}, everySecond(db, db)
 	},
-	"mariadb": func(ctx context.Context, dsn string) (database, func(ctx context.Context) error) {
-		db, err := mysql.Open(ctx, config.MustParseDSN(dsn), waymysql.Config{})
+	"mariadb": func(ctx context.Context, dsn string) (database, runFunc) {
+		db, err := mysql.Open(ctx, config.MustParseDSN(dsn), waymysql.Config{IdleTimeout: idle})
 		check(err)
 		return db, everySecond(db, db)
 	},
@@ -54,29 +71,55 @@ func (c closing) Close() error { c.DB.Close(); return nil }
 
 // everySecond returns the Run of a schedule of each second. The tables must be in place when
 // it is called.
-func everySecond[TX any](db schedule.Store[TX], writer outbox.Writer[TX]) func(ctx context.Context) error {
-	return func(ctx context.Context) error {
+func everySecond[TX any](db schedule.Store[TX], writer outbox.Writer[TX]) runFunc {
+	return func(ctx context.Context, freezes place) error {
 		out, err := outbox.New(writer, outbox.Config{})
 		check(err)
 		timing, err := schedule.Every(time.Second)
 		check(err)
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-		s, err := schedule.New(db, out, schedule.Config{Log: log}, schedule.Schedule{
+		sent := 0
+		freeze := func(at place) {
+			if sent == 1 && at == freezes {
+				freezes = ""
+				check(syscall.Kill(os.Getpid(), syscall.SIGSTOP))
+			}
+		}
+		s, err := schedule.New(reading[TX]{db, func() { freeze(behindRows) }}, out, schedule.Config{Log: log}, schedule.Schedule{
 			Name: "fast", Timing: timing, Missed: schedule.All,
-			Message: func(tick time.Time) any { return SendReport{tick} },
+			Message: func(tick time.Time) any {
+				freeze(inTransaction)
+				sent++
+				return SendReport{tick}
+			},
 		})
 		check(err)
 		return s.Run(ctx)
 	}
 }
 
+// reading calls a function when ticks are due, with their row read.
+type reading[TX any] struct {
+	schedule.Store[TX]
+	due func()
+}
+
+func (r reading[TX]) Schedules(ctx context.Context) ([]admin.Schedule, time.Time, error) {
+	rows, now, err := r.Store.Schedules(ctx)
+	if len(rows) == 1 && !rows[0].NextTick.After(now) {
+		r.due()
+	}
+	return rows, now, err
+}
+
 // childOf is the variable by which the test's program becomes a process with a scheduler:
-// "KIND DSN".
+// "KIND DSN", and where it freezes.
 const childOf = "WAYBILL_TEST_SCHEDULER"
 
 func TestMain(m *testing.M) {
 	var kind, dsn string
-	if _, err := fmt.Sscan(os.Getenv(childOf), &kind, &dsn); err != nil {
+	var freezes place
+	if n, _ := fmt.Sscan(os.Getenv(childOf), &kind, &dsn, &freezes); n < 2 {
 		os.Exit(m.Run())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -85,13 +128,53 @@ func TestMain(m *testing.M) {
 		cancel()
 	}()
 	_, run := kinds[kind](ctx, dsn)
-	check(run(ctx))
+	check(run(ctx, freezes))
+}
+
+// servers start the databases.
+var servers = map[string]func(testing.TB) string{"postgres": testserver.Postgres, "mariadb": testserver.MariaDB}
+
+// A process freezes with a tick, which another one sends. When it goes on it sends nothing
+// twice, and takes its share of the later ticks.
+func TestFrozenProcessSendsNothingTwice(t *testing.T) {
+	for kind, open := range kinds {
+		for _, at := range []place{behindRows, inTransaction} {
+			t.Run(kind+" "+string(at), func(t *testing.T) {
+				t.Parallel()
+				dsn := servers[kind](t)
+				db, run := open(t.Context(), dsn)
+				defer func() { _ = db.Close() }()
+				if _, err := db.SchemaUp(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				frozen := start(t, kind, dsn, string(at))
+				defer frozen.end()
+				row := awaitRow(t, db, func(admin.Schedule) bool { return frozen.isFrozen() })
+				ctx, stop := context.WithCancel(t.Context())
+				other := make(chan error, 1)
+				go func() { other <- run(ctx, "") }()
+				row = awaitRow(t, db, func(now admin.Schedule) bool { return now.DoneUntil.After(row.DoneUntil.Add(2 * time.Second)) })
+				if !frozen.isFrozen() {
+					t.Error("the process is not frozen any more")
+				}
+				frozen.signal(syscall.SIGCONT)
+				row = awaitRow(t, db, func(now admin.Schedule) bool { return now.DoneUntil.After(row.DoneUntil.Add(2 * time.Second)) })
+				stop()
+				if err := <-other; err != nil {
+					t.Error(err)
+				}
+				row = awaitRow(t, db, func(now admin.Schedule) bool { return now.DoneUntil.After(row.DoneUntil.Add(2 * time.Second)) })
+				frozen.end()
+				row = awaitRow(t, db, func(now admin.Schedule) bool { return !now.DoneUntil.Before(row.DoneUntil) })
+				wantTicks(t, db, *row.LastTick, 6*time.Second)
+			})
+		}
+	}
 }
 
 // Five processes with a schedule of each second are killed around its ticks, several at a
 // time. Each tick is sent, and once.
 func TestKilledProcessesSendEachTickOnce(t *testing.T) {
-	servers := map[string]func(testing.TB) string{"postgres": testserver.Postgres, "mariadb": testserver.MariaDB}
 	for kind, open := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +186,7 @@ func TestKilledProcessesSendEachTickOnce(t *testing.T) {
 			}
 			processes := make([]*process, 5)
 			for i := range processes {
-				processes[i] = start(t, kind, dsn)
+				processes[i] = start(t, kind, dsn, "")
 				defer processes[i].end()
 			}
 			first := awaitRow(t, db, func(row admin.Schedule) bool { return row.LastTick != nil })
@@ -177,11 +260,11 @@ type process struct {
 	ended chan struct{}
 }
 
-func start(t *testing.T, kind, dsn string) *process {
+func start(t *testing.T, kind, dsn, freezes string) *process {
 	p := &process{ended: make(chan struct{})}
 	begin := func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), childOf+"="+kind+" "+dsn)
+		cmd.Env = append(os.Environ(), childOf+"="+kind+" "+dsn+" "+freezes)
 		cmd.Stderr = os.Stderr
 		in, err := cmd.StdinPipe() // it ends with the test
 		if err == nil {
@@ -225,6 +308,19 @@ func (p *process) kill() {
 	if p.cmd != nil {
 		_ = p.cmd.Process.Kill()
 	}
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.cmd.Process.Signal(s)
+}
+
+func (p *process) isFrozen() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	return err == nil && strings.Contains(string(text), ") T ")
 }
 
 // end kills the process for good.

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/gofrs/uuid/v5"
 
@@ -26,8 +29,8 @@ type Store[TX any] interface {
 
 // A Schedule dispatches a message at each of its ticks.
 type Schedule struct {
-	// Name identifies the schedule among all of the database, in at most 190 bytes. Another
-	// name is another schedule.
+	// Name identifies the schedule among all of the database, in at most 190 bytes of UTF-8
+	// without control characters. Another name is another schedule.
 	Name   string
 	Timing Timing
 	// Missed is the policy for missed ticks. Empty means Latest.
@@ -94,6 +97,8 @@ func New[TX any](db Store[TX], out *outbox.Outbox[TX], cfg Config, schedules ...
 		switch {
 		case one.Name == "" || len(one.Name) > maxName:
 			return nil, fmt.Errorf("schedule: the name %q has %d bytes, want 1 to %d", one.Name, len(one.Name), maxName)
+		case !utf8.ValidString(one.Name) || strings.ContainsFunc(one.Name, unicode.IsControl):
+			return nil, fmt.Errorf("schedule: the name %q has a control character or is not UTF-8: write letters, digits and - . _", one.Name)
 		case names[one.Name]:
 			return nil, fmt.Errorf("schedule: two schedules are named %q", one.Name)
 		case one.Timing == Timing{} || one.Message == nil:

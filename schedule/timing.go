@@ -24,8 +24,12 @@ var parser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cr
 // allHours is the bit by which the parser marks a field "*".
 const allHours = 1 << 63
 
+// maxSpec is the longest text of a Timing that every database keeps, in bytes.
+const maxSpec = 255
+
 // Cron returns the timing of an expression with the five fields of crontab(5), such as
 // "30 2 * * 1-5", by the clocks of a time zone, such as "Europe/Berlin"; empty means UTC.
+// Both together have at most 255 bytes.
 //
 // Where clocks are changed, an expression that names hours ticks once for each reading: at
 // the moment of the change for readings that the clocks skip, and at the first of two equal
@@ -54,6 +58,9 @@ func Cron(expression, zone string) (Timing, error) {
 	}
 	if t.cron.Next(time.Date(2023, 3, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return bad(errors.New("there is no such day"))
+	}
+	if n := len(t.text); n > maxSpec {
+		return bad(fmt.Errorf("it has %d bytes with its time zone, the limit is %d: write ranges and steps, such as 0-20,40-59/2", n, maxSpec))
 	}
 	return t, nil
 }

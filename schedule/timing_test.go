@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill/outbox"
 )
 
 func mustCron(t testing.TB, expression, zone string) Timing {
@@ -108,6 +110,9 @@ func TestTimingsAreRefused(t *testing.T) {
 		{"61 3 * * *", "", "above maximum"},
 		{"0 3 * * 8", "", "above maximum"},
 		{"0 3 30 2 *", "", "no such day"},
+		{strings.Repeat("10,", 83) + "1 * * * *", "Europe/Berlin", "it has 272 bytes with its time zone, the limit is 255: write ranges"},
+		{"0\x00 3 * * *", "", "failed to parse"},
+		{"0 3 * * *", "UTC\x00", "unknown time zone"},
 		{"0 3 * * *", "Local", `unknown time zone "Local"`},
 		{"0 3 * * *", "Berlin", `unknown time zone "Berlin"`},
 	} {
@@ -124,6 +129,32 @@ func TestTimingsAreRefused(t *testing.T) {
 		t.Error("29 February does not tick in 2028")
 	}
 }
+
+func TestSchedulesAreRefused(t *testing.T) {
+	good := Schedule{Name: "nightly", Timing: mustCron(t, "0 3 * * *", ""), Message: func(time.Time) any { return nil }}
+	named := func(name string) []Schedule { return []Schedule{{name, good.Timing, "", good.Message}} }
+	for want, schedules := range map[string][]Schedule{
+		`the name "" has 0 bytes, want 1 to 190`:                                   named(""),
+		`has 191 bytes, want 1 to 190`:                                             named(strings.Repeat("n", 191)),
+		`the name "a\nb" has a control character or is not UTF-8: write letters`:   named("a\nb"),
+		`the name "a\x00b" has a control character or is not UTF-8: write letters`: named("a\x00b"),
+		`the name "a\u0085" has a control character`:                               named("a\u0085"),
+		`the name "a\xff" has a control character or is not UTF-8`:                 named("a\xff"),
+		`two schedules are named "nightly"`:                                        {good, good},
+		`"x" needs a Timing and a Message`:                                         {{Name: "x"}},
+		`"x": the policy "some" is none of latest, skip and all`:                   {{"x", good.Timing, "some", good.Message}},
+	} {
+		if _, err := New(unusedStore{}, new(outbox.Outbox[int]), Config{}, schedules...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New = %v, want an error with %s", err, want)
+		}
+	}
+	if _, err := New(unusedStore{}, new(outbox.Outbox[int]), Config{}, named("Bericht für Mönche")...); err != nil {
+		t.Error(err)
+	}
+}
+
+// unusedStore is a Store that is not called.
+type unusedStore struct{ Store[int] }
 
 var zones = []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Kathmandu", "Pacific/Apia", "Africa/Casablanca", "Antarctica/Troll"}
 

@@ -3,6 +3,7 @@ package waytest
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,7 @@ import (
 func Schedules[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 	runCases(t, open, []testCase[TX]{
 		{"RowIsReplacedAsItWas", rowIsReplacedAsItWas[TX]},
+		{"LongestNameAndSpecAreKept", longestNameAndSpecAreKept[TX]},
 		{"EachTickIsSentOnce", eachTickIsSentOnce[TX]},
 		{"TickSharesItsTransaction", tickSharesItsTransaction[TX]},
 		{"ClockThatGoesBackSendsNothingTwice", clockThatGoesBackSendsNothingTwice[TX]},
@@ -146,6 +148,23 @@ func rowIsReplacedAsItWas[TX any](t *testing.T, s *fixture[TX]) {
 			t.Errorf("after %+v (-want +got): %v\n%s", step, err, diff)
 		}
 	}
+}
+
+// The limits of package schedule fit each database.
+func longestNameAndSpecAreKept[TX any](t *testing.T, s *fixture[TX]) {
+	db := schedules(t, s.Store)
+	one := everySecond(t, strings.Repeat("é", 95), scheduling.All)
+	timing, err := scheduling.Cron(strings.Repeat("10,", 76)+"10,10 * * * *", "Europe/Berlin")
+	if n := len(timing.String()); err != nil || len(one.Name) != 190 || n != 255 {
+		t.Fatalf("a name of %d bytes and a timing of %d (%v), want 190 and 255", len(one.Name), n, err)
+	}
+	one.Timing = timing
+	stop := s.scheduled([]scheduling.Store[TX]{db}, []*outbox.Outbox[TX]{s.outbox(outbox.Config{})}, one)
+	await(t, "the row", func() bool {
+		rows, _ := scheduleRows(t, db)
+		return rows[one.Name].Spec == timing.String()
+	})
+	stop()
 }
 
 // Several processes share a backlog of missed ticks and the ticks of a few seconds.
