@@ -27,6 +27,9 @@ type backend interface {
 	// load inserts rows; tidy vacuums (PostgreSQL) and analyzes a table.
 	load(ctx context.Context, r rows, into table) error
 	tidy(ctx context.Context, t table) error
+	// block blocks the keys of all rows of the outbox, as a relay does whose broker has
+	// refused them: for retryIn, or until they are released.
+	block(ctx context.Context, parked bool) error
 	// byHand relays one batch of a yardstick: it claims unlocked rows, publishes
 	// all of them at once and deletes them when all are confirmed. It keeps no
 	// order and has no remedy for failures. n is 0 when no row is left. Without a

@@ -21,6 +21,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/wayamqp"
@@ -199,6 +200,58 @@ func TestLoadedRowsAreTheirKeys(t *testing.T) {
 				most := slices.Max(slices.Collect(maps.Values(perKey)))
 				if r.zipf && (len(perKey) < 500 || most < n/20) || !r.zipf && (len(perKey) != 10 || most != n/10) {
 					t.Errorf("%d keys, the most of one are %d", len(perKey), most)
+				}
+			})
+		}
+	}
+}
+
+// A load of blocked keys must be what a relay leaves behind: claims pass it over, and a
+// release brings all of it back.
+func TestBlockedLoadIsWhatARelayBlocks(t *testing.T) {
+	const n = 30
+	for name, p := range places(t) {
+		for _, parked := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " parked ", parked), func(t *testing.T) {
+				if err := p.clear(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				b := &backlog{p, Options{}, outboxTable, 1}
+				if err := b.refuse(t.Context(), n, parked); err != nil {
+					t.Fatal(err)
+				}
+				left, err := p.store().Backlog(t.Context(), outbox.DefaultTransport)
+				if err != nil || left.Blocked != n {
+					t.Errorf("%d of %d rows are blocked, %v", left.Blocked, n, err)
+				}
+				for _, row := range read(t, p, outboxTable, "partition_key, bucket") {
+					if aside := row.bucket >= outbox.ParkedBuckets; aside != parked {
+						t.Fatalf("%s is in bucket %d", row.key, row.bucket)
+					}
+				}
+				claimed := func() (all int) {
+					for part := outbox.Keyed; part <= outbox.Retries; part++ {
+						for {
+							got, err := b.settle(t.Context(), part, nil)
+							if err != nil {
+								t.Fatal(err)
+							}
+							if all += got; got == 0 {
+								break
+							}
+						}
+					}
+					return all
+				}
+				if got := claimed(); got != 0 {
+					t.Errorf("claims found %d rows of blocked keys", got)
+				}
+				released, err := p.store().(admin.Database).Release(t.Context(), admin.BlockedQuery{})
+				if err != nil || released != n {
+					t.Errorf("%d of %d keys were released, %v", released, n, err)
+				}
+				if got := claimed(); got != n {
+					t.Errorf("claims found %d rows after the release, want %d", got, n)
 				}
 			})
 		}

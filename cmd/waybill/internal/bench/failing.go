@@ -42,9 +42,7 @@ func failing(ctx context.Context, name string, refused int, p backend, b *broker
 		if opt.Rows < parkedKeys {
 			return nil // a quick look
 		}
-		return parked.refuse(ctx, parkedKeys, func(row outbox.ClaimedRow) outbox.Failure {
-			return outbox.Failure{Row: row, Err: errRefused, Policy: outbox.Park, Exhausted: true}
-		})
+		return parked.refuse(ctx, parkedKeys, true)
 	}
 	refuse, closeRefusal, err := b.refusal(ctx, refused)
 	if err != nil {

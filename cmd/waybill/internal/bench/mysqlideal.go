@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
 )
 
@@ -41,6 +42,21 @@ func (p *mysql) load(ctx context.Context, r rows, into table) error {
 
 func (p *mysql) tidy(ctx context.Context, t table) error {
 	return p.exec(ctx, "ANALYZE TABLE "+p.name(t))
+}
+
+func (p *mysql) block(ctx context.Context, parked bool) error {
+	state := map[bool]string{false: "retrying", true: "parked"}[parked]
+	err := p.exec(ctx,
+		fmt.Sprintf(`INSERT INTO {}outbox_blocked (transport, partition_key, row_id, bucket, message_id, message_name, failures,
+				first_failed_at, next_attempt_at, last_error, state)
+			SELECT transport, partition_key, MIN(id), bucket, MIN(message_id), MIN(message_name), 1,
+				UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL %d SECOND, '%v', '%s'
+			FROM {}outbox WHERE id > 0 AND bucket < %d GROUP BY transport, bucket, partition_key`, int(retryIn.Seconds()), errRefused, state, outbox.ParkedBuckets),
+		"UPDATE {}outbox_bucket SET blocked_version = blocked_version + 1 WHERE bucket >= 0")
+	if err == nil && parked {
+		err = p.exec(ctx, fmt.Sprintf("UPDATE {}outbox SET bucket = bucket + %[1]d WHERE id > 0 AND bucket < %[1]d", outbox.ParkedBuckets))
+	}
+	return errors.Join(err, p.tidy(ctx, "waybill_outbox_blocked"))
 }
 
 // name returns the name of a table, whose prefix replaces waybill_.

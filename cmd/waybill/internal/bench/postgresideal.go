@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
 )
 
@@ -33,6 +34,22 @@ func (p *postgres) load(ctx context.Context, r rows, into table) error {
 
 func (p *postgres) tidy(ctx context.Context, t table) error {
 	return p.exec(ctx, "VACUUM ANALYZE {}."+string(t))
+}
+
+func (p *postgres) block(ctx context.Context, parked bool) error {
+	state := map[bool]string{false: "retrying", true: "parked"}[parked]
+	err := p.exec(ctx,
+		fmt.Sprintf(`INSERT INTO {}.waybill_outbox_blocked (transport, partition_key, row_id, bucket, message_id, message_name, failures,
+				next_attempt_at, last_error, state)
+			SELECT DISTINCT ON (transport, bucket, partition_key) transport, partition_key, id, bucket, message_id, message_name, 1,
+				now() + make_interval(secs => %d), '%v', '%s'
+			FROM {}.waybill_outbox WHERE bucket < %d ORDER BY transport, bucket, partition_key, id`, int(retryIn.Seconds()), errRefused, state, outbox.ParkedBuckets),
+		fmt.Sprintf(`INSERT INTO {}.waybill_outbox_version AS v (transport, bucket)
+			SELECT %d, b FROM generate_series(0, %d) AS b ON CONFLICT (transport, bucket) DO UPDATE SET version = v.version + 1`, p.transport, p.buckets-1))
+	if err == nil && parked {
+		err = p.exec(ctx, fmt.Sprintf("UPDATE {}.waybill_outbox SET bucket = bucket + %[1]d WHERE bucket < %[1]d", outbox.ParkedBuckets))
+	}
+	return errors.Join(err, p.tidy(ctx, outboxTable), p.tidy(ctx, "waybill_outbox_blocked"))
 }
 
 func (p *postgres) byHand(ctx context.Context, y yardstick, ch *amqp.Channel, to string) (n int, err error) {

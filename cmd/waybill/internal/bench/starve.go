@@ -58,9 +58,7 @@ func Starve(ctx context.Context, opt Options) (results []Result, err error) {
 func releasedKeys(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return live(ctx, opt, Result{Case: "starve, " + name, MaxRatio: starveRatio}, size, func(b *backlog) (load, []string) {
 		prepare := func(ctx context.Context) error {
-			return b.refuse(ctx, size, func(row outbox.ClaimedRow) outbox.Failure {
-				return outbox.Failure{Row: row, Err: errRefused, Policy: outbox.Park, Exhausted: true}
-			})
+			return b.refuse(ctx, size, true)
 		}
 		start := func(ctx context.Context) error {
 			released, err := b.store().(admin.Database).Release(ctx, admin.BlockedQuery{})
@@ -185,28 +183,16 @@ func waitingUnkeyed(ctx context.Context, opt Options, name string, size int) ([]
 // blockedKeys measures claims beside blocked keys, none of them due.
 func blockedKeys(ctx context.Context, opt Options, name string, size int) ([]Result, error) {
 	return looks(ctx, opt, name, size, func(ctx context.Context, b *backlog) error {
-		return b.refuse(ctx, size, func(row outbox.ClaimedRow) outbox.Failure {
-			return outbox.Failure{Row: row, Err: errRefused, RetryIn: retryIn, Policy: outbox.Block}
-		})
+		return b.refuse(ctx, size, false)
 	})
 }
 
-// refuse loads one row for each of the keys, and settles all of them as failed.
-func (b *backlog) refuse(ctx context.Context, keys int, fail func(row outbox.ClaimedRow) outbox.Failure) error {
+// refuse loads one row for each of the keys, and blocks or parks them.
+func (b *backlog) refuse(ctx context.Context, keys int, parked bool) error {
 	if err := loadAll(ctx, b.backend, rows{first: 1, n: keys, keys: keys, firstKey: loadKeys}, outboxTable); err != nil {
 		return err
 	}
-	for refused := 0; refused < keys; {
-		n, err := b.settle(ctx, outbox.Keyed, func(row outbox.ClaimedRow) (outbox.Failure, bool) { return fail(row), true })
-		if err == nil && n == 0 {
-			err = fmt.Errorf("a claim found nothing after %d of %d rows", refused, keys)
-		}
-		if err != nil {
-			return err
-		}
-		refused += n
-	}
-	return nil
+	return b.block(ctx, parked)
 }
 
 // looks measures idle and keyed claims with a backlog of waiting rows and without.
