@@ -52,7 +52,7 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 	c.flags.register(root)
 	root.AddCommand(
 		c.schemaCommand(), c.runCommand(), c.relayCommand(), c.consumeCommand(), c.dispatchCommand(),
-		c.outboxCommand(), c.failedCommand(), c.retriesCommand(), c.inboxCommand(), c.workersCommand(), c.schedulesCommand(), c.statsCommand(), c.doctorCommand(),
+		c.outboxCommand(), c.failedCommand(), c.retriesCommand(), c.inboxCommand(), c.workersCommand(), c.schedulesCommand(), c.statsCommand(), c.topCommand(), c.doctorCommand(),
 		c.preflightCommand(), c.healthCommand(),
 		c.dashboardCommand(), c.configCommand(), c.debugCommand(), c.versionCommand(),
 	)

@@ -67,26 +67,8 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	if err != nil {
 		return err
 	}
-	var all struct {
-		Outbox  []admin.OutboxStats `json:"outbox"`
-		Queues  []admin.QueueStats  `json:"queues"`
-		Retries []admin.WorkerStats `json:"retries"`
-		Inbox   []admin.InboxStats  `json:"inbox"`
-		Relays  []admin.Relay       `json:"relays"`
-	}
-	if all.Outbox, err = db.OutboxStats(ctx); err != nil {
-		return err
-	}
-	if all.Queues, err = db.QueueStats(ctx); err != nil {
-		return err
-	}
-	if all.Retries, err = s.workerStats(ctx); err != nil {
-		return err
-	}
-	if all.Inbox, err = db.InboxStats(ctx); err != nil {
-		return err
-	}
-	if all.Relays, err = db.Relays(ctx); err != nil {
+	all, err := s.collectStats(ctx, db)
+	if err != nil {
 		return err
 	}
 	figures := figuresOf(all.Outbox)
@@ -112,6 +94,33 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 		s.relayTable(all.Relays)
 	}
 	return check(conditions, figures)
+}
+
+// statsResult is the JSON of stats.
+type statsResult struct {
+	Outbox  []admin.OutboxStats `json:"outbox"`
+	Queues  []admin.QueueStats  `json:"queues"`
+	Retries []admin.WorkerStats `json:"retries"`
+	Inbox   []admin.InboxStats  `json:"inbox"`
+	Relays  []admin.Relay       `json:"relays"`
+}
+
+// collectStats reads the figures of db, and of the stores of transports.
+func (s *session) collectStats(ctx context.Context, db Database) (all statsResult, err error) {
+	if all.Outbox, err = db.OutboxStats(ctx); err != nil {
+		return all, err
+	}
+	if all.Queues, err = db.QueueStats(ctx); err != nil {
+		return all, err
+	}
+	if all.Retries, err = s.workerStats(ctx); err != nil {
+		return all, err
+	}
+	if all.Inbox, err = db.InboxStats(ctx); err != nil {
+		return all, err
+	}
+	all.Relays, err = db.Relays(ctx)
+	return all, err
 }
 
 // workerStats counts the failed messages of workers in the configured database and the

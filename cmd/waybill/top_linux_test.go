@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/term"
+
+	"github.com/waybill-go/waybill/waycli"
+)
+
+// A pseudoTerminal is both ends of a terminal, and what was written to it.
+type pseudoTerminal struct {
+	user, program *os.File
+
+	mu   sync.Mutex
+	seen bytes.Buffer // guarded by mu
+}
+
+func openPseudoTerminal(t *testing.T) *pseudoTerminal {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = user.Close() })
+	var number, unlock uint32
+	size := [4]uint16{24, 80}
+	for request, value := range map[uintptr]unsafe.Pointer{syscall.TIOCGPTN: unsafe.Pointer(&number), syscall.TIOCSPTLCK: unsafe.Pointer(&unlock), syscall.TIOCSWINSZ: unsafe.Pointer(&size)} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, user.Fd(), request, uintptr(value)); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	program, err := os.OpenFile(filepath.Join("/dev/pts", fmt.Sprint(number)), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = program.Close() })
+	p := &pseudoTerminal{user: user, program: program}
+	go func() {
+		buffer := make([]byte, 4096)
+		for {
+			n, err := user.Read(buffer)
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.seen.Write(buffer[:n])
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+// await waits until something was written to the terminal, which it then forgets.
+func (p *pseudoTerminal) await(t *testing.T, what string) {
+	t.Helper()
+	for range 1000 {
+		p.mu.Lock()
+		_, rest, ok := strings.Cut(p.seen.String(), what)
+		if ok {
+			p.seen.Reset()
+			p.seen.WriteString(rest)
+		}
+		all := p.seen.String()
+		p.mu.Unlock()
+		switch {
+		case ok:
+			return
+		case len(all) > 1<<20:
+			t.Fatal("a screen without end")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("the terminal did not show %q within 10s", what)
+}
+
+func TestTopGivesTheTerminalBack(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("waybill.yaml", []byte("transports: { work: { dsn: queue://work } }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if code := waycli.Main(t.Context(), app(), []string{"schema", "up"}, strings.NewReader(""), &out, &out); code != 0 {
+		t.Fatalf("schema up: exit %d: %s", code, out.String())
+	}
+	for name, end := range map[string]func(p *pseudoTerminal, signal func()){
+		"q":      func(p *pseudoTerminal, _ func()) { _, _ = p.user.WriteString("q") },
+		"ctrl-c": func(p *pseudoTerminal, _ func()) { _, _ = p.user.WriteString("\x03") },
+		"signal": func(_ *pseudoTerminal, signal func()) { signal() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := openPseudoTerminal(t)
+			before, err := term.GetState(int(p.program.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, signal := context.WithCancel(t.Context())
+			defer signal()
+			var stderr bytes.Buffer
+			ended := make(chan int)
+			go func() { ended <- waycli.Main(ctx, app(), []string{"top"}, p.program, p.program, &stderr) }()
+			p.await(t, "\x1b[?1049h")
+			p.await(t, "q quits") // a frame
+			p.await(t, "q quits") // and the next, by time
+			if _, err := p.user.WriteString("p"); err != nil {
+				t.Fatal(err)
+			}
+			p.await(t, "paused")
+			end(p, signal)
+			if code := <-ended; code != 0 || stderr.Len() > 0 {
+				t.Errorf("top: exit %d with %q, want 0", code, stderr.String())
+			}
+			p.await(t, "\x1b[?7h\x1b[?25h\x1b[?1049l")
+			after, err := term.GetState(int(p.program.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *after != *before {
+				t.Errorf("the terminal is %+v, want %+v as before", after, before)
+			}
+		})
+	}
+}
