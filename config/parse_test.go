@@ -199,6 +199,7 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"a: b\n---\nc: d":          "waybill.yaml:3: a second document",
 		"a: [1, 2":                 "waybill.yaml:1: not valid YAML: ",
 		"a:\n\tb: c":               "waybill.yaml:2: not valid YAML: found character '\\t' that cannot start any token (YAML takes no tabs: indent with spaces)",
+		"a: \"b\\c\"":              "waybill.yaml:1: not valid YAML: found unknown escape character 'c' (in double quotes a backslash begins an escape: use single quotes)",
 		"a:\n  b: {c: d}\n   e: f": "waybill.yaml:3: not valid YAML: value is not allowed in this context (is this line, or the next, indented deeper",
 		"a: b\n c:\n  d: e":        "waybill.yaml:1: not valid YAML: mapping value is not allowed in this context (is this line, or the next, indented deeper",
 		"x: &a {}\n<<: *a":         "waybill.yaml:2: a merge key <<",

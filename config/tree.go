@@ -85,6 +85,8 @@ func syntaxHint(message string) string {
 	switch {
 	case strings.Contains(message, "'\t'"):
 		return "YAML takes no tabs: indent with spaces"
+	case strings.Contains(message, "escape character"):
+		return "in double quotes a backslash begins an escape: use single quotes"
 	case strings.Contains(message, "value is not allowed in this context"): // also "mapping value ..."
 		return "is this line, or the next, indented deeper or less than its neighbours? Keys of one mapping begin in the same column"
 	}

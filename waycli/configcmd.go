@@ -102,7 +102,7 @@ func (s *session) checkFences(cfg *config.Config) error {
 func (s *session) notes(cfg *config.Config) []string {
 	notes := []string{}
 	if _, ok := s.app.Databases[cfg.Database.Scheme]; !ok {
-		notes = append(notes, fmt.Sprintf("database: this version cannot open %s", cfg.Database))
+		notes = append(notes, fmt.Sprintf("database: this version cannot open %s: it opens %s", cfg.Database, s.databases()))
 	}
 	for _, name := range transportNames(cfg) {
 		dsn := cfg.Transports[name].DSN
@@ -115,7 +115,7 @@ func (s *session) notes(cfg *config.Config) []string {
 		_, opens := s.app.Databases[database.Scheme]
 		_, reaches := s.app.Brokers[dsn.Scheme]
 		if !inProcess(dsn) && !reaches && !(elsewhere && opens) {
-			notes = append(notes, fmt.Sprintf("transports.%s: this version cannot open %s", name, dsn))
+			notes = append(notes, fmt.Sprintf("transports.%s: this version cannot open %s: it opens %s", name, dsn, s.transportSchemes()))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Schedules)) {
