@@ -16,10 +16,10 @@ SERVERS = $(GO) run ./internal/test/testserver/run --
 # First line of each recipe that needs somewhere to put binaries and databases.
 IN_TMP = set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 130' INT TERM
 
-.PHONY: test packages lint unit modules campaign healthy mutants-briefly mutants chaos-briefly chaos chaos-mutants matrix demo shop bench fuzz fmt screenshots
+.PHONY: test packages lint unit modules campaign healthy browser mutants-briefly mutants chaos-briefly chaos chaos-mutants matrix demo shop bench fuzz fmt screenshots
 .NOTPARALLEL:
 
-STEPS = packages lint unit modules campaign
+STEPS = packages lint unit browser modules campaign
 test:
 	@begun=$$(date +%s); i=0; since() { echo "after $$(($$(date +%s) - begun)) s"; }; \
 	for step in $(STEPS); do \
@@ -29,7 +29,7 @@ test:
 
 # The pictures of docs/dashboard, by the chromium of the machine.
 screenshots:
-	@mkdir -p docs/dashboard && $(GO) test -count=1 -tags screenshots -run TestScreenshots ./dashboard
+	@mkdir -p docs/dashboard && WAYBILL_SCREENSHOTS=$(CURDIR)/docs/dashboard $(GO) test -count=1 -tags browser -run TestScreenshots ./dashboard
 
 # Compilers, servers and languages, installed where they are missing and the user is root.
 packages:
@@ -39,7 +39,7 @@ lint:
 	@echo "lint: gofmt over the tree"
 	@bad=$$($(GOFMT) -l .) && if [ -n "$$bad" ]; then \
 		echo "lint: not formatted; run 'make fmt':"; echo "$$bad"; exit 1; fi
-	@for tags in '' chaos; do \
+	@for tags in '' chaos,browser; do \
 		echo "lint: go vet and staticcheck (tags '$$tags')"; \
 		$(GO) vet -tags "$$tags" ./... && $(GO) tool staticcheck -tags "$$tags" ./... || { \
 			echo "lint: mend what is named above; 'make lint' tries again"; exit 1; }; \
@@ -54,6 +54,11 @@ unit:
 	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m -p 1 ./internal/test/e2e ./examples/shop && \
 	CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/crash || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
+
+# The dashboard in a real browser: Debian's chromium.
+browser:
+	@echo "browser: every page of the dashboard, and a retry by the keyboard alone"
+	@$(GO) test -count=1 -tags browser -run TestBrowser ./dashboard
 
 # Modules of their own, which ./... does not reach.
 modules:

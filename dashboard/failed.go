@@ -63,7 +63,14 @@ type failedView struct {
 	Messages    []admin.FailedMessage
 	More        bool
 	First, Next string // addresses of pages
-	Parameters  string // of the filter
+}
+
+// Link is the address of a page for all messages of the filter.
+func (v failedView) Link(path string) string {
+	if v.Filter.Empty() && path != "/failed" {
+		return path + "?all=true"
+	}
+	return path + "?" + v.Filter.values().Encode()
 }
 
 func (d *Dashboard) failedPage(r *request) error {
@@ -71,10 +78,6 @@ func (d *Dashboard) failedPage(r *request) error {
 	v, err := d.readFailed(r.Context(), values)
 	if err != nil {
 		return err
-	}
-	v.Parameters = v.Filter.values().Encode()
-	if v.Filter.Empty() {
-		v.Parameters = "all=true"
 	}
 	if values.Has("after") {
 		first := r.URL.Query()

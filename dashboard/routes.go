@@ -41,7 +41,8 @@ type route struct {
 	handle  handler
 }
 
-// table lists the routes. Every change is a POST, and needs more than a Viewer.
+// table lists the routes. Every change is a POST; it and the page that asks before it need
+// more than a Viewer, and all else no more.
 func (d *Dashboard) table() []route {
 	return []route{
 		{"GET /{$}", Viewer, d.overview},
@@ -94,7 +95,7 @@ func (d *Dashboard) routes() http.Handler {
 		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable") // its address has a hash
 		http.ServeFileFS(w, r, static, strings.TrimPrefix(r.URL.Path, "/"))
 	})
-	front.Handle("/", d.authenticated(guarded.Handler(d.writable(mux))))
+	front.Handle("/", d.authenticated(guarded.Handler(mux)))
 	return http.StripPrefix(d.cfg.Prefix, secured(front))
 }
 
@@ -141,17 +142,6 @@ func (d *Dashboard) authenticated(next http.Handler) http.Handler {
 	})
 }
 
-// writable refuses every change of a read-only dashboard.
-func (d *Dashboard) writable(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if d.cfg.ReadOnly && r.Method != http.MethodGet && r.Method != http.MethodHead {
-			d.fail(w, r, &Error{http.StatusForbidden, "this dashboard is read-only", "use one that is not, or the command line"})
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
 // maxForm bounds the body of a request: that of a message is 1 MiB, and a form encodes it.
 const maxForm = 8 << 20
 
@@ -160,6 +150,10 @@ const maxForm = 8 << 20
 func (d *Dashboard) serve(route route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user := whoOf(r)
+		if user.ReadOnly && route.role > Viewer {
+			d.fail(w, r, &Error{http.StatusForbidden, "this dashboard is read-only", "use one that is not, or the command line"})
+			return
+		}
 		if user.Role < route.role {
 			d.fail(w, r, &Error{http.StatusForbidden, "this needs the role " + route.role.String() + ", and " + user.Name + " is " + user.Role.String(), "ask for the role"})
 			return

@@ -23,6 +23,7 @@ need make program make
 need 'gcc libc6-dev' program "$(go env CC)" # for the race detector
 need postgresql program postgres '/usr/lib/postgresql/*/bin'
 need rabbitmq-server program rabbitmq-server /usr/lib/rabbitmq/bin
+need chromium program chromium # the dashboard is tested in it
 need pgbouncer program pgbouncer /usr/sbin
 if [ -n "${WAYBILL_TEST_ON_MYSQL:-}" ]; then
 	need mysql-server program mysqld /usr/sbin
