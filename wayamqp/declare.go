@@ -178,6 +178,20 @@ func Check(ctx context.Context, cfg Config) error {
 	})
 }
 
+// Depth returns how many messages of cfg.Queue no consumer has, and how many consumers it has.
+// It changes nothing. A queue that does not exist is an error.
+func Depth(ctx context.Context, cfg Config) (ready, consumers int, err error) {
+	err = inspect(ctx, cfg, func(cfg Config, _ *conn, ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(cfg.Queue, true, false, false, false, nil)
+		if err != nil {
+			return differs("queue "+cfg.Queue, err)
+		}
+		ready, consumers = q.Messages, q.Consumers
+		return nil
+	})
+	return ready, consumers, err
+}
+
 // inspect runs do on a new channel, until ctx ends.
 func inspect(ctx context.Context, cfg Config, do func(Config, *conn, *amqp.Channel) error) error {
 	cfg, err := cfg.withDefaults()

@@ -28,6 +28,16 @@ type Broker struct {
 	// by transport. With an error, a *TransportError, it lists the transports that
 	// were completed before.
 	Declare func(ctx context.Context, ts []BrokerTransport) ([]Declared, error)
+	// Depth counts the queue of a DSN, and changes nothing. A zero Depth means that the DSN
+	// names none. Nil means that the queues are not counted.
+	Depth func(ctx context.Context, t BrokerTransport) (Depth, error)
+}
+
+// A Depth counts a queue at a broker.
+type Depth struct {
+	Queue     string `json:"queue"`
+	Ready     int    `json:"ready"` // messages that no consumer has
+	Consumers int    `json:"consumers"`
 }
 
 // A TransportError is the error of one of several transports.

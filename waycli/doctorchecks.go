@@ -67,15 +67,13 @@ func (s *session) relayFindings(ctx context.Context) ([]admin.Finding, error) {
 		f.Where = fmt.Sprintf("transport %q", transport)
 		found = append(found, f)
 	}
-	working := map[string]bool{}
 	for _, r := range relays {
-		working[r.Transport] = working[r.Transport] || time.Since(r.SeenAt) <= silence
 		if why := cmp.Or(r.Problem, r.Degraded); why != "" && time.Since(r.SeenAt) <= silence {
 			add(admin.RelayProblem, r.Transport, fmt.Sprintf("the relay of process %d on %s reports: %s", r.PID, r.Host, why), "mend the broker or the connection it names; the relay tries again by itself")
 		}
 	}
-	for _, t := range stats {
-		if t.OldestAgeSeconds > overdue.Seconds() && !working[t.Transport] {
+	for _, t := range withoutRelay(stats, relays) {
+		if t.OldestAgeSeconds > overdue.Seconds() {
 			add(admin.NoRelay, t.Transport, fmt.Sprintf("no relay reports, and the oldest of %s has waited for %s", plural(t.Pending, "message"), seconds(t.OldestAgeSeconds)),
 				fmt.Sprintf("run `%s relay`, or look into the log of the process that should", s.app.Name))
 		}

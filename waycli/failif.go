@@ -21,7 +21,8 @@ Names: pending and delayed (messages), failed (dead letters) and blocked (keys),
 all transports shown, and oldest_age (of the oldest pending message, such as 5m).
 "stats" has also retrying (messages that failed in a worker, with the later ones of
 their keys) and parked (those of them that wait for "retries release"), and counts
-the dead letters of workers too. Operators: > >= < <= == !=.`
+the dead letters of workers too; it exits with 6 if a queue of a database could not be
+counted, and no condition holds. Operators: > >= < <= == !=.`
 
 func failIfFlag(cmd *cobra.Command, to *[]string) {
 	cmd.Flags().StringArrayVar(to, "fail-if", nil, "exit with 7 if so, such as 'pending>1000' or 'oldest_age>5m'")
@@ -108,7 +109,7 @@ func (c condition) holds(v float64) bool {
 }
 
 // addWorkers adds the failed messages of workers to figures.
-func addWorkers(figures map[string]float64, queues []admin.QueueStats, workers []admin.WorkerStats) {
+func addWorkers(figures map[string]float64, queues []queueCount, workers []admin.WorkerStats) {
 	for _, q := range queues {
 		figures["retrying"] += float64(q.Retrying)
 	}

@@ -53,6 +53,7 @@ func (memoryDatabase) OutboxStats(context.Context) ([]admin.OutboxStats, error) 
 func (memoryDatabase) QueueStats(context.Context) ([]admin.QueueStats, error)     { return nil, nil }
 func (memoryDatabase) InboxStats(context.Context) ([]admin.InboxStats, error)     { return nil, nil }
 func (memoryDatabase) Relays(context.Context) ([]admin.Relay, error)              { return nil, nil }
+func (memoryDatabase) Workers(context.Context) ([]admin.Worker, error)            { return nil, nil }
 func (memoryDatabase) Traits() outbox.StoreTraits                                 { return outbox.StoreTraits{} }
 func (memoryDatabase) Close() error                                               { return nil }
 func (db memoryDatabase) WorkerStats(context.Context) (all []admin.WorkerStats, err error) {

@@ -3,12 +3,11 @@ package waycli
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 )
 
@@ -17,19 +16,24 @@ func (c *cli) statsCommand() *cobra.Command {
 	var last duration
 	cmd := &cobra.Command{
 		Use:   "stats",
-		Short: "Count what is in the outbox, the queues, the retry queues and the inbox, and list relays",
-		Long: `Count what is in the outbox, the queues and the inbox of the configured database,
-and the failed messages of workers in it and in the stores of transports (transports.NAME.store),
-and list the relays that have reported within the last minute, with what keeps
-them from publishing or from hearing of commits. (Those of a SQLite file do not report.)
+		Short: "Count what is in the outbox, the queues, the retry queues and the inbox; list relays and workers",
+		Long: `Count what is in the outbox, the queues and the inbox of the configured database, in the
+queues of transports in other databases and at brokers, and the failed messages of
+workers in it and in the stores of transports (transports.NAME.store), and list the
+relays and the processes with workers that have reported within the last minute, with
+what keeps relays from publishing or from hearing of commits. (Relays of a SQLite file
+do not report.) Problems are messages for which no relay reports, and queues that could
+not be counted, as their broker is away.
 
 With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_flight",
-"retrying", "oldest_age_seconds"}], "retries": [{"transport", "retrying", "parked",
+"retrying", "oldest_age_seconds", "database"}], "broker_queues": [{"transport", "queue",
+"ready", "consumers"}], "retries": [{"transport", "retrying", "parked",
 "failed"}], "inbox": [...], "relays": [{"transport", "host", "pid", "started_at",
-"seen_at", "problem", "degraded", "since"}]}, the
-lists without detail here as "outbox stats" and "inbox stats" have them. Retrying
-of retries includes parked; failed are dead letters. Problem
-says why nothing goes out, degraded why a relay that is to listen finds messages
+"seen_at", "problem", "degraded", "since"}], "workers": [...], "problems": [{"where",
+"problem"}]}, the lists without detail here as "outbox stats", "inbox stats" and "workers
+list" have them. Database is left out for the configured one; ready are messages that no
+consumer has. Retrying of retries includes parked; failed are dead letters. Problem of
+relays says why nothing goes out, degraded why a relay that is to listen finds messages
 by polling alone. They and since are left out while nothing is amiss.
 
 With --history it sums up the last minutes instead, up to 7 days, as relay, consume and run
@@ -67,24 +71,36 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	if err != nil {
 		return err
 	}
-	all, err := s.collectStats(ctx, db)
+	own, err := s.collectStats(ctx, db)
 	if err != nil {
 		return err
 	}
+	all := statsOutput{Outbox: own.Outbox, Retries: own.Retries, Inbox: own.Inbox, Relays: own.Relays}
+	var uncounted error
+	if all.Queues, all.Problems, uncounted, err = s.queueCounts(ctx, own.Queues); err != nil {
+		return err
+	}
+	if all.Workers, err = db.Workers(ctx); err != nil {
+		return err
+	}
+	if db.Traits().KeepsReports {
+		for _, t := range withoutRelay(all.Outbox, all.Relays) {
+			all.Problems = append(all.Problems, statsProblem{t.Transport, fmt.Sprintf("%s pending, no relay for %s", count(t.Pending), t.Transport)})
+		}
+	}
+	var unreachable []statsProblem
+	all.BrokerQueues, unreachable = s.brokerQueues(ctx)
+	all.Problems = append(all.Problems, unreachable...)
 	figures := figuresOf(all.Outbox)
 	addWorkers(figures, all.Queues, all.Retries)
 	if s.flags.json {
 		s.stdout.json(all)
-		return check(conditions, figures)
+		return checkComplete(conditions, figures, uncounted)
 	}
 	s.stdout.line("Outbox")
 	s.outboxTable(all.Outbox)
 	s.stdout.line("\nQueues")
-	rows := make([][]any, len(all.Queues))
-	for i, q := range all.Queues {
-		rows[i] = []any{q.Queue, count(q.Pending), seconds(q.OldestAgeSeconds), count(q.InFlight), count(q.Retrying)}
-	}
-	s.stdout.table([]string{"QUEUE", "PENDING", "OLDEST", "IN FLIGHT", "RETRYING"}, rows)
+	s.queueTables(all.Queues, all.BrokerQueues)
 	s.stdout.line("\nFailed in workers")
 	s.workerTable(all.Retries)
 	s.stdout.line("\nInbox")
@@ -93,10 +109,32 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 		s.stdout.line("\nRelays")
 		s.relayTable(all.Relays)
 	}
-	return check(conditions, figures)
+	s.stdout.line("\nWorkers")
+	s.workerList(all.Workers)
+	if len(all.Problems) > 0 {
+		s.stdout.line("\nProblems")
+		rows := make([][]any, len(all.Problems))
+		for i, p := range all.Problems {
+			rows[i] = []any{p.Where, p.Problem}
+		}
+		s.stdout.table([]string{"WHERE", "PROBLEM"}, rows)
+	}
+	return checkComplete(conditions, figures, uncounted)
 }
 
-// statsResult is the JSON of stats.
+// statsOutput is the JSON of stats.
+type statsOutput struct {
+	Outbox       []admin.OutboxStats `json:"outbox"`
+	Queues       []queueCount        `json:"queues"`
+	BrokerQueues []brokerQueue       `json:"broker_queues"`
+	Retries      []admin.WorkerStats `json:"retries"`
+	Inbox        []admin.InboxStats  `json:"inbox"`
+	Relays       []admin.Relay       `json:"relays"`
+	Workers      []admin.Worker      `json:"workers"`
+	Problems     []statsProblem      `json:"problems"`
+}
+
+// statsResult is what stats and top read in databases.
 type statsResult struct {
 	Outbox  []admin.OutboxStats `json:"outbox"`
 	Queues  []admin.QueueStats  `json:"queues"`
@@ -164,6 +202,17 @@ func (s *session) relayTable(relays []admin.Relay) {
 	s.stdout.table([]string{"TRANSPORT", "HOST", "PID", "UP", "STATE"}, rows)
 }
 
+// withoutRelay returns the transports with pending messages for which no relay reports.
+func withoutRelay(stats []admin.OutboxStats, relays []admin.Relay) (all []admin.OutboxStats) {
+	for _, t := range stats {
+		reports := func(r admin.Relay) bool { return r.Transport == t.Transport && time.Since(r.SeenAt) <= silence }
+		if t.Pending > 0 && !slices.ContainsFunc(relays, reports) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
 // silence is the age of a relay's last report from which on it counts as silent: a
 // working relay reports every few seconds.
 const silence = 20 * time.Second
@@ -173,9 +222,9 @@ func relayState(r admin.Relay) string {
 	case time.Since(r.SeenAt) > silence:
 		return "silent for " + ago(r.SeenAt)
 	case r.Problem != "" && r.Since != nil:
-		return fmt.Sprintf("broker unavailable for %s: %s", ago(*r.Since), strings.TrimPrefix(r.Problem, waybill.ErrUnavailable.Error()+": "))
+		return fmt.Sprintf("broker unavailable for %s: %s", ago(*r.Since), trimmed(r.Problem))
 	case r.Degraded != "" && r.Since != nil:
-		return fmt.Sprintf("works, degraded for %s (polls only): %s", ago(*r.Since), strings.TrimPrefix(r.Degraded, waybill.ErrUnavailable.Error()+": "))
+		return fmt.Sprintf("works, degraded for %s (polls only): %s", ago(*r.Since), trimmed(r.Degraded))
 	}
 	return "works"
 }

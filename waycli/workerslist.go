@@ -58,6 +58,11 @@ func (s *session) workersList(ctx context.Context) error {
 		}{found})
 		return nil
 	}
+	s.workerList(found)
+	return nil
+}
+
+func (s *session) workerList(found []admin.Worker) {
 	rows := make([][]any, len(found))
 	for i, w := range found {
 		rows[i] = []any{
@@ -66,7 +71,6 @@ func (s *session) workersList(ctx context.Context) error {
 		}
 	}
 	s.stdout.table([]string{"NAME", "TRANSPORTS", "UP", "BUSY", "HANDLED", "FAILED", "HEAP", "STATE", "LONGEST RUNNING"}, rows)
-	return nil
 }
 
 func workerState(w admin.Worker) string {

@@ -19,7 +19,7 @@ import (
 
 // Broker returns the broker of amqp:// and amqps:// DSNs.
 func Broker() waycli.Broker {
-	return waycli.Broker{Publisher: publisher, Receiver: receiver, Declare: declare}
+	return waycli.Broker{Publisher: publisher, Receiver: receiver, Declare: declare, Depth: depth}
 }
 
 func publisher(t waycli.BrokerTransport) (waycli.Publisher, error) {
@@ -49,6 +49,15 @@ func receiver(ctx context.Context, t waycli.BrokerTransport) (waycli.Receiver, e
 		return nil, explain(err)
 	}
 	return wayamqp.NewConsumer(cfg)
+}
+
+func depth(ctx context.Context, t waycli.BrokerTransport) (waycli.Depth, error) {
+	cfg, err := configOf(t)
+	if err != nil || cfg.Queue == "" {
+		return waycli.Depth{}, err
+	}
+	ready, consumers, err := wayamqp.Depth(ctx, cfg)
+	return waycli.Depth{Queue: cfg.Queue, Ready: ready, Consumers: consumers}, err
 }
 
 // declare declares all exchanges first: a binding may name an exchange of another
