@@ -138,6 +138,8 @@ type Worker struct {
 	SlowHandler time.Duration
 	// Priority decides which transport has the next handler of Limits.Concurrency.
 	Priority int
+	// Weight is the share of these handlers among transports of one priority.
+	Weight int
 }
 
 // Limits are those of worker.Limits, and the time for handlers to end. Zero means no limit.

@@ -152,6 +152,7 @@ func (w *Worker) read(r *reader) field {
 		"prefetch":    r.int(&w.Prefetch),
 
 		"priority":     r.int(&w.Priority),
+		"weight":       r.int(&w.Weight),
 		"slow_handler": r.duration(&w.SlowHandler),
 	})
 }

@@ -173,6 +173,8 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"inbox: {retention: -1d}":                                                                       "inbox.retention: -1d is not above zero",
 		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {priority: 1}}":                              "workers.a.priority: it decides nothing",
 		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {priority: 1001}}\nlimits: {concurrency: 2}": "workers.a.priority: 1001 is not between 0 and 1000",
+		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {weight: 2}}":                                "workers.a.weight: it decides nothing",
+		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {weight: 0}}\nlimits: {concurrency: 2}":      "workers.a.weight: 0 is not between 1 and 1000",
 		"limits: {concurrency: 0}":                                                                      "limits.concurrency: it is not above zero",
 		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {slow_handler: 0s}}":                         "workers.a.slow_handler: it is not above zero",
 		"inbox: {retention: 0}":                                                                         "inbox.retention: 0s is not above zero",

@@ -73,7 +73,7 @@ func (c Config) view() configView {
 		v.Transports[name] = view
 	}
 	for name, w := range c.Workers {
-		v.Workers[name] = workerView{w.Concurrency, w.Prefetch, optional(w.SlowHandler), w.Priority}
+		v.Workers[name] = workerView{w.Concurrency, w.Prefetch, optional(w.SlowHandler), w.Priority, w.Weight}
 	}
 	if l := c.Limits; l != (Limits{}) {
 		v.Limits = &limitsView{Time: optional(l.Time), Failures: l.Failures, Drain: optional(l.Drain), Concurrency: l.Concurrency}
@@ -156,6 +156,7 @@ type workerView struct {
 	Prefetch    int    `yaml:"prefetch,omitempty" json:"prefetch,omitempty"`
 	SlowHandler string `yaml:"slow_handler,omitempty" json:"slow_handler,omitempty"`
 	Priority    int    `yaml:"priority,omitempty" json:"priority,omitempty"`
+	Weight      int    `yaml:"weight,omitempty" json:"weight,omitempty"`
 }
 
 type limitsView struct {

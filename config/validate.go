@@ -202,7 +202,11 @@ func (v *validation) worker(name string, w Worker) {
 		v.check(n >= 0 && n <= maxInFlight && (n > 0 || v.c.lines[at.child(key).String()] == 0), at.child(key), fmt.Sprintf("%d is not between 1 and %d", n, maxInFlight), "leave it out for the default")
 	}
 	v.check(w.Priority >= 0 && w.Priority <= 1000, at.child("priority"), fmt.Sprintf("%d is not between 0 and 1000", w.Priority), "")
-	v.check(w.Priority == 0 || v.c.Limits.Concurrency > 0, at.child("priority"), "it decides nothing: each transport has handlers of its own", "set limits.concurrency, how many handlers all transports have together")
+	weight := at.child("weight")
+	v.check(w.Weight >= 0 && w.Weight <= 1000 && (w.Weight > 0 || v.c.lines[weight.String()] == 0), weight, fmt.Sprintf("%d is not between 1 and 1000", w.Weight), "leave it out for the default")
+	for key, n := range map[string]int{"priority": w.Priority, "weight": w.Weight} {
+		v.check(n == 0 || v.c.Limits.Concurrency > 0, at.child(key), "it decides nothing: each transport has handlers of its own", "set limits.concurrency, how many handlers all transports have together")
+	}
 	slow := at.child("slow_handler")
 	v.check(w.SlowHandler >= 0 && (w.SlowHandler > 0 || v.c.lines[slow.String()] == 0), slow, "it is not above zero", "leave it out for the default")
 	if t, ok := v.c.Transports[name]; ok {

@@ -23,6 +23,8 @@ type consumeFlags struct {
 	exec, handler, name          string
 	concurrency, prefetch, limit int
 	failures                     int
+	strict                       bool
+	shared                       int // handlers of all transports together; zero means that each has its own
 	memory                       byteSize
 	idle, drain, time            duration
 	admin                        adminFlags
@@ -49,6 +51,11 @@ configured database), with the later messages of its key. Without retries left
 one with a key is parked or skipped, as on_exhausted of the transport says, and one
 without a key is skipped: "retries list" shows what waits and what is parked,
 "failed list" what was skipped, the dead letters.
+
+With limits.concurrency the transports share so many handlers, by priority and weight of
+workers in the configuration. With --strict they share limits.concurrency, or else the most
+that one of them may have, and a free one takes a message of the first transport named that
+has one, however long the others wait.
 
 Delivery is at least once. After exit 0 the message is remembered in the inbox of
 the configured database and not run again, but a crash between the two runs it
@@ -78,6 +85,7 @@ func (c *cli) consumeCommand() *cobra.Command {
 		Long:  consumeHelp,
 		Example: `  waybill consume orders --exec 'php bin/handle.php' --concurrency 4
   waybill consume orders mail --exec ./handle --idle-exit 1s
+  waybill consume urgent normal --exec ./handle --strict --concurrency 4
   waybill consume orders --exec ./handle --time-limit 1h --memory-limit 256MiB`,
 		Args: cobra.ArbitraryArgs,
 		RunE: c.run(func(ctx context.Context, s *session, transports []string) error {
@@ -91,6 +99,7 @@ func (c *cli) consumeCommand() *cobra.Command {
 	nameFlag(cmd, &f.name)
 	p.IntVar(&f.concurrency, "concurrency", 0, "messages handled at once; those of one key one after another (default: the configured number, or 10)")
 	p.IntVar(&f.prefetch, "prefetch", 0, "messages in flight (default: the configured number, or 4 for each that is handled)")
+	p.BoolVar(&f.strict, "strict", false, "share handlers: messages of the first transport named before all others")
 	p.IntVar(&f.limit, "limit", 0, "exit after so many messages of one transport (default: no limit)")
 	p.Var(&f.time, "time-limit", "exit after so long, up to a tenth earlier at random (default: the configured limit, or none)")
 	p.Var(&f.memory, "memory-limit", "exit when this process uses so much, such as 256MiB (default: the configured limit, or none)")
@@ -123,6 +132,9 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 	if err != nil {
 		return err
 	}
+	if f.strict && len(transports) < 2 {
+		return &Error{Usage, errors.New("--strict orders the transports that are named"), "name two or more, the first before all others"}
+	}
 	if len(transports) == 0 {
 		transports = slices.Sorted(maps.Keys(cfg.Workers))
 	}
@@ -130,6 +142,11 @@ func (s *session) consume(ctx context.Context, transports []string, f consumeFla
 		return err
 	}
 	f.complete(cfg.Limits)
+	if f.strict && f.shared == 0 {
+		for _, name := range transports {
+			f.shared = max(f.shared, settingsOf(cfg, name, f).Concurrency)
+		}
+	}
 	unlisten, err := s.listenAdmin(ctx, f.admin)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -19,6 +20,7 @@ func (f *consumeFlags) complete(l config.Limits) {
 	f.memory = cmp.Or(f.memory, byteSize(l.Memory))
 	f.failures = cmp.Or(f.failures, l.Failures)
 	f.drain = cmp.Or(f.drain, duration(l.Drain))
+	f.shared = l.Concurrency
 }
 
 func (f consumeFlags) limits() worker.Limits {
@@ -47,8 +49,8 @@ func (s *session) workerConnections(transports []string, f consumeFlags) (n int)
 	if f.exec != "" {
 		n = min(n, usefulConnections)
 	}
-	if at := s.cfg.Limits.Concurrency; at > 0 {
-		n = min(n, at)
+	if f.shared > 0 {
+		n = min(n, f.shared)
 	}
 	return n
 }
@@ -74,8 +76,8 @@ func (s *session) watch(ctx context.Context, f consumeFlags, counts *counts, rep
 			return nil, w, nil, &Error{Usage, err, ""}
 		}
 	}
-	if n := s.cfg.Limits.Concurrency; n > 0 {
-		if w.slots, err = worker.NewSlots(n); err != nil {
+	if f.shared > 0 {
+		if w.slots, err = worker.NewSlots(f.shared); err != nil {
 			return nil, w, nil, err
 		}
 	}
@@ -93,7 +95,7 @@ func (s *session) workers(ctx context.Context, transports []string, f consumeFla
 		return nil, err
 	}
 	for _, name := range transports {
-		w, err := s.worker(ctx, name, f, watch, expired)
+		w, err := s.worker(ctx, name, transports, f, watch, expired)
 		if err != nil {
 			return nil, err
 		}
@@ -102,8 +104,8 @@ func (s *session) workers(ctx context.Context, transports []string, f consumeFla
 	return runs, nil
 }
 
-// worker returns the worker of one transport.
-func (s *session) worker(ctx context.Context, name string, f consumeFlags, watch workerWatch, expired worker.Inbox) (*worker.Worker, error) {
+// worker returns the worker of one of the transports.
+func (s *session) worker(ctx context.Context, name string, transports []string, f consumeFlags, watch workerWatch, expired worker.Inbox) (*worker.Worker, error) {
 	bus, err := s.consumeBus(ctx, name, f)
 	if err != nil {
 		return nil, err
@@ -123,7 +125,11 @@ func (s *session) worker(ctx context.Context, name string, f consumeFlags, watch
 	}
 	cfg := workerConfig(name, s.cfg.Transports[name], settings, f)
 	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{watch.counts, watch.limits, s.observer()}, expired
-	cfg.Process, cfg.Slots, cfg.Priority = watch.process, watch.slots, s.cfg.Workers[name].Priority
+	cfg.Process, cfg.Slots = watch.process, watch.slots
+	cfg.Priority, cfg.Weight = s.cfg.Workers[name].Priority, s.cfg.Workers[name].Weight
+	if f.strict {
+		cfg.Priority = -slices.Index(transports, name)
+	}
 	cfg.Store, cfg.FailureTransport = store, s.cfg.FailureTransportOf(name)
 	return worker.New(bus, from, cfg)
 }

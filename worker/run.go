@@ -23,6 +23,7 @@ type running struct {
 	main    *source   // the transport
 	retries *source   // the store's retry queue, or nil
 	sources []*source // both
+	share   *slotShare
 
 	loops sync.WaitGroup // end with work
 
@@ -169,7 +170,7 @@ func (s *source) offer(stopping bool) (chan<- int, int) {
 		return nil, 0
 	}
 	free := s.prefetch - s.queue.Count()
-	if free <= 0 || 2*free < s.prefetch && s.busy >= s.slots {
+	if free <= 0 || 2*free < s.prefetch && s.busy >= s.slots+s.ahead {
 		return nil, 0
 	}
 	return s.room, free
@@ -216,7 +217,7 @@ func (r *running) next() (*source, *waybill.Delivery) {
 	for range r.sources {
 		s := r.sources[r.turn%len(r.sources)]
 		r.turn++
-		if s.busy >= s.slots {
+		if s.busy >= s.slots+s.ahead {
 			continue
 		}
 		for d := r.take(s); d != nil; d = r.take(s) {
@@ -246,10 +247,10 @@ func (r *running) take(s *source) *waybill.Delivery {
 	return s.queue.Take()
 }
 
-// start runs handlers for ready messages, up to Concurrency and Limit; after a pause one
-// alone, until it has succeeded.
+// start runs handlers for ready messages, up to Concurrency and Limit, and has more wait for
+// Slots; after a pause it runs one alone, until it has succeeded.
 func (r *running) start() {
-	for r.paused == nil && (r.busy < 1 || r.pause == 0 && r.busy < r.cfg.Concurrency) && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
+	for r.paused == nil && (r.busy < 1 || r.pause == 0 && r.busy < r.cfg.Concurrency+r.main.ahead) && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
 		s, d := r.next()
 		if d == nil {
 			return
@@ -270,12 +271,12 @@ func (r *running) start() {
 // goroutine.
 func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s *source, d *waybill.Delivery) {
 	o := outcome{from: s, d: d, err: errGoexit}
-	if !r.cfg.Slots.acquire(r.intake, r.cfg.Priority) {
+	if !r.cfg.Slots.acquire(r.intake, r.share) {
 		cancel(nil)
 		r.done <- outcome{from: s, d: d, err: ErrDrained, cause: ErrDrained} // nothing of it has begun
 		return
 	}
-	defer r.cfg.Slots.release()
+	defer r.cfg.Slots.release(r.share)
 	if cause := context.Cause(ctx); cause != nil { // its lease was lost while it waited
 		cancel(nil)
 		r.done <- outcome{from: s, d: d, err: cause, cause: cause}

@@ -7,19 +7,31 @@ import (
 	"sync"
 )
 
-// Slots bound how many handlers run at once in several workers of a process together. A
-// free slot goes to the worker of the highest Config.Priority that waits for one, and among
-// equals to the first. They do not interrupt a handler that runs.
+// Slots bound how many handlers run at once in several workers of a process together. A free
+// slot goes to the worker of the highest Config.Priority that has a message, however long
+// others wait. Of workers with the same priority that have messages all the time, each begins
+// a share of them by Config.Weight; one that had none meanwhile does not make up for it. Slots
+// do not interrupt a handler that runs.
 type Slots struct {
-	mu      sync.Mutex
-	free    int           // guarded by mu, as waiting
-	waiting []*slotWaiter // highest priority first
+	n       int
+	mu      sync.Mutex      // guards what follows, and the shares
+	free    int             //
+	waiting []*slotWaiter   // in the order of arrival
+	now     map[int]float64 // by priority: slotShare.next of the last message that has begun
+}
+
+// A slotShare is the part that one worker has in Slots.
+type slotShare struct {
+	priority, weight int
+	most             int     // slots at once
+	running          int     // slots that it has
+	next             float64 // how many messages of weight 1 it has begun: the least is the next
 }
 
 // A slotWaiter is a message that waits for a slot.
 type slotWaiter struct {
-	priority int
-	granted  chan struct{} // closed with the slot
+	share   *slotShare
+	granted chan struct{} // closed with the slot
 }
 
 // NewSlots returns n slots.
@@ -27,15 +39,25 @@ func NewSlots(n int) (*Slots, error) {
 	if n < 1 {
 		return nil, errors.New("worker: NewSlots needs one slot or more")
 	}
-	return &Slots{free: n}, nil
+	return &Slots{n: n, free: n, now: map[int]float64{}}, nil
 }
 
-// acquire waits for a slot. It reports false if ctx ended first. Nil slots bound nothing.
-func (s *Slots) acquire(ctx context.Context, priority int) bool {
+// ahead returns how many messages a worker has waiting besides those that run: enough for all
+// slots, because those that become free at one time would go to the others. Nil slots bound
+// nothing, and nothing waits for them.
+func (s *Slots) ahead() int {
+	if s == nil {
+		return 0
+	}
+	return s.n
+}
+
+// acquire waits for a slot. It reports false if ctx ended first.
+func (s *Slots) acquire(ctx context.Context, share *slotShare) bool {
 	if s == nil {
 		return true
 	}
-	w := s.enqueue(priority)
+	w := s.enqueue(share)
 	select {
 	case <-w.granted:
 		return true
@@ -48,40 +70,65 @@ func (s *Slots) acquire(ctx context.Context, priority int) bool {
 	}
 	s.mu.Unlock()
 	if i < 0 { // it was granted meanwhile
-		s.release()
+		s.release(share)
 	}
 	return false
 }
 
-// enqueue adds a waiter, which has its slot at once if one is free.
-func (s *Slots) enqueue(priority int) *slotWaiter {
+// enqueue adds a waiter, which has its slot at once if there is one for it.
+func (s *Slots) enqueue(share *slotShare) *slotWaiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := &slotWaiter{priority: priority, granted: make(chan struct{})}
-	if s.free > 0 { // then none waits
-		s.free--
-		close(w.granted)
-		return w
-	}
-	i := slices.IndexFunc(s.waiting, func(other *slotWaiter) bool { return other.priority < priority })
-	if i < 0 {
-		i = len(s.waiting)
-	}
-	s.waiting = slices.Insert(s.waiting, i, w)
+	w := &slotWaiter{share: share, granted: make(chan struct{})}
+	share.next = max(share.next, s.now[share.priority])
+	s.waiting = append(s.waiting, w)
+	s.grant()
 	return w
 }
 
 // release returns a slot.
-func (s *Slots) release() {
+func (s *Slots) release(share *slotShare) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.waiting) == 0 {
-		s.free++
-		return
+	s.free++
+	share.running--
+	s.grant()
+}
+
+// grant gives the free slots away.
+func (s *Slots) grant() {
+	for s.free > 0 {
+		i := s.first()
+		if i < 0 {
+			return
+		}
+		w := s.waiting[i]
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		s.free--
+		w.share.running++
+		s.now[w.share.priority] = w.share.next
+		w.share.next += 1 / float64(w.share.weight)
+		close(w.granted)
 	}
-	close(s.waiting[0].granted)
-	s.waiting = slices.Delete(s.waiting, 0, 1)
+}
+
+// first returns the index of the waiter that has the next free slot, or -1.
+func (s *Slots) first() int {
+	found := -1
+	for i, w := range s.waiting {
+		if w.share.running < w.share.most && (found < 0 || w.share.before(s.waiting[found].share)) {
+			found = i
+		}
+	}
+	return found
+}
+
+func (s *slotShare) before(other *slotShare) bool {
+	if s.priority != other.priority {
+		return s.priority > other.priority
+	}
+	return s.next < other.next
 }

@@ -19,6 +19,7 @@ type source struct {
 	retries  RetryQueue // the same receiver, if it is the store's
 	prefetch int
 	slots    int // how many handlers run at most for it
+	ahead    int // how many messages besides wait for Config.Slots
 	queue    *keyorder.HandleQueue
 	busy     int
 	room     chan int // how many messages to receive

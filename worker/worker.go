@@ -20,11 +20,16 @@ type Config struct {
 	// Concurrency is how many handlers run at once; zero means 10. Messages with
 	// one partition key run one after another.
 	Concurrency int
-	// Slots are shared with other workers of the process. A message that this worker has
-	// begun, one of Concurrency, waits there for its turn. Nil means none.
+	// Slots are shared with other workers of the process. Each handler needs one, and up to as
+	// many messages as there are slots wait for one, besides those that are handled. Nil means
+	// none.
 	Slots *Slots
 	// Priority decides who has the next free one of Slots: the highest, before all others.
 	Priority int
+	// Weight is the share that this worker has in Slots, compared with others of the same
+	// Priority: with 3 it begins three messages for each one of a worker with 1, while both
+	// have messages. Zero means 1.
+	Weight int
 	// Prefetch is how many unsettled messages the worker holds at most, and how many of
 	// the retry queue of Store; zero means 4 x Concurrency.
 	Prefetch int
@@ -93,7 +98,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		value int64
 	}{
 		{"Concurrency", int64(cfg.Concurrency)}, {"Prefetch", int64(cfg.Prefetch)}, {"Limit", int64(cfg.Limit)},
-		{"MaxCrashes", int64(cfg.MaxCrashes)}, {"Drain", int64(cfg.Drain)}, {"Idle", int64(cfg.Idle)}, {"SlowHandler", int64(cfg.SlowHandler)},
+		{"MaxCrashes", int64(cfg.MaxCrashes)}, {"Drain", int64(cfg.Drain)}, {"Idle", int64(cfg.Idle)}, {"Weight", int64(cfg.Weight)}, {"SlowHandler", int64(cfg.SlowHandler)},
 	} {
 		if n.value < 0 {
 			return cfg, fmt.Errorf("worker: config: %s is negative (%d): leave it zero for the default", n.field, n.value)
@@ -111,6 +116,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		return cfg, err
 	}
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 10)
+	cfg.Weight = cmp.Or(cfg.Weight, 1)
 	cfg.Prefetch = max(cmp.Or(cfg.Prefetch, min(4*cfg.Concurrency, maxInFlight)), cfg.Concurrency)
 	cfg.MaxRetries = max(cmp.Or(cfg.MaxRetries, 8), 0)
 	cfg.MaxCrashes = cmp.Or(cfg.MaxCrashes, 5)
@@ -176,11 +182,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	r := &running{
 		Worker: w, intake: ctx, stop: stop, work: work, abort: abort,
 		main:     newSource(w.from, nil, w.cfg.Prefetch, c),
-		received: make(chan batch), done: make(chan outcome, c), waiting: map[string]int64{}, closing: make(chan struct{}),
+		share:    &slotShare{priority: w.cfg.Priority, weight: w.cfg.Weight, most: c},
+		received: make(chan batch), done: make(chan outcome, c+w.cfg.Slots.ahead()), waiting: map[string]int64{}, closing: make(chan struct{}),
 	}
 	transport := slog.String("transport", w.cfg.Transport)
 	r.outage = outage.New(w.cfg.Log, slog.String("what", "queue"), transport)
 	r.unavailable = outage.New(w.cfg.Log, slog.String("what", "handlers"), transport)
+	r.main.ahead = w.cfg.Slots.ahead()
 	r.sources = []*source{r.main}
 	if w.cfg.Store != nil {
 		retries, err := w.cfg.Store.RetryQueue(w.cfg.Transport)
