@@ -11,6 +11,7 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"encoding/json"
 
@@ -25,7 +26,8 @@ import (
 // demoCommand runs the main job under faults and checks the result.
 func demoCommand() *cobra.Command {
 	var opt demo.Options
-	var broker string
+	var broker, listen string
+	var pages bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch messages survive kill -9, lost acks and rollbacks",
@@ -37,17 +39,54 @@ At the end the effects are compared with what was committed: exit 0 if they are 
 Without options it runs on three SQLite files in a temporary directory. --database takes a file
 (sqlite:///path), a PostgreSQL, MySQL or MariaDB, --broker a file or a RabbitMQ. Files must not have
 been used by the demo before; in servers it makes a schema (or tables with a prefix), an exchange
-and a queue of its own, and removes them.`,
-		Example: "  waybill demo\n  waybill demo --orders 500 --seed 7 --json\n  waybill demo --database postgres://localhost/test --broker amqp://guest:guest@localhost",
+and a queue of its own, and removes them.
+
+With --dashboard it prints the address of a dashboard, and runs on a temporary SQLite file until it
+is interrupted: orders, relays killed with kill -9, payments that a gateway refuses for 20 seconds
+and that are retried after it, and mails that fail until the reader retries them. There is no
+verdict, and the other flags do not go with it.`,
+		Example: "  waybill demo\n  waybill demo --orders 500 --seed 7 --json\n  waybill demo --dashboard\n  waybill demo --database postgres://localhost/test --broker amqp://guest:guest@localhost",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runDemo(cmd, opt, broker) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if pages {
+				return runStory(cmd, listen)
+			}
+			if cmd.Flags().Changed("listen") {
+				return &waycli.Error{Kind: waycli.Usage, Err: errors.New("--listen without --dashboard"), Hint: "it is the address of the dashboard"}
+			}
+			return runDemo(cmd, opt, broker)
+		},
 	}
 	cmd.Flags().IntVar(&opt.Orders, "orders", 2000, "how many orders, three messages each")
 	cmd.Flags().Uint64Var(&opt.Seed, "seed", 0, "of all random choices; 0 picks one")
 	opt.Limit = 55 * time.Second
 	cmd.Flags().Var((*duration)(&opt.Limit), "time-limit", "for the whole run; what has not arrived by then is lost")
 	cmd.Flags().StringVar(&broker, "broker", "", "DSN of the broker: a SQLite file for its queue, or RabbitMQ")
+	cmd.Flags().BoolVar(&pages, "dashboard", false, "show a service in the dashboard until it is interrupted")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "address of the dashboard, on this machine; port 0 takes a free one")
 	return cmd
+}
+
+// runStory shows a service in the dashboard until it is interrupted.
+func runStory(cmd *cobra.Command, listen string) error {
+	var others []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "dashboard" && f.Name != "listen" {
+			others = append(others, "--"+f.Name)
+		}
+	})
+	if len(others) > 0 {
+		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("%s with --dashboard", strings.Join(others, ", ")), Hint: "only --listen goes with it"}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return demo.Story(cmd.Context(), demo.StoryOptions{
+		Relay:     []string{self, "relay", "--standby", "--config"},
+		Dashboard: []string{self, "dashboard", "--listen", listen, "--config"},
+		Stdout:    cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+	})
 }
 
 // runDemo runs the demo, and fails unless its verdict is good.

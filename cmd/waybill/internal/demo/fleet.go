@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -30,6 +32,7 @@ type fleet struct {
 	dice    *rand.Rand
 	ships   []*ship // oldest first: the oldest is the one at work
 	log     *os.File
+	stdout  io.Writer // of the processes; nil means log
 }
 
 // ship is one relay process.
@@ -42,8 +45,14 @@ func newFleet(opt Options, site *deployment, figures *Figures) *fleet {
 	return &fleet{opt: opt, site: site, figures: figures, dice: dice(opt, 1)}
 }
 
-func (f *fleet) start() (err error) {
-	if f.log, err = os.Create(filepath.Join(f.site.dir, "relay.log")); err != nil {
+// open creates the log of the processes.
+func (f *fleet) open(name string) (err error) {
+	f.log, err = os.Create(filepath.Join(f.site.dir, name))
+	return err
+}
+
+func (f *fleet) start() error {
+	if err := f.open("relay.log"); err != nil {
 		return err
 	}
 	for range relays {
@@ -58,6 +67,9 @@ func (f *fleet) launch() error {
 	args := append(append([]string{}, f.opt.Relay[1:]...), f.site.config)
 	cmd := exec.Command(f.opt.Relay[0], args...)
 	cmd.Stdout, cmd.Stderr = f.log, f.log
+	if f.stdout != nil {
+		cmd.Stdout = f.stdout
+	}
 	cmd.SysProcAttr = apart()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("relay process: %w", err)
@@ -172,7 +184,7 @@ func (f *fleet) endedByItself() error {
 	if len(said) > 2000 {
 		said = said[len(said)-2000:]
 	}
-	return fmt.Errorf("a relay process ended by itself: %s", said)
+	return fmt.Errorf("%s ended by itself: %s", strings.Join(f.opt.Relay[1:], " "), said)
 }
 
 // stop ends all relays and waits for them.
