@@ -108,9 +108,9 @@ var ErrSchema = errors.New("the schema does not fit")
 func (s SchemaStatus) Err() error {
 	switch {
 	case s.Version == 0:
-		return fmt.Errorf("%w: %s has no waybill tables (prefix %s): run `waybill schema up`", ErrSchema, s.Database, s.Prefix)
+		return fmt.Errorf("%w: %s has no waybill tables (prefix %s): run `waybill schema up`, or call SchemaUp", ErrSchema, s.Database, s.Prefix)
 	case s.Version < s.Wanted:
-		return fmt.Errorf("%w: the tables of %s have version %d, this waybill needs %d: run `waybill schema up`", ErrSchema, s.Database, s.Version, s.Wanted)
+		return fmt.Errorf("%w: the tables of %s have version %d, this waybill needs %d: run `waybill schema up`, or call SchemaUp", ErrSchema, s.Database, s.Version, s.Wanted)
 	case s.Version > s.Wanted+1:
 		return fmt.Errorf("%w: the tables of %s have version %d, this waybill knows %d: use a newer waybill", ErrSchema, s.Database, s.Version, s.Wanted)
 	}

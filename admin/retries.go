@@ -26,7 +26,7 @@ type Retries interface {
 type WorkerStats struct {
 	Transport string `json:"transport"`
 	Retrying  int    `json:"retrying"` // in the retry queue, the parked ones included
-	Parked    int    `json:"parked"`   // of them, those that wait for a release; not the later ones of their keys
+	Parked    int    `json:"parked"`   // of them, waiting for a release; not the later ones of their keys
 	Failed    int    `json:"failed"`   // dead letters
 }
 

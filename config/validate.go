@@ -187,7 +187,7 @@ func (v *validation) inbox() {
 		}
 		if longest := retry.longest(); retention <= longest {
 			v.fail(at, fmt.Sprintf("%s is not longer than the retries of transport %s, %s with jitter",
-				FormatDuration(retention), quote(name), FormatDuration(longest)), "a message would be forgotten while it is still retried")
+				FormatDuration(retention), quote(name), FormatDuration(longest)), "raise it, or lower the retries of the transport: a message would be forgotten while it is still retried")
 		}
 	}
 }

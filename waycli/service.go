@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/worker"
 )
 
-// A Service is what App.Bus builds on: the configuration, and what the commands open by
-// it. It is valid during that call and what it returns; its methods are for that one
+// A Service is what App.Bus builds on: the configuration, and the databases that the commands
+// open by it. It is valid during that call and in the functions it returns; its methods are for that one
 // goroutine.
 type Service struct {
 	s       *session

@@ -25,7 +25,7 @@ import (
 )
 
 // runService runs a command of a service with the given file, and returns its exit code and
-// what it says.
+// its output.
 func runService(t *testing.T, file string, bus func(context.Context, *waycli.Service) (*waybill.Bus, error), args ...string) (exit int, said string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -39,7 +39,7 @@ func runService(t *testing.T, file string, bus func(context.Context, *waycli.Ser
 }
 
 // exchange has a service dispatch to a queue of its database, and handle it with an inbox, by
-// what the configuration says. It fails unless the handlers' database is the configured one.
+// its configuration. It fails unless the handlers' database is the configured one.
 func exchange[TX any](ctx context.Context, svc *waycli.Service, db interface {
 	outbox.Writer[TX]
 	inbox.Store[TX]
@@ -139,8 +139,8 @@ func TestServiceUsesTheConfiguredDatabase(t *testing.T) {
 	}
 }
 
-// A database that nobody has named is one all the same if the handlers use it: what failed
-// is kept there.
+// The default database is one all the same if the handlers use it: dead letters are kept
+// there.
 func TestServiceOnTheDefaultDatabaseKeepsWhatFails(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("WAYBILL_DATABASE_URL", "")
