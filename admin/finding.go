@@ -52,10 +52,16 @@ const (
 	NoRelay            Code = "no-relay"
 	RelayProblem       Code = "relay-problem"
 	UnusableSetting    Code = "unusable-setting"
+	SequenceCache      Code = "sequence-cache"
+	UnloggedTable      Code = "unlogged-table"
+	ShortRetention     Code = "short-retention"
+	ShortRetries       Code = "short-retries"
+	LongHandler        Code = "long-handler"
 )
 
 var severities = map[Code]Severity{
-	NotDurable: Broken, MissingIndex: Broken, NoRelay: Broken, RelayProblem: Broken,
+	NotDurable: Broken, MissingIndex: Broken, NoRelay: Broken, RelayProblem: Broken, SequenceCache: Broken, UnloggedTable: Broken,
+	ShortRetention: Broken, ShortRetries: Warning, LongHandler: Warning,
 	BinlogNotSynced: Warning, AutovacuumOff: Warning, OldTransaction: Warning, IdleTransaction: Warning,
 	ClockSkew: Warning, UnusableSetting: Warning,
 	HiddenTransactions: Note,

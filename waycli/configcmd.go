@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -25,7 +26,8 @@ func (c *cli) configCommand() *cobra.Command {
 			Use:   "check",
 			Short: "Check the configuration; exit code 2 if anything is wrong",
 			Long: `Check the configuration and report everything that is wrong with it, each with
-its line. Nothing is opened. What this version can check but not open is noted.
+its line. Nothing is opened. What this version can check but not open is noted, and
+what "doctor" finds in the file alone.
 
 With --json: {"file", "transports", "messages", "notes": [...]}. File is empty if
 there is none and the defaults hold.`,
@@ -54,7 +56,13 @@ func (s *session) configCheck() error {
 	if err := s.checkFences(cfg); err != nil {
 		return err
 	}
-	notes := s.notes(cfg)
+	notes := []string{}
+	for _, f := range s.fileFindings(cfg) {
+		if f.Code != admin.UnusableSetting { // whose remedy is another binary
+			f.Problem += "; " + f.Remedy
+		}
+		notes = append(notes, f.Problem)
+	}
 	file := s.configFile()
 	if s.flags.json {
 		s.stdout.json(struct {

@@ -14,7 +14,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for settings and states that break waybill's promises; exit code 7 if there are any",
-		Long: `Look for settings and states of the configuration, the databases and the relays that
+		Long: `Look for settings and states of the configuration, the databases, relays and workers that
 break waybill's promises or slow it down, and that no other command refuses. Each
 finding has a code, says in one sentence its problem and in another its remedy. A
 healthy system prints nothing.
@@ -56,10 +56,10 @@ func (s *session) doctor(ctx context.Context) error {
 	return &Error{CheckFailed, errors.New("check failed: " + plural(failures, "finding")), ""}
 }
 
-// findings makes the checks of the configuration, the databases and the relays.
+// findings makes the checks of the configuration, the databases, relays and workers.
 func (s *session) findings(ctx context.Context) ([]admin.Finding, error) {
 	found := []admin.Finding{} // [] and not null in JSON
-	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.relayFindings} {
+	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.retentionFindings, s.relayFindings, s.workerFindings} {
 		more, err := check(ctx)
 		if err != nil {
 			return nil, err

@@ -7,17 +7,32 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/config"
 )
 
-// settingFindings are the notes of config check.
 func (s *session) settingFindings(context.Context) ([]admin.Finding, error) {
-	var found []admin.Finding
-	for _, note := range s.notes(s.cfg) {
-		f := admin.NewFinding(admin.UnusableSetting, note, "change the setting, or use a binary that can open it")
-		f.Where = cmp.Or(s.configFile(), "the default configuration")
-		found = append(found, f)
+	return s.fileFindings(s.cfg), nil
+}
+
+// restart is how long a dependency of a handler may be away while it is restarted.
+const restart = time.Minute
+
+// fileFindings are those of the configuration alone: config check notes them, too.
+func (s *session) fileFindings(cfg *config.Config) (found []admin.Finding) {
+	for _, note := range s.notes(cfg) {
+		found = append(found, admin.NewFinding(admin.UnusableSetting, note, "change the setting, or use a binary that can open it"))
 	}
-	return found, nil
+	for _, name := range transportNames(cfg) {
+		if retry := cfg.Transports[name].Retry; retry.MaxRetries > 0 && retry.Window() < restart {
+			found = append(found, admin.NewFinding(admin.ShortRetries,
+				fmt.Sprintf("transports.%s.retry: the retries end after %s, which is less than a restart of what a handler calls may take: its messages become dead letters", pathKey(name), config.FormatDuration(retry.Window())),
+				"raise max_retries, delay or multiplier, or leave retry out: the default covers 16 minutes"))
+		}
+	}
+	for i := range found {
+		found[i].Where = cmp.Or(s.configFile(), "the default configuration")
+	}
+	return found
 }
 
 // databaseFindings are those of the configured database and of the stores of transports.
@@ -38,6 +53,61 @@ func (s *session) databaseFindings(ctx context.Context) ([]admin.Finding, error)
 		}
 		for _, f := range more {
 			f.Where = db.name
+			found = append(found, f)
+		}
+	}
+	return found, nil
+}
+
+// retentionFindings compare the retention that applications have recorded in the database
+// with the retries of transports. That of the file is checked as the file is read.
+func (s *session) retentionFindings(ctx context.Context) ([]admin.Finding, error) {
+	db, err := s.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	recorded, err := db.InboxRetention(ctx)
+	if err != nil || recorded == 0 {
+		return nil, err
+	}
+	var found []admin.Finding
+	for _, name := range transportNames(s.cfg) {
+		if window := s.cfg.Transports[name].Retry.Window(); recorded <= window {
+			f := admin.NewFinding(admin.ShortRetention,
+				fmt.Sprintf("the inbox forgets a message after %s, as the applications that use it have recorded, and it is retried for %s", config.FormatDuration(recorded), config.FormatDuration(window)),
+				fmt.Sprintf("give the applications a longer Retention, or transports.%s.retry fewer or shorter delays", pathKey(name)))
+			f.Where = fmt.Sprintf("transport %q", name)
+			found = append(found, f)
+		}
+	}
+	return found, nil
+}
+
+// longHandler is half of the time after which RabbitMQ by default takes an unacknowledged
+// message back (consumer_timeout).
+const longHandler = 15 * time.Minute
+
+// workerFindings are messages of brokers that have been handled for very long.
+func (s *session) workerFindings(ctx context.Context) ([]admin.Finding, error) {
+	db, err := s.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := db.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []admin.Finding
+	for _, w := range workers {
+		for _, m := range w.Running {
+			t, ok := s.cfg.Transports[m.Transport]
+			if !ok || ownTransport(t.DSN) || m.Seconds < longHandler.Seconds() {
+				continue
+			}
+			f := admin.NewFinding(admin.LongHandler,
+				fmt.Sprintf("process %d on %s has been handling %s %s in %s for %s: a broker takes a message back that is not acknowledged in time, RabbitMQ after 30 minutes (consumer_timeout)", w.PID, w.Host, m.Name, m.ID, cmp.Or(m.Handler, "no handler yet"), seconds(m.Seconds)),
+				"let the handler dispatch parts of its work as messages of their own, or use a queue:// transport, whose leases are renewed")
+			f.Where = fmt.Sprintf("transport %q", m.Transport)
 			found = append(found, f)
 		}
 	}

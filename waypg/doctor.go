@@ -32,16 +32,19 @@ func (db *DB) examine(ctx context.Context, with sqlcore.Examination) ([]admin.Fi
 	if err != nil {
 		return nil, err
 	}
-	missing, err := query(ctx, db, doctorSQL, "missing_indexes", scan)
-	if err != nil {
-		return nil, err
+	for _, name := range []string{"changed_tables", "missing_indexes"} {
+		more, err := query(ctx, db, doctorSQL, name, scan)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
 	}
 	before := with.Now()
 	clock, err := query(ctx, db, doctorSQL, "clock", func(rows pgx.Rows, t *time.Time) error { return rows.Scan(t) })
 	if err != nil {
 		return nil, err
 	}
-	return append(append(found, missing...), sqlcore.Skew(before, clock[0], with.Now())...), nil
+	return append(found, sqlcore.Skew(before, clock[0], with.Now())...), nil
 }
 
 // finding words a finding of the statements.
@@ -54,6 +57,12 @@ func finding(code admin.Code, detail string) admin.Finding {
 	case admin.MissingIndex:
 		problem = "an index is missing or invalid: " + detail
 		remedy = "create it as `schema print` has it"
+	case admin.UnloggedTable:
+		problem = detail + ": a crash of the server empties it, and replicas do not have it"
+		remedy = "ALTER TABLE ... SET LOGGED"
+	case admin.SequenceCache:
+		problem = detail + ": messages of a key may be published or handled in another order than they were committed"
+		remedy = "ALTER SEQUENCE ... CACHE 1, and have the applications connect again"
 	case admin.AutovacuumOff:
 		problem = detail + ": dead rows slow relays and workers down more and more"
 		remedy = "turn autovacuum on, and set the storage parameters of the table as `schema print` has them"

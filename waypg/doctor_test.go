@@ -1,6 +1,7 @@
 package waypg_test
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -58,6 +59,31 @@ func TestChangedTablesAreFindings(t *testing.T) {
 	if len(got) != 2 || !findings.Has(got, admin.AutovacuumOff, "waybill_outbox has lost") ||
 		!findings.Has(got, admin.AutovacuumOff, "waybill_queue has autovacuum_enabled = false") {
 		t.Errorf("got %v", got)
+	}
+}
+
+func TestTablesThatLoseMessagesOrTheirOrderAreFindings(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []waypg.Config{{}, {Schema: "messaging", Prefix: "mq_"}} {
+		db := openAt(t, testserver.Postgres(t), cfg)
+		table := func(name string) string {
+			return cmp.Or(cfg.Schema, "public") + "." + cmp.Or(cfg.Prefix, "waybill_") + name
+		}
+		exec(t, db, "ALTER TABLE "+table("outbox")+" SET UNLOGGED")
+		exec(t, db, "ALTER TABLE "+table("inbox")+" SET UNLOGGED")
+		for _, ordered := range []string{"queue", "retry", "failed"} {
+			exec(t, db, "ALTER TABLE "+table(ordered)+" ALTER COLUMN id SET CACHE 50")
+		}
+		exec(t, db, "ALTER TABLE "+table("outbox_unkeyed")+" ALTER COLUMN id SET CACHE 50") // it has no order
+		got := findings.Of(t, db, sqlcore.DefaultExamination())
+		for _, name := range []string{"outbox", "inbox"} {
+			if !findings.Has(got, admin.UnloggedTable, cmp.Or(cfg.Prefix, "waybill_")+name+" is unlogged") {
+				t.Errorf("%+v: got %v, want the unlogged %s", cfg, got, name)
+			}
+		}
+		if len(got) != 5 || !findings.Has(got, admin.SequenceCache, cmp.Or(cfg.Prefix, "waybill_")+"queue caches 50 ids") {
+			t.Errorf("%+v: got %v, want two unlogged tables and three sequences", cfg, got)
+		}
 	}
 }
 

@@ -37,6 +37,26 @@ SELECT 'old-transaction', format('the prepared transaction %s has waited for %s 
 FROM   pg_prepared_xacts
 WHERE  database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $1);
 
+-- name: changed_tables
+-- Tables and sequences that were altered. Ids that a session takes from a cache are not in the order of
+-- commits. That of the outbox is refused when the database is opened.
+SELECT 'unlogged-table', format('the table %s is unlogged', c.oid::regclass)
+FROM   unnest(ARRAY['public.waybill_outbox'::regclass, 'public.waybill_outbox_unkeyed'::regclass,
+                    'public.waybill_outbox_blocked'::regclass, 'public.waybill_delayed'::regclass,
+                    'public.waybill_failed'::regclass, 'public.waybill_queue'::regclass,
+                    'public.waybill_retry'::regclass, 'public.waybill_inbox'::regclass,
+                    'public.waybill_unique'::regclass]) AS t (id)
+JOIN   pg_class AS c ON c.oid = t.id
+WHERE  c.relpersistence <> 'p'
+UNION  ALL
+SELECT 'sequence-cache', format('the sequence %s of %s caches %s ids',
+       s.seqrelid::regclass, d.refobjid::regclass, s.seqcache)
+FROM   pg_sequence AS s
+JOIN   pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = s.seqrelid AND d.deptype IN ('a', 'i')
+WHERE  s.seqcache > 1
+AND    d.refobjid IN ('public.waybill_delayed'::regclass, 'public.waybill_failed'::regclass,
+                      'public.waybill_queue'::regclass, 'public.waybill_retry'::regclass);
+
 -- name: missing_indexes
 -- Indexes are compared by their columns: their names may have been cut or changed.
 SELECT 'missing-index', format('%s (%s)', e.id, e.columns)
