@@ -201,6 +201,47 @@ func TestRowsBehindABlockedKeyAreReadOnce(t *testing.T) {
 	}
 }
 
+// More blocked keys of a bucket than a statement has by name are looked up, and their
+// rows are read past once.
+func TestManyBlockedKeysOfABucketAreLookedUp(t *testing.T) {
+	t.Parallel()
+	db, _ := alone(t)
+	keys := keysOf63(31)
+	bad, good := keys[:30], keys[30]
+	send := func(seq int) {
+		var msgs []any
+		for _, key := range bad {
+			msgs = append(msgs, order{key, seq})
+		}
+		put(t, db, msgs...)
+	}
+	send(0)
+	c := claim(t, db, manyRows)
+	var failed []outbox.Failure
+	for _, row := range c.Rows() {
+		failed = append(failed, outbox.Failure{Row: row, Err: errRefused, RetryIn: time.Hour})
+	}
+	settle(t, c, nil, failed...)
+	for seq := range 10 {
+		send(seq + 1)
+	}
+	put(t, db, order{good, 0})
+	c = claim(t, db, manyRows)
+	if len(c.Rows()) != 1 || c.Rows()[0].Record.Key != good {
+		t.Fatalf("%d rows, want the one of the key that is not blocked", len(c.Rows()))
+	}
+	settle(t, c, c.Rows())
+	send(11)
+	for range 2 { // the position moves behind rows that no claim returns
+		if c := claim(t, db, manyRows); len(c.Rows()) != 0 {
+			t.Errorf("%d rows of blocked keys", len(c.Rows()))
+		}
+	}
+	if read := rowsRead(t, db, func() { claim(t, db, manyRows) }); read > 400 {
+		t.Errorf("a claim behind blocked rows reads %d rows", read)
+	}
+}
+
 // keysOf63 returns n keys of the bucket that is the last to be looked at from
 // its start.
 func keysOf63(n int) (keys []string) {

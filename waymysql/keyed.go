@@ -63,7 +63,8 @@ func (c *claim) torn(ctx context.Context, reads []readpos.Read, found []readpos.
 	var branches []clause
 	for _, r := range reads {
 		if up, ok := last[r.Bucket]; ok {
-			branches = append(branches, c.fill("count_keyed", r.Bucket, c.on.Transport, r.Bucket, r.After, up, and(c.conditions(r))))
+			join, keys := c.conditions(r)
+			branches = append(branches, c.fill("count_keyed", r.Bucket, join, c.on.Transport, r.Bucket, r.After, up, and(keys)))
 		}
 	}
 	if len(branches) == 0 {
@@ -209,8 +210,7 @@ func (c *claim) lock(ctx context.Context, buckets []int16, want int) (locked []i
 }
 
 // maxNames is how many blocked keys of a bucket, or routes, a statement has by name.
-// Beyond that it looks them up, which takes MariaDB a millisecond to plan for each
-// bucket.
+// Beyond that it looks them up, by a join that takes longer to plan.
 const maxNames = 20
 
 // readState reads the blocked keys and routes of locked buckets. again is true if the
@@ -257,24 +257,24 @@ func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimL
 	body := c.body(perBucket*len(reads), limit)
 	branches := make([]clause, 0, len(reads))
 	for _, r := range reads {
-		keys := c.conditions(r)
+		join, keys := c.conditions(r)
 		if len(keys) > 0 {
 			branches = append(branches, c.fill("last_id", r.Bucket, c.on.Transport, r.Bucket, r.After))
 		}
-		branches = append(branches, c.fill("keyed_rows", body, c.on.Transport, r.Bucket, r.After, and(keys), perBucket))
+		branches = append(branches, c.fill("keyed_rows", body, join, c.on.Transport, r.Bucket, r.After, and(keys), perBucket))
 	}
 	return unionAll(branches)
 }
 
-// conditions returns those for the keys of a read.
-func (c *claim) conditions(r readpos.Read) (keys []clause) {
+// conditions returns those for the keys of a read, and the join that they need.
+func (c *claim) conditions(r readpos.Read) (join clause, keys []clause) {
 	if blocked := c.keys[r.Bucket]; len(blocked) > maxNames {
-		keys = append(keys, c.fill("not_of_blocked_key"))
+		join, keys = c.fill("blocked_key"), append(keys, c.fill("not_of_blocked_key"))
 	} else if len(blocked) > 0 {
 		keys = append(keys, c.fill("not_of_keys", literals(blocked...)))
 	}
 	if r.Skip != "" {
 		keys = append(keys, c.fill("not_of_keys", literals(r.Skip)))
 	}
-	return keys
+	return join, keys
 }

@@ -132,7 +132,9 @@ func scanRow(rows *sql.Rows) (r readpos.Row, size int, err error) {
 		return r, 0, err
 	}
 	if r.None = !id.Valid; r.None {
-		r.Last = &last.Int64
+		if last.Valid {
+			r.Last = &last.Int64
+		}
 		return r, 0, nil
 	}
 	if len(message) != len(rec.ID) {

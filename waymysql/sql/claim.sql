@@ -1,7 +1,8 @@
 -- Claims of relays. Where a ? is a condition it stands for another statement of this
--- file, or for TRUE. Statements in parentheses are branches of a UNION ALL, one for each
--- bucket or row. NO_SEMIJOIN is for MySQL, which may read all entries of a bucket for a
--- NOT EXISTS instead of looking up one.
+-- file, or for TRUE; where it is a join, for another statement, or for nothing. Statements
+-- in parentheses are branches of a UNION ALL, one for each bucket or row. NO_SEMIJOIN is
+-- for MySQL, which may read all entries of a bucket for a NOT EXISTS instead of looking up
+-- one.
 
 -- name: versions
 SELECT bucket, blocked_version
@@ -82,19 +83,18 @@ WHERE  transport = ? AND route > '';
  LIMIT  ?);
 
 -- name: last_id
--- The last id of a bucket. It comes ahead of keyed_rows with a condition for keys, which
--- may find nothing.
-(SELECT ?, e.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+-- The last id of a bucket, or NULL. It comes ahead of keyed_rows with a condition for keys,
+-- which may find nothing. MAX, as MIN in next_row, is read while it is optimized.
+(SELECT ?, MAX(e.id), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
  FROM   app.waybill_outbox AS e FORCE INDEX (PRIMARY)
- WHERE  e.transport = ? AND e.bucket = ? AND e.id > ?
- ORDER  BY e.id DESC
- LIMIT  1);
+ WHERE  e.transport = ? AND e.bucket = ? AND e.id > ?);
 
 -- name: keyed_rows
--- The oldest rows of a bucket, with a condition for bodies and one for keys.
+-- The oldest rows of a bucket, with a condition for bodies, a join, and a condition for keys.
 (SELECT e.bucket, NULL, e.id, e.message_id, e.message_name, e.partition_key, e.headers, LENGTH(e.body),
         CASE WHEN ? THEN e.body END, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', e.created_at)
  FROM   app.waybill_outbox AS e FORCE INDEX (PRIMARY)
+ ?
  WHERE  e.transport = ? AND e.bucket = ? AND e.id > ? AND ?
  ORDER  BY e.id
  LIMIT  ?);
@@ -103,6 +103,7 @@ WHERE  transport = ? AND route > '';
 -- How many rows keyed_rows should have found up to an id.
 (SELECT ?, COUNT(*)
  FROM   app.waybill_outbox AS e FORCE INDEX (PRIMARY)
+ ?
  WHERE  e.transport = ? AND e.bucket = ? AND e.id > ? AND e.id <= ? AND ?);
 
 -- name: unkeyed_rows
@@ -146,11 +147,14 @@ NOT EXISTS (SELECT /*+ NO_SEMIJOIN() */ 1
 -- A condition for keys: neither blocked nor hot.
 e.partition_key NOT IN (?);
 
+-- name: blocked_key
+-- A join with the entry of a row's key. A NOT EXISTS takes MariaDB twice as long to plan.
+LEFT   JOIN app.waybill_outbox_blocked AS i FORCE INDEX (waybill_outbox_blocked_by_bucket)
+       ON  i.transport = e.transport AND i.bucket = e.bucket AND i.partition_key = e.partition_key;
+
 -- name: not_of_blocked_key
--- The same by a lookup.
-NOT EXISTS (SELECT /*+ NO_SEMIJOIN() */ 1
-            FROM   app.waybill_outbox_blocked AS i FORCE INDEX (waybill_outbox_blocked_by_bucket)
-            WHERE  i.transport = e.transport AND i.bucket = e.bucket AND i.partition_key = e.partition_key);
+-- The same by that join.
+i.transport IS NULL;
 
 -- name: keyed_body
 -- A body that was not read with its row.
