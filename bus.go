@@ -213,7 +213,8 @@ func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
 	if err != nil {
 		return err
 	}
-	run := &run{env: (&Envelope{message, env.stamps}).With(stampsOf(newest, name)...)}
+	ctx, answer := takeAnswer(ctx)
+	run := &run{env: (&Envelope{message, env.stamps}).With(stampsOf(newest, name)...), answer: answer}
 	ctx = context.WithValue(ctx, runKey{}, run)
 	return run.finish(ctx, b.runHandlers(ctx, run.env))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -11,43 +12,51 @@ import (
 )
 
 type handler struct {
-	name string
-	run  HandlerFunc
+	name    string
+	run     HandlerFunc
+	answers reflect.Type // that of a query's result, or nil
 }
 
 // Handle registers fn under a name that is unique among the handlers of M and
 // never changes: inboxes and retries remember it. It panics on a duplicate
 // name, and on a type that cannot be a message.
 func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) {
+	message, run := typed(b, name, fn)
+	b.add(message, handler{name: name, run: run})
+}
+
+// typed registers M, and returns its name and fn for envelopes.
+func typed[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) (message string, run HandlerFunc) {
 	Register[M](b.Types(), "")
 	var zero M
 	message, err := b.Types().NameOf(zero)
 	if err != nil {
 		panic(err)
 	}
-	b.add(message, name, func(ctx context.Context, env *Envelope) error {
+	return message, func(ctx context.Context, env *Envelope) error {
 		m, ok := env.Message().(M)
 		if !ok {
 			return &TypeError{fmt.Sprintf("%T", env.Message()), fmt.Sprintf("handler %s wants %T", name, zero)}
 		}
 		return fn(ctx, m)
-	})
+	}
 }
 
 // HandleRaw registers fn for messages of a name that has no Go type in this process;
 // fn gets the body as dispatched.
 func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
 	b.Types().AllowRaw(message)
-	b.add(message, name, func(ctx context.Context, env *Envelope) error {
+	b.add(message, handler{name: name, run: func(ctx context.Context, env *Envelope) error {
 		m, ok := env.Message().(RawMessage)
 		if !ok {
 			return &TypeError{fmt.Sprintf("%T", env.Message()), "the name is registered with a Go type, so it has no raw handler"}
 		}
 		return fn(ctx, m)
-	})
+	}})
 }
 
-func (b *Bus) add(message, name string, run HandlerFunc) {
+func (b *Bus) add(message string, h handler) {
+	name := h.name
 	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
 		panic(fmt.Sprintf("waybill: bus %s: %q is no handler name", b.name, name))
 	}
@@ -57,7 +66,10 @@ func (b *Bus) add(message, name string, run HandlerFunc) {
 	if slices.ContainsFunc(b.handlers[message], func(h handler) bool { return h.name == name }) {
 		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s is registered twice", b.name, name, message))
 	}
-	b.handlers[message] = append(b.handlers[message], handler{name, run})
+	if others := b.handlers[message]; len(others) > 0 && (h.answers != nil || others[0].answers != nil) {
+		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s: it has the handler %q, and a query has one", b.name, name, message, others[0].name))
+	}
+	b.handlers[message] = append(b.handlers[message], h)
 }
 
 // Handlers returns the names of the handlers of a message name, in order of

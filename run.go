@@ -15,6 +15,7 @@ type run struct {
 	handler   string   // the running handler
 	succeeded []string // handlers
 	watch     HandlerWatch
+	answer    *any // of the query that is handled; nil for other messages
 
 	mu    sync.Mutex // guards the fields below: handlers may dispatch concurrently
 	later []followUp

@@ -96,6 +96,23 @@ func Example_group() {
 	// Output:
 }
 
+// CustomerOf asks for the customer of an order.
+type CustomerOf struct{ OrderID string }
+
+func (CustomerOf) MessageName() string { return "customer.of" }
+
+type Customer struct{ Name string }
+
+func Example_query() {
+	ctx, bus := context.Background(), waybill.NewBus("shop")
+	waybill.HandleQuery(bus, "customers", func(ctx context.Context, q CustomerOf) (Customer, error) {
+		return Customer{"Ada"}, nil
+	})
+	customer, err := waybill.Query[Customer](ctx, bus, CustomerOf{"o-7"})
+	fmt.Println(customer.Name, err)
+	// Output: Ada <nil>
+}
+
 func Example_severalHandlers() {
 	ctx := context.Background()
 	bus := waybill.NewBus("shop")

@@ -134,7 +134,7 @@ func TestMain(m *testing.M) {
 // servers start the databases.
 var servers = map[string]func(testing.TB) string{"postgres": testserver.Postgres, "mariadb": testserver.MariaDB}
 
-// A process freezes with a tick, which another one sends. When it goes on it sends nothing
+// A process freezes with a tick, which another one sends. On its return it sends nothing
 // twice, and takes its share of the later ticks.
 func TestFrozenProcessSendsNothingTwice(t *testing.T) {
 	for kind, open := range kinds {

@@ -130,7 +130,7 @@ func (r *running) fail(s *source, d *waybill.Delivery, err error) {
 	}}
 	if policy == Skip {
 		m.DeadLetters = r.cfg.FailureTransport
-		r.move(m) // its key goes on when it is stored
+		r.move(m) // its key is free when it is stored
 		return
 	}
 	behind := s.queue.Failed(d)

@@ -14,8 +14,8 @@ import (
 // do not interrupt a handler that runs.
 type Slots struct {
 	n       int
-	mu      sync.Mutex      // guards what follows, and the shares
-	free    int             //
+	mu      sync.Mutex      // guards the fields below, and the shares
+	free    int             // slots without a handler
 	waiting []*slotWaiter   // in the order of arrival
 	now     map[int]float64 // by priority: slotShare.next of the last message that has begun
 }
@@ -42,9 +42,9 @@ func NewSlots(n int) (*Slots, error) {
 	return &Slots{n: n, free: n, now: map[int]float64{}}, nil
 }
 
-// ahead returns how many messages a worker has waiting besides those that run: enough for all
-// slots, because those that become free at one time would go to the others. Nil slots bound
-// nothing, and nothing waits for them.
+// ahead returns how many messages of a worker wait besides its running handlers: enough for
+// all slots, because slots that become free at one time would go to other workers. Nil slots
+// bound nothing.
 func (s *Slots) ahead() int {
 	if s == nil {
 		return 0

@@ -17,8 +17,8 @@ import (
 	"github.com/waybill-go/waybill/worker"
 )
 
-// prioritized starts a worker with shared slots on a queue of its own, whose handlers take a
-// second and count in running.
+// prioritized starts a worker with shared slots on a new queue. Its handlers take a second and
+// count in running.
 func prioritized(t *testing.T, slots *worker.Slots, priority int, running *atomic.Int32) (p *fixture, stop func() error) {
 	p = newFixture(t)
 	p.cfg.Slots, p.cfg.Priority, p.cfg.Concurrency = slots, priority, 4
@@ -59,10 +59,10 @@ func TestFreeSlotGoesToTheHighestPriority(t *testing.T) {
 				t.Errorf("handled %v and %v, want %d and %d", low.done, high.done, wantLow, wantHigh)
 			}
 		}
-		handled(time.Second, 2, 0)   // at 1.5 s: those that ran before
+		handled(time.Second, 2, 0)   // at 1.5 s: the handlers that ran before
 		handled(time.Second, 2, 2)   // at 2.5 s: the high ones came first
-		handled(time.Second, 3, 3)   // and what they leave is the low one's
-		noError(t, stopLow())        // what waits for a slot does not begin any more
+		handled(time.Second, 3, 3)   // and the rest of the slots is the low one's
+		noError(t, stopLow())        // messages without a slot do not begin any more
 		handled(3*time.Second, 5, 3) // at 3 s two more had begun
 		low.wantBacklog(1)
 		noError(t, stopHigh())

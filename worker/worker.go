@@ -21,10 +21,9 @@ type Config struct {
 	// one partition key run one after another.
 	Concurrency int
 	// Slots are shared with other workers of the process. Each handler needs one, and up to as
-	// many messages as there are slots wait for one, besides those that are handled. Nil means
-	// none.
+	// many messages as there are slots wait for one, besides the handled ones. Nil means none.
 	Slots *Slots
-	// Priority decides who has the next free one of Slots: the highest, before all others.
+	// Priority decides about the next free one of Slots: the highest has it, before all others.
 	Priority int
 	// Weight is the share that this worker has in Slots, compared with others of the same
 	// Priority: with 3 it begins three messages for each one of a worker with 1, while both
@@ -88,7 +87,7 @@ const (
 	// Park keeps it, and the later messages of its key, in the store until an operator
 	// releases the key.
 	Park Policy = "park"
-	// Skip moves it to the dead letters, and its key goes on.
+	// Skip moves it to the dead letters, and frees its key.
 	Skip Policy = "skip"
 )
 
