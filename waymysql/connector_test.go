@@ -125,8 +125,8 @@ func (c *cut) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A connection may be lost at every write, those of its handshake among them: a worker that
-// starts then tries again.
+// A connection may be lost at each write of its handshake: a worker that starts then tries
+// again.
 func TestConnectionLostInItsHandshakeIsAnOutage(t *testing.T) {
 	t.Parallel()
 	_, dsn := newDB(t, waymysql.Config{})
@@ -135,7 +135,7 @@ func TestConnectionLostInItsHandshakeIsAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Logger, cfg.InterpolateParams = &mysql.NopLogger{}, true
-	const most = 6 // writes: the answer to the greeting, the settings, and those of a look
+	const most = 2 // writes: the answer to the greeting, and the settings
 	for at := 1; at <= most; at++ {
 		var lost atomic.Int32
 		cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -150,15 +150,13 @@ func TestConnectionLostInItsHandshakeIsAnOutage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err = queue.Receive(ctx, 1)
 		cancel()
-		if !errors.Is(err, waybill.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) || lost.Load() == 0 {
+		if !errors.Is(err, waybill.ErrUnavailable) || lost.Load() == 0 {
 			t.Errorf("%d lost at write %d: %v, want some, and ErrUnavailable", lost.Load(), at, err)
 		}
-		if err := own.Close(); err != nil {
-			t.Error(err)
-		}
+		_ = own.Close() // says that a connection is lost
 
 		connector, err := mysql.NewConnector(cfg)
 		if err != nil {
