@@ -13,10 +13,12 @@ tables with a prefix), an exchange and a queue, and removes them.
             are checked at the queue after it. --case strict (1000 keys), zipf (1000, some with many
             rows), unique (a key per row), ten-keys, one-key (in place of ideal, a client that waits
             for each confirmation), pipelined (1000), pipelined-one-key; or --keys N, for one
-            case of so many keys. --case one-failing-key: the latency of 999 keys, with two messages
-            a second each for --slice, while the broker refuses all of one more, against the same
-            while it takes them; less is better. --case hundred-failing-keys: of 900 keys, beside so
-            many. They need RabbitMQ 3.10
+            case of so many keys. --case watched: strict, while ten clients refresh pages of the
+            dashboard in the same process each second, against strict without. --case
+            one-failing-key: the latency of 999 keys, with two messages a second each for --slice,
+            while the broker refuses all of one more, against the same while it takes them; less is
+            better. --case hundred-failing-keys: of 900 keys, beside so many. They need RabbitMQ
+            3.10
   dispatch  a transaction with a business row and one, two or five messages, against the same with a
             plain insert of the same columns, and with one of bare's; more --buckets are more
             dispatch locks, and fewer transactions that wait. --case one, two, five, beside-relay (8

@@ -60,6 +60,7 @@ func Cases(command string) (names []string) {
 		for _, c := range relayCases {
 			names = append(names, c.name)
 		}
+		names = append(names, watchedCase)
 		for _, c := range failingCases {
 			names = append(names, c.name)
 		}

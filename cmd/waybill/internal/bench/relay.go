@@ -59,6 +59,13 @@ func Relay(ctx context.Context, opt Options) (_ []Result, err error) {
 		}
 		results = append(results, res)
 	}
+	if opt.Keys == 0 && opt.Wants(watchedCase) {
+		res, err := watched(ctx, p, broker, opt)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, res)
+	}
 	for _, c := range failingCases {
 		if opt.Keys != 0 || !opt.Wants(c.name) {
 			continue
