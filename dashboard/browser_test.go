@@ -30,7 +30,7 @@ import (
 	"github.com/waybill-go/waybill/dashboard"
 )
 
-// A tab is one of the machine's chromium. It notes what no page may do.
+// A tab is one of the machine's chromium. It notes misbehaviour of pages.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -82,7 +82,7 @@ func (b *tab) note(event any) {
 	}
 }
 
-// noted returns what a page has done since the last call.
+// noted returns the notes since the last call.
 func (b *tab) noted() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

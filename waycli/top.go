@@ -44,7 +44,7 @@ series of "stats --history".`,
 	return cmd
 }
 
-// topFrame is what top shows, and the JSON of top.
+// topFrame is the content of one frame, and the JSON of top.
 type topFrame struct {
 	At       time.Time `json:"at"`
 	Database string    `json:"database"`

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
 )
@@ -19,8 +19,15 @@ var w3c propagation.TraceContext
 // carrier is the headers of a record.
 type carrier struct{ *waybill.Record }
 
-// Get implements propagation.TextMapCarrier.
-func (c carrier) Get(key string) string { return c.Headers[key] }
+// Get implements propagation.TextMapCarrier. The time of publication, which is no property of
+// follow-ups, is no part of the tracestate.
+func (c carrier) Get(key string) string {
+	value := c.Headers[key]
+	if key == "tracestate" {
+		_, value = cutSent(value)
+	}
+	return value
+}
 
 // Set implements propagation.TextMapCarrier.
 func (c carrier) Set(key, value string) {
@@ -61,30 +68,46 @@ func sampled(rec *waybill.Record) bool {
 // microseconds since 1970, by which the dwell at the transport is known.
 const sentKey = "waybill"
 
-// markSent stores the time of publication in the tracestate of a sampled message.
+// maxMembers is how many members a tracestate may have.
+const maxMembers = 32
+
+// markSent stores the time of publication in the tracestate of a sampled message, unless that is
+// full.
 func markSent(rec *waybill.Record, now time.Time) {
-	state, err := trace.ParseTraceState(rec.Headers["tracestate"])
-	if err != nil {
-		return
+	state := sentKey + "=" + strconv.FormatInt(now.UnixMicro(), 36)
+	if _, rest := cutSent(rec.Headers["tracestate"]); rest != "" {
+		if strings.Count(rest, ",")+1 >= maxMembers {
+			return
+		}
+		state += "," + rest
 	}
-	if state, err = state.Insert(sentKey, strconv.FormatInt(now.UnixMicro(), 36)); err == nil {
-		carrier{rec}.Set("tracestate", state.String())
-	}
+	carrier{rec}.Set("tracestate", state)
 }
 
 // sentAt returns the time that markSent has stored.
-func sentAt(parent context.Context) (time.Time, bool) {
-	us, err := strconv.ParseInt(trace.SpanContextFromContext(parent).TraceState().Get(sentKey), 36, 64)
+func sentAt(rec *waybill.Record) (time.Time, bool) {
+	sent, _ := cutSent(rec.Headers["tracestate"])
+	us, err := strconv.ParseInt(sent, 36, 64)
 	return time.UnixMicro(us), err == nil
 }
 
-// withoutSent removes that time, which is no property of what handlers dispatch.
-func withoutSent(parent context.Context) context.Context {
-	sc := trace.SpanContextFromContext(parent)
-	if sc.TraceState().Get(sentKey) == "" {
-		return parent
+// cutSent splits a tracestate into the time from markSent and the rest. It parses no more,
+// because every sampled message comes by several times.
+func cutSent(state string) (sent, rest string) {
+	const prefix = sentKey + "="
+	before, after := "", state
+	if !strings.HasPrefix(state, prefix) {
+		i := strings.Index(state, ","+prefix)
+		if i < 0 {
+			return "", state
+		}
+		before, after = state[:i], state[i+1:]
 	}
-	return trace.ContextWithRemoteSpanContext(parent, sc.WithTraceState(sc.TraceState().Delete(sentKey)))
+	sent, after, more := strings.Cut(after[len(prefix):], ",")
+	if before != "" && more {
+		before += ","
+	}
+	return sent, before + after
 }
 
 // root is the type of the innermost error.

@@ -35,8 +35,8 @@ type Tracer struct{ tracer trace.Tracer }
 
 var _ waybill.Tracer = (*Tracer)(nil)
 
-// New returns a Tracer whose spans go to provider. Its sampler decides: of a message whose
-// dispatch was not sampled, a relay makes no span.
+// New returns a Tracer whose spans go to provider. Its sampler decides at the beginning of a
+// trace: one that is not sampled stays so, and its messages have no spans.
 func New(provider trace.TracerProvider) *Tracer { return &Tracer{provider.Tracer(name)} }
 
 // Begin implements waybill.Tracer.
@@ -102,6 +102,10 @@ func (t *Tracer) create(ctx context.Context, transport string, rec *waybill.Reco
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx = extract(ctx, rec)
 	}
+	if unsampled(ctx) {
+		inject(ctx, rec)
+		return
+	}
 	ctx, span := t.tracer.Start(ctx, "create "+transport, trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(rec.DispatchedAt),
 		trace.WithAttributes(attributes("create", transport, rec)...))
 	inject(ctx, rec)
@@ -113,12 +117,11 @@ func (t *Tracer) sent(ctx context.Context, e waybill.Event) {
 	if e.Record == nil || !sampled(e.Record) {
 		return
 	}
-	parent := extract(ctx, e.Record)
-	begun, ok := sentAt(parent)
+	begun, ok := sentAt(e.Record)
 	if !ok {
 		return
 	}
-	_, span := t.tracer.Start(withoutSent(parent), "send "+e.Transport, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(begun),
+	_, span := t.tracer.Start(extract(ctx, e.Record), "send "+e.Transport, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(begun),
 		trace.WithAttributes(attributes("send", e.Transport, e.Record)...),
 		trace.WithAttributes(attribute.Float64(OutboxDwell, seconds(begun.Sub(e.Record.DispatchedAt)))))
 	if e.RoutingKey != "" {
@@ -133,17 +136,26 @@ func (t *Tracer) sent(ctx context.Context, e waybill.Event) {
 // process begins the span of an attempt to handle a message.
 func (t *Tracer) process(ctx context.Context, transport string, rec *waybill.Record) context.Context {
 	parent := extract(ctx, rec)
+	if unsampled(parent) {
+		return parent
+	}
 	begun := rec.DispatchedAt
-	if at, ok := sentAt(parent); ok {
+	if at, ok := sentAt(rec); ok {
 		begun = at
 	}
-	parent = withoutSent(parent)
 	attrs := attributes("process", transport, rec)
 	if !begun.IsZero() {
 		attrs = append(attrs, attribute.Float64(QueueDwell, seconds(time.Since(begun))))
 	}
 	ctx, span := t.tracer.Start(parent, "process "+transport, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attrs...))
 	return context.WithValue(ctx, spanKey{}, span)
+}
+
+// unsampled reports whether ctx has a trace that is not sampled. Spans of it, which would be
+// dropped, cost more than all else.
+func unsampled(ctx context.Context) bool {
+	sc := trace.SpanContextFromContext(ctx)
+	return sc.IsValid() && !sc.IsSampled()
 }
 
 func attributes(operation, transport string, rec *waybill.Record) []attribute.KeyValue {

@@ -189,6 +189,50 @@ func TestUnsampledMessagesHaveNoSpans(t *testing.T) {
 	}
 }
 
+// What a message of a trace that is not sampled costs: the relay nothing, and the worker the
+// context of the handlers.
+func TestUnsampledMessagesCostAlmostNothing(t *testing.T) {
+	tracer := wayotel.New(trace.NewTracerProvider(trace.WithSampler(trace.ParentBased(trace.AlwaysSample()))))
+	rec := &waybill.Record{Name: "order.placed", Headers: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}}
+	for _, c := range []struct {
+		step waybill.EventKind
+		most float64
+	}{{waybill.Published, 0}, {waybill.Handled, 3}} {
+		got := testing.AllocsPerRun(100, func() {
+			ctx := tracer.Begin(t.Context(), c.step, "events", rec)
+			tracer.Observe(ctx, waybill.Event{Kind: c.step, Transport: "events", Record: rec})
+		})
+		if got > c.most {
+			t.Errorf("an unsampled message that is %v makes %v allocations, want at most %v", c.step, got, c.most)
+		}
+	}
+}
+
+// The time of publication is a member of the tracestate beside those of others, whose handlers
+// see theirs alone.
+func TestTracestateKeepsTheMembersOfOthers(t *testing.T) {
+	y := newTracing(t, trace.AlwaysSample())
+	for _, c := range []struct{ before, want string }{
+		{"", ""}, {"a=1", "a=1"}, {"a=1,b=2", "a=1,b=2"}, {"a=1,waybill=x,b=2", "a=1,b=2"}, {"a=1,waybill=x", "a=1"}, {"waybill=x,b=2", "b=2"}, {"waybill=x", ""}, {"notwaybill=x", "notwaybill=x"},
+	} {
+		rec := &waybill.Record{Headers: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": c.before}}
+		y.tracer.Begin(t.Context(), waybill.Published, "events", rec)
+		if got := rec.Headers["tracestate"]; !strings.HasPrefix(got, "waybill=") || strings.Contains(got, ",waybill=") || strings.HasPrefix(got, "waybill=x") {
+			t.Errorf("the tracestate %q became %q", c.before, got)
+		}
+		ctx := y.tracer.Begin(t.Context(), waybill.Handled, "events", rec)
+		if got := api.SpanContextFromContext(ctx).TraceState().String(); got != c.want {
+			t.Errorf("of tracestate %q handlers have %q, want %q", c.before, got, c.want)
+		}
+	}
+	full := strings.TrimSuffix(strings.Repeat("a=1,", 32), ",")
+	rec := &waybill.Record{Headers: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": full}}
+	y.tracer.Begin(t.Context(), waybill.Published, "events", rec)
+	if rec.Headers["tracestate"] != full {
+		t.Errorf("a full tracestate became %q", rec.Headers["tracestate"])
+	}
+}
+
 // Headers come from strangers, too.
 func TestForeignTraceHeadersDoNoHarm(t *testing.T) {
 	y := newTracing(t, trace.AlwaysSample())

@@ -25,7 +25,7 @@ import (
 // benchmarks are the arguments of bench.
 var benchmarks = map[string]func(context.Context, bench.Options) ([]bench.Result, error){
 	"relay": bench.Relay, "dispatch": bench.Dispatch, "inbox": bench.Inbox, "latency": bench.Latency, "claim": bench.Claim,
-	"starve": bench.Starve, "queue": bench.Queue,
+	"starve": bench.Starve, "queue": bench.Queue, "observe": bench.Observe,
 }
 
 // benchFlags are the flags of bench.
@@ -39,21 +39,21 @@ type benchFlags struct {
 func benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench files|relay|dispatch|inbox|queue|latency|claim|starve",
+		Use:   "bench files|relay|dispatch|inbox|queue|latency|claim|starve|observe",
 		Short: "Measure waybill against code written by hand, on your servers",
 		Long:  benchHelp,
 		Example: `  waybill bench files
   waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
   waybill bench relay --case strict --batch 1000 --window 512 --database ... --broker ...`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"files", "relay", "dispatch", "inbox", "queue", "latency", "claim", "starve"},
+		ValidArgs: []string{"files", "relay", "dispatch", "inbox", "queue", "latency", "claim", "starve", "observe"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	p := cmd.Flags()
 	p.StringVar(&f.broker, "broker", "", "DSN of a RabbitMQ")
 	p.StringArrayVar(&f.Cases, "case", nil, "only this case, of those above; may be repeated")
 	p.IntVar(&f.Rounds, "rounds", 5, "how often each side is measured; a median wants 3 or more")
-	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay, inbox and queue (the last two: 20,000); waiting beside dispatch; for claim (default there 1,000,000); the load of starve (default: see the cases)")
+	p.IntVar(&f.Rows, "rows", 100_000, "messages per round of relay, inbox, queue and observe (the last three: 20,000); waiting beside dispatch; for claim (default there 1,000,000); the load of starve (default: see the cases)")
 	p.IntVar(&f.Keys, "keys", 1000, "partition keys (dispatch: 100,000, starve: 100); relay then measures this case alone")
 	f.Slice = 30 * time.Second
 	p.Var((*duration)(&f.Slice), "slice", "how long each side of latency, starve and failing keys is measured in a round (dispatch: 1s)")
@@ -166,7 +166,7 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 			f.Keys = 1000
 		}
 	}
-	if rows := map[string]int{"claim": 1_000_000, "inbox": 20_000, "queue": 20_000}[name]; rows > 0 && !cmd.Flags().Changed("rows") {
+	if rows := map[string]int{"claim": 1_000_000, "inbox": 20_000, "queue": 20_000, "observe": 20_000}[name]; rows > 0 && !cmd.Flags().Changed("rows") {
 		f.Rows = rows
 	}
 	if name == "starve" && !cmd.Flags().Changed("rows") {

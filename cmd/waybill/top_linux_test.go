@@ -18,7 +18,7 @@ import (
 	"github.com/waybill-go/waybill/waycli"
 )
 
-// A pseudoTerminal is both ends of a terminal, and what was written to it.
+// A pseudoTerminal is both ends of a terminal, and the output of the program.
 type pseudoTerminal struct {
 	user, program *os.File
 

@@ -74,7 +74,7 @@ var rules = []rule{
 	{packages: "waycli/rabbitmq", reaches: with(core, "schedule", "config", "dashboard", "wayprom", "waycli", "wayamqp"), modules: with(ids, commands...)},
 	{packages: "waycli/otlp", reaches: with(core, "wayotel"), modules: with(ids, "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp")},
 	{packages: "cmd/waybill/internal/bench/files", reaches: with(core, "waysqlite"), modules: ids},
-	{packages: "cmd/waybill/internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
+	{packages: "cmd/waybill/internal/bench", reaches: with(core, "waypg", "waymysql", "wayamqp", "wayprom", "wayotel", "dashboard"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go", "github.com/prometheus/client_golang", "go.opentelemetry.io/otel/sdk")},
 	{packages: "cmd/waybill/internal/demo", reaches: with(core, "schedule", "config", "waysqlite", "waypg", "waymysql", "wayamqp"), modules: with(ids, "github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go")},
 	{packages: "examples/shop", reaches: []string{"..."}, modules: []string{"github.com/jackc/pgx/v5"}},
 	{packages: "cmd/...", reaches: []string{"..."}, modules: with(ids, commands...)},

@@ -27,6 +27,8 @@ type backend interface {
 	// load inserts rows; tidy vacuums (PostgreSQL) and analyzes a table.
 	load(ctx context.Context, r rows, into table) error
 	tidy(ctx context.Context, t table) error
+	// trace gives the rows of the outbox traces, of which one in so many is sampled.
+	trace(ctx context.Context, oneIn int) error
 	// block blocks the keys of all rows of the outbox, as a relay does whose broker has
 	// refused them: for retryIn, or until they are released.
 	block(ctx context.Context, parked bool) error

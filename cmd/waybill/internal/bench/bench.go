@@ -77,6 +77,10 @@ func Cases(command string) (names []string) {
 			names = append(names, c.name)
 		}
 		names = append(names, "retry")
+	case "observe":
+		for _, o := range observers {
+			names = append(names, o.name)
+		}
 	}
 	return names
 }

@@ -250,6 +250,11 @@ func (c consumers) grouped(ctx context.Context, ch *amqp.Channel, deliveries <-c
 
 // fill publishes so many messages, as a relay does.
 func (b *broker) fill(ctx context.Context, rows, keys int) error {
+	return b.fillTraced(ctx, rows, keys, 0)
+}
+
+// fillTraced is fill of messages with traces, of which one in so many is sampled.
+func (b *broker) fillTraced(ctx context.Context, rows, keys, oneIn int) error {
 	ch, err := b.conn.Channel()
 	if err != nil {
 		return err
@@ -265,10 +270,12 @@ func (b *broker) fill(ctx context.Context, rows, keys int) error {
 		if err != nil {
 			return err
 		}
-		now := time.Now()
+		now, headers := time.Now(), amqp.Table{"x-partition-key": m.PartitionKey()}
+		if oneIn > 0 {
+			headers["traceparent"] = traceparent(id, i%oneIn == 0)
+		}
 		confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, b.name, m.MessageName(), true, false, amqp.Publishing{
-			Headers:   amqp.Table{"x-partition-key": m.PartitionKey()},
-			MessageId: id.String(), Type: m.MessageName(), ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: now, Body: body,
+			Headers: headers, MessageId: id.String(), Type: m.MessageName(), ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: now, Body: body,
 		})
 		if err != nil {
 			return err

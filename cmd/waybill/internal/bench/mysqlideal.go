@@ -44,6 +44,12 @@ func (p *mysql) tidy(ctx context.Context, t table) error {
 	return p.exec(ctx, "ANALYZE TABLE "+p.name(t))
 }
 
+func (p *mysql) trace(ctx context.Context, oneIn int) error {
+	err := p.exec(ctx, fmt.Sprintf(`UPDATE {}waybill_outbox SET headers = JSON_OBJECT('traceparent',
+		CONCAT('00-', MD5(id), '-', LEFT(MD5(id), 16), IF(id %% %d = 0, '-01', '-00')))`, oneIn))
+	return errors.Join(err, p.tidy(ctx, outboxTable))
+}
+
 func (p *mysql) block(ctx context.Context, parked bool) error {
 	state := map[bool]string{false: "retrying", true: "parked"}[parked]
 	err := p.exec(ctx,

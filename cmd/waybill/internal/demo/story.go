@@ -28,7 +28,7 @@ type StoryOptions struct {
 	// Relay is the command line of a relay process, and Dashboard that of a dashboard, to
 	// which the path of a configuration file is appended.
 	Relay, Dashboard []string
-	// Stdout receives the address of the dashboard, Stderr what happens.
+	// Stdout receives the address of the dashboard, Stderr the events of the story.
 	Stdout, Stderr io.Writer
 }
 
