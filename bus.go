@@ -106,17 +106,27 @@ func (b *Bus) Dispatch(ctx context.Context, msg any, stamps ...Stamp) (MessageID
 		return MessageID{}, err
 	}
 	id, _ := Last[MessageID](env)
-	env = env.With(BusName(b.name))
-	if _, later := Last[DispatchAfterCurrentBus](env); later {
-		run := currentRun(ctx)
-		if no, ok := ctx.Value(refusalKey{}).(refusal); ok && no.run == run {
-			return id, no.reason
-		}
-		if run != nil && run.wait(func(ctx context.Context) error { return b.chain(ctx, env) }) {
-			return id, nil
-		}
+	return id, b.dispatch(ctx, env.With(BusName(b.name)))
+}
+
+// dispatch sends an envelope through the chain, now or as a follow-up of the run that ctx
+// belongs to. Without such a run, and where that takes none, it is one itself: follow-ups of
+// its handlers and middleware are sent when the chain has returned.
+func (b *Bus) dispatch(ctx context.Context, env *Envelope) error {
+	_, later := Last[DispatchAfterCurrentBus](env)
+	env = Without[DispatchAfterCurrentBus](env)
+	around, reason := followUpsOf(ctx)
+	switch {
+	case later && reason != nil:
+		return reason
+	case later && around.wait("", func(ctx context.Context) error { return b.chain(ctx, env) }):
+		return nil
+	case around.takesFollowUps() && reason == nil:
+		return b.chain(ctx, env)
 	}
-	return id, b.chain(ctx, env)
+	whole := &run{}
+	ctx = context.WithValue(ctx, followUpsKey{}, whole)
+	return whole.finishWhole(ctx, b.chain(ctx, env))
 }
 
 // Prepare gives a message about to be dispatched its id, if it has none.
@@ -148,7 +158,7 @@ func Prepare(ctx context.Context, env *Envelope) (*Envelope, error) {
 func (b *Bus) Handle(ctx context.Context, env *Envelope) error {
 	run := &run{env: env}
 	run.watch, _ = ctx.Value(handlerWatchKey{}).(HandlerWatch)
-	ctx = context.WithValue(ctx, runKey{}, run)
+	ctx = run.context(ctx)
 	return run.finish(ctx, guard(func() error { return b.chain(ctx, env) }))
 }
 
@@ -213,8 +223,9 @@ func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
 	if err != nil {
 		return err
 	}
-	ctx, answer := takeAnswer(ctx)
-	run := &run{env: (&Envelope{message, env.stamps}).With(stampsOf(newest, name)...), answer: answer}
-	ctx = context.WithValue(ctx, runKey{}, run)
-	return run.finish(ctx, b.runHandlers(ctx, run.env))
+	run := &run{env: (&Envelope{message, env.stamps}).With(stampsOf(newest, name)...), answer: answerTo(ctx, env)}
+	around, _ := followUpsOf(ctx)
+	err = b.runHandlers(run.context(ctx), run.env)
+	run.passOn(around, err)
+	return err
 }

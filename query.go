@@ -14,7 +14,7 @@ func HandleQuery[Q, R any](b *Bus, name string, fn func(ctx context.Context, q Q
 	message, run := typed(b, name, func(ctx context.Context, q Q) error {
 		result, err := fn(ctx, q)
 		if run := currentRun(ctx); err == nil && run.answer != nil {
-			*run.answer = &result
+			run.answer.result = &result
 		}
 		return err
 	})
@@ -41,11 +41,12 @@ func Query[R any](ctx context.Context, b *Bus, query any, stamps ...Stamp) (R, e
 	if problem := b.cannotAnswer(name, env, reflect.TypeFor[R]()); problem != "" {
 		return none, &QueryError{b.name, name, problem}
 	}
-	var answer any
-	if err := b.chain(context.WithValue(ctx, answerKey{}, &answer), env.With(BusName(b.name))); err != nil {
+	id, _ := Last[MessageID](env)
+	a := &answer{query: id}
+	if err := b.dispatch(context.WithValue(ctx, answerKey{}, a), env.With(BusName(b.name))); err != nil {
 		return none, err
 	}
-	result, ok := answer.(*R)
+	result, ok := a.result.(*R)
 	if !ok {
 		return none, &QueryError{b.name, name, "a middleware has returned without error and without calling the handler: have it return an error"}
 	}
@@ -87,14 +88,20 @@ func (e *QueryError) Error() string {
 	return fmt.Sprintf("waybill: bus %s: query %s: %s", e.Bus, e.Name, e.Problem)
 }
 
+// An answer is the result of one query.
+type answer struct {
+	query  MessageID
+	result any // a pointer to it
+}
+
 type answerKey struct{}
 
-// takeAnswer returns where the result of the current query belongs, or nil, and a context
-// without it: messages that its handler dispatches are not the query.
-func takeAnswer(ctx context.Context) (context.Context, *any) {
-	answer, _ := ctx.Value(answerKey{}).(*any)
-	if answer != nil {
-		ctx = context.WithValue(ctx, answerKey{}, nil)
+// answerTo returns where the result of a message belongs if it is the query of ctx, or nil:
+// messages that its handler and middleware dispatch are not.
+func answerTo(ctx context.Context, env *Envelope) *answer {
+	a, _ := ctx.Value(answerKey{}).(*answer)
+	if id, _ := Last[MessageID](env); a == nil || a.query != id {
+		return nil
 	}
-	return ctx, answer
+	return a
 }

@@ -1,6 +1,7 @@
 package waybill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,21 +16,40 @@ type run struct {
 	handler   string   // the running handler
 	succeeded []string // handlers
 	watch     HandlerWatch
-	answer    *any // of the query that is handled; nil for other messages
+	answer    *answer // of the query that is handled; nil for other messages
 
-	mu    sync.Mutex // guards the fields below: handlers may dispatch concurrently
-	later []followUp
-	over  bool // the follow-ups are sent: later ones are sent at once
+	mu      sync.Mutex // guards the fields below: handlers may dispatch concurrently
+	later   []followUp
+	sending string // handler of the follow-up that is sent
+	over    bool   // the follow-ups are sent: later ones are sent at once
 }
 
-// wait queues send as a follow-up, unless the run is over. It reports whether it
-// did.
-func (r *run) wait(send func(context.Context) error) bool {
+// context returns the context of the run's handlers and middleware.
+func (r *run) context(ctx context.Context) context.Context {
+	return context.WithValue(context.WithValue(ctx, runKey{}, r), followUpsKey{}, r)
+}
+
+// wait queues send as a follow-up, unless the run is over. It reports whether it did. The
+// handler is that of a message handled inside, for a run without handlers.
+func (r *run) wait(handler string, send func(context.Context) error) bool {
+	if r == nil {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.over {
-		r.later = append(r.later, followUp{r.handler, send})
+		r.later = append(r.later, followUp{cmp.Or(r.sending, r.handler, handler), send})
 	}
+	return !r.over
+}
+
+// takesFollowUps reports whether the run is not over. A nil one is.
+func (r *run) takesFollowUps() bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return !r.over
 }
 
@@ -38,10 +58,25 @@ func (r *run) next(i int) (followUp, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i < len(r.later) {
+		r.sending = r.later[i].handler
 		return r.later[i], true
 	}
-	r.over = true
+	r.over, r.sending = true, ""
 	return followUp{}, false
+}
+
+// queued returns how many follow-ups there are.
+func (r *run) queued() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.later)
+}
+
+// drop removes the follow-ups from the i-th on.
+func (r *run) drop(i int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.later = r.later[:i]
 }
 
 // A followUp is a dispatch that waits until the current message is handled.
@@ -50,32 +85,73 @@ type followUp struct {
 	send    func(context.Context) error
 }
 
+// passOn gives the follow-ups of a message that was handled in place to the run around it, if
+// handling succeeded. They are sent when that one ends.
+func (r *run) passOn(around *run, err error) {
+	for i := 0; ; i++ {
+		f, ok := r.next(i)
+		if !ok {
+			return
+		}
+		if err == nil {
+			around.wait(f.handler, f.send)
+		}
+	}
+}
+
+// send sends the follow-ups that are wanted, in order, and returns the errors. A follow-up may
+// have follow-ups, which come last, and none if it fails.
+func (r *run) send(ctx context.Context, wanted func(handler string) bool, failed func(HandlerError)) {
+	for i := 0; ; i++ {
+		f, ok := r.next(i)
+		if !ok {
+			return
+		}
+		if !wanted(f.handler) {
+			continue
+		}
+		queued := r.queued()
+		if err := guard(func() error { return f.send(ctx) }); err != nil {
+			r.drop(queued)
+			failed(HandlerError{f.handler, fmt.Errorf("dispatch after current bus: %w", err)})
+		}
+	}
+}
+
 // finish sends the follow-ups of the handlers that succeeded; err is the result of
 // handling the message. A handler whose follow-up cannot be sent counts as failed.
 func (r *run) finish(ctx context.Context, err error) error {
 	result := &HandlersError{}
 	if err != nil && !errors.As(err, &result) {
-		r.next(len(r.later))
+		r.next(r.queued())
 		return err // the message is handled again as a whole
 	}
 	whole := err == nil
-	for i := 0; ; i++ { // follow-ups may have follow-ups
-		f, ok := r.next(i)
-		if !ok {
-			break
-		}
-		if f.handler == "" && !whole || f.handler != "" && !slices.Contains(r.succeeded, f.handler) {
-			continue
-		}
-		if sendErr := guard(func() error { return f.send(ctx) }); sendErr != nil {
-			isHandler := func(name string) bool { return name == f.handler }
-			r.succeeded = slices.DeleteFunc(r.succeeded, isHandler)
-			result.Failed = append(result.Failed, HandlerError{f.handler, fmt.Errorf("dispatch after current bus: %w", sendErr)})
-			err = result
-		}
+	wanted := func(handler string) bool {
+		return handler == "" && whole || handler != "" && slices.Contains(r.succeeded, handler)
 	}
+	r.send(ctx, wanted, func(failed HandlerError) {
+		isHandler := func(name string) bool { return name == failed.Handler }
+		r.succeeded = slices.DeleteFunc(r.succeeded, isHandler)
+		result.Failed = append(result.Failed, failed)
+		err = result
+	})
 	result.Succeeded = r.succeeded
 	return err
+}
+
+// finishWhole sends all follow-ups of a dispatch, or none if it failed.
+func (r *run) finishWhole(ctx context.Context, err error) error {
+	if err != nil {
+		r.next(r.queued())
+		return err
+	}
+	result := &HandlersError{}
+	r.send(ctx, func(string) bool { return true }, func(failed HandlerError) { result.Failed = append(result.Failed, failed) })
+	if len(result.Failed) > 0 {
+		return result
+	}
+	return nil
 }
 
 type runKey struct{}
@@ -105,8 +181,23 @@ func currentRun(ctx context.Context) *run {
 // the follow-up would be lost. The handlers of a message dispatched in it may have
 // follow-ups: they are sent before that dispatch returns.
 func WithoutFollowUps(ctx context.Context, reason error) context.Context {
-	return context.WithValue(ctx, refusalKey{}, refusal{currentRun(ctx), reason})
+	run, _ := ctx.Value(followUpsKey{}).(*run)
+	return context.WithValue(ctx, refusalKey{}, refusal{run, reason})
 }
+
+// followUpsOf returns the run at whose end follow-ups of ctx are sent, or nil, and the reason
+// why it takes none, if there is one.
+func followUpsOf(ctx context.Context) (*run, error) {
+	run, _ := ctx.Value(followUpsKey{}).(*run)
+	if no, ok := ctx.Value(refusalKey{}).(refusal); ok && no.run == run {
+		return run, no.reason
+	}
+	return run, nil
+}
+
+// followUpsKey has the run at whose end follow-ups are sent: that of the current handler, or
+// of a dispatch whose message is not handled yet.
+type followUpsKey struct{}
 
 type refusalKey struct{}
 

@@ -48,9 +48,10 @@ type (
 	// same id again. It needs a context given to a handler.
 	DerivedID string
 
-	// DispatchAfterCurrentBus makes a message dispatched by a handler wait until
-	// the bus has handled the current one without error; if it fails, the
-	// message is dropped. Outside a handler it does nothing. It belongs to no
+	// DispatchAfterCurrentBus makes a message dispatched by a handler or middleware wait
+	// until the bus has handled or sent the current one without error; if it fails, the
+	// message is dropped. The current one is the outermost: that which was received, or
+	// dispatched first. Elsewhere the stamp does nothing. The message belongs to no
 	// transaction, and a crash after the handler loses it: use an outbox for messages
 	// that must not be lost. A handler with an inbox is refused it.
 	DispatchAfterCurrentBus struct{}
