@@ -47,7 +47,7 @@ func checkJSON(body []byte, max int) error {
 		return errors.New("it is empty, want one JSON value")
 	}
 	if depth := jsonDepth(body); depth > max {
-		return &LimitError{"JSON depth", depth, max}
+		return &LimitError{"JSON depth", depth, max, "Depth"}
 	}
 	if json.Valid(body) {
 		return nil

@@ -87,10 +87,15 @@ func (e *TypeError) Error() string {
 type LimitError struct {
 	What     string // "body", "header count", ...
 	Got, Max int
+	Field    string // of Limits, which raises the limit; empty if it is fixed
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("waybill: %s is %d, the limit is %d", e.What, e.Got, e.Max)
+	text := fmt.Sprintf("waybill: %s is %d, the limit is %d", e.What, e.Got, e.Max)
+	if e.Field != "" {
+		text += "; Limits." + e.Field + " of the serializers on both sides raises it"
+	}
+	return text
 }
 
 // InvalidError says that a part of a message is malformed.

@@ -78,10 +78,10 @@ func (l Limits) Check(rec *Record) error {
 		return err
 	}
 	if len(rec.Body) > l.Body {
-		return &LimitError{"body size of " + rec.Name, len(rec.Body), l.Body}
+		return &LimitError{"body size of " + rec.Name, len(rec.Body), l.Body, "Body"}
 	}
 	if len(rec.Headers) > l.Headers {
-		return &LimitError{"header count of " + rec.Name, len(rec.Headers), l.Headers}
+		return &LimitError{"header count of " + rec.Name, len(rec.Headers), l.Headers, "Headers"}
 	}
 	if rec.Delay < 0 {
 		return &InvalidError{"delay", rec.Delay.String(), "it is negative"}
@@ -90,7 +90,7 @@ func (l Limits) Check(rec *Record) error {
 		return err
 	}
 	if len(rec.ContentType) > maxShort {
-		return &LimitError{"content type length", len(rec.ContentType), maxShort}
+		return &LimitError{"content type length", len(rec.ContentType), maxShort, ""}
 	}
 	total := 0
 	for name, value := range rec.Headers {
@@ -98,12 +98,12 @@ func (l Limits) Check(rec *Record) error {
 			return err
 		}
 		if short[name] && len(value) > maxShort {
-			return &LimitError{name + " length", len(value), maxShort}
+			return &LimitError{name + " length", len(value), maxShort, ""}
 		}
 		total += len(name) + len(value)
 	}
 	if total > l.HeaderBytes {
-		return &LimitError{"header size of " + rec.Name, total, l.HeaderBytes}
+		return &LimitError{"header size of " + rec.Name, total, l.HeaderBytes, "HeaderBytes"}
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (l Limits) Check(rec *Record) error {
 func checkKey(key string) error {
 	switch {
 	case len(key) > maxKey:
-		return &LimitError{"partition key length", len(key), maxKey}
+		return &LimitError{"partition key length", len(key), maxKey, ""}
 	case !utf8.ValidString(key):
 		return &InvalidError{"partition key", key, "it is not UTF-8"}
 	case strings.ContainsRune(key, 0):

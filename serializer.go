@@ -62,7 +62,7 @@ func (s *Serializer) body(msg any) (body []byte, contentType string, err error) 
 	if !ok {
 		body, err = s.codec().Encode(msg)
 		if err != nil {
-			return nil, "", fmt.Errorf("waybill: encode %T: %w", msg, err)
+			return nil, "", fmt.Errorf("waybill: encode %T: %w", msg, atField(msg, err))
 		}
 		if s.codec().ContentType() == jsonType {
 			err = s.checkDepth(body) // a deeper body could not be decoded
@@ -74,7 +74,7 @@ func (s *Serializer) body(msg any) (body []byte, contentType string, err error) 
 	}
 	limits := s.Limits.orDefaults()
 	if len(raw.Body) > limits.Body {
-		return nil, "", &LimitError{"body size of " + raw.Name, len(raw.Body), limits.Body}
+		return nil, "", &LimitError{"body size of " + raw.Name, len(raw.Body), limits.Body, "Body"}
 	}
 	if err := checkJSON(raw.Body, limits.Depth); err != nil {
 		return nil, "", fmt.Errorf("waybill: body of %s: %w", raw.Name, err)
@@ -85,7 +85,7 @@ func (s *Serializer) body(msg any) (body []byte, contentType string, err error) 
 
 func (s *Serializer) checkDepth(body []byte) error {
 	if depth, max := jsonDepth(body), s.Limits.orDefaults().Depth; depth > max {
-		return &LimitError{"JSON depth", depth, max}
+		return &LimitError{"JSON depth", depth, max, "Depth"}
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 	}
 	limits := s.Limits.orDefaults()
 	if len(rec.Body) > limits.Body {
-		return nil, &DecodeError{name, &LimitError{"body size", len(rec.Body), limits.Body}}
+		return nil, &DecodeError{name, &LimitError{"body size", len(rec.Body), limits.Body, "Body"}}
 	}
 	if typ == reflect.TypeFor[RawMessage]() {
 		return &Envelope{RawMessage{name, rec.Key, rec.ContentType, rec.Body}, rec.stamps(name, name)}, nil

@@ -207,7 +207,7 @@ func checkName(name string) error {
 	case name == "":
 		return &InvalidError{"message name", name, "it is empty"}
 	case len(name) > maxName:
-		return &LimitError{"message name length", len(name), maxName}
+		return &LimitError{"message name length", len(name), maxName, ""}
 	}
 	ok := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)

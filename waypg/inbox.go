@@ -94,7 +94,7 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	failed = fn(waybill.WithUnit(ctx, db))
 	switch err := u.use(stillOpen); {
 	case err == errAborted && failed == nil:
-		failed = err
+		failed = u.abortedBy()
 	case err == errEnded:
 		return true, err, err
 	case err != nil && err != errAborted:

@@ -2,6 +2,9 @@ package waypg
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -18,6 +21,36 @@ type sharedConn struct {
 
 	timed   atomic.Bool // the transaction has the idle timeout
 	escaped atomic.Bool // the application has the connection itself
+
+	failure atomic.Pointer[statementError] // the last, unless it was due to an aborted transaction
+}
+
+// A statementError is the error of a statement.
+type statementError struct {
+	query string
+	err   error
+}
+
+// noteFailure keeps an error of the server that aborts the transaction.
+func (s *sharedConn) noteFailure(query string, err error) {
+	const aborted = "25P02"
+	if server, ok := errors.AsType[*pgconn.PgError](err); ok && server.Code != aborted {
+		s.failure.Store(&statementError{query, err})
+	}
+}
+
+// abortedBy is errAborted with the statement that failed.
+func (s *sharedConn) abortedBy() error {
+	f := s.failure.Load()
+	if f == nil {
+		return errAborted
+	}
+	const longest = 100
+	query := strings.Join(strings.Fields(f.query), " ")
+	if len(query) > longest {
+		query = strings.ToValidUTF8(query[:longest], "") + "..."
+	}
+	return fmt.Errorf("%w: %s: %w", errAborted, query, f.err)
 }
 
 // use runs fn with the connection.
@@ -78,7 +111,9 @@ func (t *sharedTx) Rollback(ctx context.Context) error {
 func (t *sharedTx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
 	t.shared.mu.RLock()
 	defer t.shared.mu.RUnlock()
-	return t.Tx.Exec(ctx, query, args...)
+	tag, err := t.Tx.Exec(ctx, query, args...)
+	t.shared.noteFailure(query, err)
+	return tag, err
 }
 
 func (t *sharedTx) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
@@ -90,20 +125,23 @@ func (t *sharedTx) Prepare(ctx context.Context, name, query string) (*pgconn.Sta
 func (t *sharedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
 	t.shared.mu.RLock()
 	defer t.shared.mu.RUnlock()
-	return t.Tx.CopyFrom(ctx, table, columns, from)
+	n, err := t.Tx.CopyFrom(ctx, table, columns, from)
+	t.shared.noteFailure("COPY "+table.Sanitize(), err)
+	return n, err
 }
 
 func (t *sharedTx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
 	t.shared.mu.RLock()
 	defer t.shared.mu.RUnlock()
 	rows, err := t.Tx.Query(ctx, query, args...)
-	return sharedRows{rows, t.shared}, err
+	t.shared.noteFailure(query, err)
+	return sharedRows{rows, t.shared, query}, err
 }
 
 func (t *sharedTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 	t.shared.mu.RLock()
 	defer t.shared.mu.RUnlock()
-	return sharedRow{t.Tx.QueryRow(ctx, query, args...), t.shared}
+	return sharedRow{t.Tx.QueryRow(ctx, query, args...), t.shared, query}
 }
 
 func (t *sharedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
@@ -126,12 +164,17 @@ func (t *sharedTx) Conn() *pgx.Conn {
 type sharedRows struct {
 	pgx.Rows
 	shared *sharedConn
+	query  string
 }
 
 func (r sharedRows) Next() bool {
 	r.shared.mu.RLock()
 	defer r.shared.mu.RUnlock()
-	return r.Rows.Next()
+	more := r.Rows.Next()
+	if !more {
+		r.shared.noteFailure(r.query, r.Rows.Err())
+	}
+	return more
 }
 
 func (r sharedRows) Scan(to ...any) error {
@@ -150,19 +193,26 @@ func (r sharedRows) Close() {
 	r.shared.mu.RLock()
 	defer r.shared.mu.RUnlock()
 	r.Rows.Close()
+	r.shared.noteFailure(r.query, r.Rows.Err())
 }
 
 // sharedRow is a row of a sharedTx.
 type sharedRow struct {
 	pgx.Row
 	shared *sharedConn
+	query  string
 }
 
 func (r sharedRow) Scan(to ...any) error {
 	r.shared.mu.RLock()
 	defer r.shared.mu.RUnlock()
-	return r.Row.Scan(to...)
+	err := r.Row.Scan(to...)
+	r.shared.noteFailure(r.query, err)
+	return err
 }
+
+// inBatch stands for the statements of a batch.
+const inBatch = "a batch"
 
 // sharedBatch is the results of a batch of a sharedTx.
 type sharedBatch struct {
@@ -173,24 +223,29 @@ type sharedBatch struct {
 func (b sharedBatch) Exec() (pgconn.CommandTag, error) {
 	b.shared.mu.RLock()
 	defer b.shared.mu.RUnlock()
-	return b.BatchResults.Exec()
+	tag, err := b.BatchResults.Exec()
+	b.shared.noteFailure(inBatch, err)
+	return tag, err
 }
 
 func (b sharedBatch) Query() (pgx.Rows, error) {
 	b.shared.mu.RLock()
 	defer b.shared.mu.RUnlock()
 	rows, err := b.BatchResults.Query()
-	return sharedRows{rows, b.shared}, err
+	b.shared.noteFailure(inBatch, err)
+	return sharedRows{rows, b.shared, inBatch}, err
 }
 
 func (b sharedBatch) QueryRow() pgx.Row {
 	b.shared.mu.RLock()
 	defer b.shared.mu.RUnlock()
-	return sharedRow{b.BatchResults.QueryRow(), b.shared}
+	return sharedRow{b.BatchResults.QueryRow(), b.shared, inBatch}
 }
 
 func (b sharedBatch) Close() error {
 	b.shared.mu.RLock()
 	defer b.shared.mu.RUnlock()
-	return b.BatchResults.Close()
+	err := b.BatchResults.Close()
+	b.shared.noteFailure(inBatch, err)
+	return err
 }

@@ -148,7 +148,9 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 		return err
 	}
 	stop()
-	if err := stillOpen(conn.Conn()); err != nil {
+	if err := stillOpen(conn.Conn()); err == errAborted {
+		return u.abortedBy()
+	} else if err != nil {
 		return err
 	}
 	rows := u.End()
@@ -161,7 +163,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 }
 
 // errEnded says that a unit of work had no transaction any more at its end.
-var errEnded = errors.New("the transaction was ended inside the unit of work, by a COMMIT or ROLLBACK of its own: nothing was dispatched")
+var errEnded = errors.New("the transaction was ended inside the unit of work, by a COMMIT or ROLLBACK of its own: nothing was dispatched, and a COMMIT has kept the statements before it")
 
 // errAborted says that a statement failed and its error was ignored.
 var errAborted = errors.New("a statement of the unit of work failed and its error was ignored: nothing of it happened")

@@ -26,7 +26,7 @@ type mistake struct {
 
 // TestMistakes makes each of the mistakes. Their tables are in the files mistakes_*_test.go.
 func TestMistakes(t *testing.T) {
-	all := slices.Concat(mistakesInTheFile, mistakesWithCommands)
+	all := slices.Concat(mistakesInTheFile, mistakesWithCommands, mistakesInTheProgram)
 	for i, m := range all {
 		if m.number != i+1 {
 			t.Errorf("mistake %d stands where %d belongs", m.number, i+1)
