@@ -18,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/wayamqp"
 	"github.com/waybill-go/waybill/worker"
@@ -232,8 +233,8 @@ func declarations(tb testing.TB, api string) string {
 	return strings.Join(all, "\n")
 }
 
-// Messages that wait for a retry wait in the database: the broker has no part in it, and
-// nothing is declared there.
+// Messages that wait for a retry wait in the database, and so do dead letters: the broker
+// has no part in it, and nothing is declared there.
 func TestBrokerRestartChangesNothingForRetries(t *testing.T) {
 	onOne(t, func(t *testing.T, on *kind) {
 		rabbit := testserver.StartRabbitMQ(t, nil)
@@ -245,11 +246,16 @@ func TestBrokerRestartChangesNothingForRetries(t *testing.T) {
 		if !strings.Contains(declared, `"`+handled+`"`) {
 			t.Fatalf("the queue is missing at the broker:\n%s", declared)
 		}
-		keys := append(keyNames("bad", 5), keyNames("good", 10)...)
+		keys := append(append(keyNames("bad", 5), keyNames("good", 10)...), "")
 		s.dispatch(keys, 6)
 		var mended atomic.Bool
 		handling{s.open(s.database), s.broker, worker.Config{MaxRetries: 1000}, func(m counted) error {
-			if isBad(m) && !mended.Load() {
+			switch {
+			case mended.Load():
+				return nil
+			case m.Key == "" && m.N == 3:
+				return waybill.Unrecoverable(errDown)
+			case isBad(m):
 				return errDown
 			}
 			return nil
@@ -269,13 +275,25 @@ func TestBrokerRestartChangesNothingForRetries(t *testing.T) {
 		waiting(5 * 4)
 		s.dispatch(keys, 4)
 		waiting(5 * 8)
-		if now := declarations(t, rabbit.API()); now != declared {
-			t.Errorf("the broker has\n%s\nwhile messages wait for retries, and had\n%s", now, declared)
+		s.eventually(patience, "the unrecoverable message is a dead letter", func() bool {
+			return s.count("SELECT count(*) FROM waybill_failed WHERE state = 'failed'") == 1
+		})
+		letters, err := s.db.Failed(t.Context(), admin.FailedQuery{})
+		s.must(err)
+		unchanged := func(while string) {
+			t.Helper()
+			if now := declarations(t, rabbit.API()); now != declared {
+				t.Errorf("the broker has\n%s\n%s, and had\n%s", now, while, declared)
+			}
 		}
+		unchanged("while messages wait for retries")
 		mended.Store(true)
+		_, err = s.db.RetryFailed(t.Context(), letters[0].Number)
+		s.must(err)
 		s.oneEffect()
 		s.inOrder()
 		s.noFailures()
+		unchanged("after retries and a replay")
 	})
 }
 
