@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -31,6 +33,9 @@ type Database interface {
 	// Blocked lists the blocked routes and then the keys, parked ones included, each
 	// longest blocked first.
 	Blocked(ctx context.Context, transport string, limit int) ([]BlockedKey, error)
+	// BlockedKeys lists entries as Blocked does, but without Waiting and Parked: it does not
+	// read the outbox.
+	BlockedKeys(ctx context.Context, q BlockedKeysQuery) ([]BlockedKey, error)
 	// Release makes blocked routes and keys due at once, and returns how many. An
 	// entry without rows in the outbox is removed. The rows of a parked key move back
 	// in batches, in order; none is published before the last one is back.
@@ -117,7 +122,7 @@ func (s SchemaStatus) Err() error {
 	return nil
 }
 
-// OutboxQuery selects messages; zero fields select all.
+// OutboxQuery selects messages; zero fields select all. A key is looked for in its bucket.
 type OutboxQuery struct {
 	Transport, Key, Name string
 	After                int64 // only rows with a greater id
@@ -146,6 +151,13 @@ type BlockedQuery struct {
 	// SkipHead first moves the refused message of each to the dead letters. A route
 	// has no such message.
 	SkipHead bool `json:"skip_head,omitempty"`
+}
+
+// BlockedKeysQuery selects entries to list; zero fields select all.
+type BlockedKeysQuery struct {
+	Transport, Key string
+	After          *BlockedKey // only entries after this one
+	Limit          int
 }
 
 // A Relay is the last report of a running relay.
@@ -205,6 +217,14 @@ type FailedQuery struct {
 	Source, FailureTransport, Handler, Fingerprint string
 	Error                                          string    // part of the last error, in any case
 	Since, Until                                   time.Time // of FailedAt: not before Since, before Until
+}
+
+// Span returns the numbers among which q selects: those above after, up to last.
+func (q FailedQuery) Span() (after, last int64) {
+	if len(q.Numbers) == 0 {
+		return q.After, math.MaxInt64
+	}
+	return max(q.After, slices.Min(q.Numbers)-1), slices.Max(q.Numbers)
 }
 
 // FailedMessage is a dead letter: a message that a relay or an operator has skipped, or

@@ -108,7 +108,7 @@ func cell(value json.RawMessage) string {
 }
 
 func (d *Dashboard) apiOverview(r *request) error {
-	o, err := d.readOverview(r.Context())
+	o, err := d.readOverview(r.Context(), patient)
 	if err == nil {
 		writeJSON(r.w, http.StatusOK, o)
 	}
@@ -129,9 +129,12 @@ func (d *Dashboard) apiBlocked(r *request) error {
 		return err
 	}
 	keys, more, err := upTo(p.Limit, func(limit int) ([]admin.BlockedKey, error) {
-		return d.db.Blocked(r.Context(), r.URL.Query().Get("transport"), limit)
+		return d.db.BlockedKeys(r.Context(), admin.BlockedKeysQuery{Transport: r.URL.Query().Get("transport"), Limit: limit})
 	})
 	if err != nil {
+		return err
+	}
+	if _, err := d.countWaiting(r.Context(), patient, keys); err != nil {
 		return err
 	}
 	return answer(r, keys, more, nil)
@@ -146,7 +149,7 @@ func (d *Dashboard) apiFailed(r *request) error {
 }
 
 func (d *Dashboard) apiGroups(r *request) error {
-	v, err := d.readGroups(r.Context(), r.URL.Query())
+	v, err := d.readGroups(r.Context(), r.URL.Query(), patient)
 	if err != nil {
 		return err
 	}

@@ -1,20 +1,16 @@
 package dashboard_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
-	"strings"
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/dashboard"
-	"github.com/waybill-go/waybill/waysqlite"
 )
 
 func TestUsersAreThoseOfTheirPasswords(t *testing.T) {
@@ -82,30 +78,5 @@ func TestProxyIsBelievedAtItsAddress(t *testing.T) {
 	r.Header["X-User"] = []string{"ann", "root"}
 	if p, err := proxy(r); err == nil {
 		t.Errorf("two names are %+v", p)
-	}
-}
-
-// stuck is a database whose list of blocked keys never comes.
-type stuck struct{ *waysqlite.DB }
-
-func (stuck) Blocked(ctx context.Context, _ string, _ int) ([]admin.BlockedKey, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
-func TestOverviewComesWithoutBlockedKeys(t *testing.T) {
-	f := newFixture(t, dashboard.Config{})
-	f.dispatch("o-1")
-	d, err := dashboard.New(dashboard.Config{Database: stuck{f.db.(*waysqlite.DB)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	server := httptest.NewServer(d)
-	defer server.Close()
-	f.url = server.URL
-	f.get("/")
-	if res, text := f.do("GET", "/outbox", nil); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "within 3s") {
-		t.Errorf("a page without an answer of the database: %s\n%s", res.Status, text)
 	}
 }

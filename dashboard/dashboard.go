@@ -58,7 +58,8 @@ type Setting struct {
 const (
 	// queryTimeout bounds the queries of one page.
 	queryTimeout = 3 * time.Second
-	// connections bounds the queries that run at once, and so the connections in use.
+	// connections bounds the queries of pages that run at once, and so the connections in use;
+	// counts have one more.
 	connections = 2
 )
 
@@ -70,6 +71,7 @@ type Dashboard struct {
 	pages      *pages
 	handler    http.Handler
 	operations *operations
+	counts     *counts
 	slots      chan struct{} // one for each query that runs
 }
 
@@ -89,7 +91,7 @@ func New(cfg Config) (*Dashboard, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Dashboard{cfg: cfg, db: cfg.Database, log: cfg.Log, slots: make(chan struct{}, connections)}
-	d.operations = newOperations()
+	d.operations, d.counts = newOperations(), newCounts()
 	var err error
 	if d.pages, err = parsePages(cfg); err != nil {
 		return nil, err
@@ -101,8 +103,10 @@ func New(cfg Config) (*Dashboard, error) {
 // ServeHTTP implements http.Handler.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.ServeHTTP(w, r) }
 
-// Close cancels the operations that run, each after the batch it is at, and waits for them.
+// Close cancels the operations that run, each after the batch it is at, and counts, and waits
+// for them.
 func (d *Dashboard) Close() error {
+	d.counts.close()
 	d.operations.close()
 	return nil
 }

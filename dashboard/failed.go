@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -17,17 +18,22 @@ type groupsView struct {
 	Filter   failedFilter
 	Groups   []admin.FailedGroup
 	Messages int
+	At       time.Time // of the counts; zero if they are not known yet
 }
 
+// Counting reports whether the counts are not known yet.
+func (v groupsView) Counting() bool { return v.At.IsZero() }
+
 func (d *Dashboard) groupsPage(r *request) error {
-	v, err := d.readGroups(r.Context(), r.URL.Query())
+	v, err := d.readGroups(r.Context(), r.URL.Query(), patience)
 	if err != nil {
 		return err
 	}
 	return d.livePage(r, "groups", "Dead letters", v)
 }
 
-func (d *Dashboard) readGroups(ctx context.Context, values url.Values) (v groupsView, err error) {
+// readGroups waits so long for the counts.
+func (d *Dashboard) readGroups(ctx context.Context, values url.Values, wait time.Duration) (v groupsView, err error) {
 	if v.Filter, err = parseFilter(values); err != nil {
 		return v, err
 	}
@@ -35,7 +41,10 @@ func (d *Dashboard) readGroups(ctx context.Context, values url.Values) (v groups
 	if err != nil {
 		return v, err
 	}
-	if v.Groups, err = d.db.FailedGroups(ctx, q); err != nil {
+	v.Groups, v.At, err = figureOf(ctx, d.counts, "groups?"+v.Filter.values().Encode(), wait, func(ctx context.Context) ([]admin.FailedGroup, error) {
+		return d.db.FailedGroups(ctx, q)
+	})
+	if err != nil {
 		return v, err
 	}
 	for _, g := range v.Groups {

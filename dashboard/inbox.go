@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/waybill-go/waybill/admin"
 )
@@ -12,6 +13,7 @@ type inboxView struct {
 	ID        string
 	Entries   []admin.InboxEntry
 	Stats     []admin.InboxStats
+	At        time.Time // of Stats; zero if they are not known yet
 	Retention string
 }
 
@@ -37,6 +39,7 @@ func (d *Dashboard) readInbox(ctx context.Context, id string) (v inboxView, err 
 	if retention > 0 {
 		v.Retention = duration(retention)
 	}
-	v.Stats, err = d.db.InboxStats(ctx)
+	f, at, err := d.figures(ctx, patience)
+	v.Stats, v.At = f.inbox, at
 	return v, err
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/waybill-go/waybill/admin"
 )
@@ -20,6 +21,7 @@ type outboxView struct {
 	Transports  []admin.OutboxStats
 	Blocked     []admin.BlockedKey
 	MoreBlocked bool
+	CountedAt   time.Time // of the waiting messages of Blocked; zero if they are not counted yet
 	Messages    []admin.OutboxMessage
 	More        bool
 	Next, CSV   string
@@ -31,18 +33,24 @@ func (d *Dashboard) outboxPage(r *request) error {
 	if err != nil {
 		return err
 	}
-	if v.Transports, err = d.db.OutboxStats(r.Context()); err != nil {
+	deadline := time.Now().Add(patience)
+	stats, _, err := d.figures(r.Context(), patience)
+	if err != nil {
 		return err
 	}
+	v.Transports = stats.outbox
 	if v.More {
 		values.Set("after", strconv.FormatInt(v.Messages[len(v.Messages)-1].Row, 10))
 		v.Next = "/outbox?" + values.Encode()
 	}
 	v.CSV = "?" + values.Encode()
-	blocked := func(limit int) ([]admin.BlockedKey, error) {
-		return d.db.Blocked(r.Context(), v.Filter.Transport, limit)
+	v.Blocked, v.MoreBlocked, err = upTo(100, func(limit int) ([]admin.BlockedKey, error) {
+		return d.db.BlockedKeys(r.Context(), admin.BlockedKeysQuery{Transport: v.Filter.Transport, Limit: limit})
+	})
+	if err != nil {
+		return err
 	}
-	if v.Blocked, v.MoreBlocked, err = upTo(100, blocked); err != nil {
+	if v.CountedAt, err = d.countWaiting(r.Context(), time.Until(deadline), v.Blocked); err != nil {
 		return err
 	}
 	return d.livePage(r, "outbox", "Outbox", v)
@@ -61,6 +69,34 @@ func (d *Dashboard) readOutbox(ctx context.Context, values url.Values) (v outbox
 		return d.db.Outbox(ctx, q)
 	})
 	return v, err
+}
+
+// A blockedID names an entry.
+type blockedID struct {
+	transport, route, key string
+	row                   int64
+}
+
+func idOf(k admin.BlockedKey) blockedID { return blockedID{k.Transport, k.Route, k.Key, k.Row} }
+
+// countWaiting sets Waiting and Parked of entries, which are zero until they are counted: see
+// figureOf.
+func (d *Dashboard) countWaiting(ctx context.Context, wait time.Duration, entries []admin.BlockedKey) (at time.Time, err error) {
+	if len(entries) == 0 {
+		return time.Time{}, nil
+	}
+	counted, at, err := figureOf(ctx, d.counts, "blocked", wait, func(ctx context.Context) (map[blockedID]admin.BlockedKey, error) {
+		all, err := d.db.Blocked(ctx, "", 0)
+		byID := make(map[blockedID]admin.BlockedKey, len(all))
+		for _, k := range all {
+			byID[idOf(k)] = k
+		}
+		return byID, err
+	})
+	for i, k := range entries {
+		entries[i].Waiting, entries[i].Parked = counted[idOf(k)].Waiting, counted[idOf(k)].Parked
+	}
+	return at, err
 }
 
 // blockedLink is the address that asks for the release of a blocked entry.
@@ -105,14 +141,18 @@ type releaseView struct {
 	All     bool
 	Found   []admin.BlockedKey
 	Count   int
-	Waiting int // messages behind them
+	Waiting int       // messages behind them
+	At      time.Time // of Waiting; zero if it is not known
 	Changed bool
 }
 
 // countRelease counts the entries of a release.
 func (d *Dashboard) countRelease(ctx context.Context, q admin.BlockedQuery) (v releaseView, err error) {
-	blocked, err := d.db.Blocked(ctx, q.Transport, 0)
+	blocked, err := d.db.BlockedKeys(ctx, admin.BlockedKeysQuery{Transport: q.Transport, Key: q.Key})
 	if err != nil {
+		return v, err
+	}
+	if v.At, err = d.countWaiting(ctx, patience, blocked); err != nil {
 		return v, err
 	}
 	v.Query, v.All = q, q.Key == "" && q.Route == "" && q.Row == 0

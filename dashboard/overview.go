@@ -23,9 +23,46 @@ type Overview struct {
 	Inbox      []admin.InboxStats `json:"inbox"`
 	Schema     admin.SchemaStatus `json:"schema"`
 	Reports    bool               `json:"relays_report"` // whether relays of this database report
-	Partial    bool               `json:"partial"`       // there are more blocked keys than were looked at
+	CountedAt  time.Time          `json:"counted_at"`    // of the counts
 
 	History chartsView `json:"-"`
+}
+
+// Counting reports whether the counts are not known yet.
+func (o Overview) Counting() bool { return o.CountedAt.IsZero() }
+
+// figures are the counts of whole tables that an overview has.
+type figures struct {
+	outbox  []admin.OutboxStats
+	workers []admin.WorkerStats
+	queues  []admin.QueueStats
+	inbox   []admin.InboxStats
+	parked  map[string]int // keys, by transport
+}
+
+// figures returns the figures, and when they were counted: see figureOf.
+func (d *Dashboard) figures(ctx context.Context, wait time.Duration) (figures, time.Time, error) {
+	return figureOf(ctx, d.counts, "figures", wait, func(ctx context.Context) (f figures, err error) {
+		var blocked []admin.BlockedKey
+		for _, read := range []func() error{
+			func() (err error) { f.outbox, err = d.db.OutboxStats(ctx); return err },
+			func() (err error) { f.workers, err = d.db.WorkerStats(ctx); return err },
+			func() (err error) { f.queues, err = d.db.QueueStats(ctx); return err },
+			func() (err error) { f.inbox, err = d.db.InboxStats(ctx); return err },
+			func() (err error) { blocked, err = d.db.BlockedKeys(ctx, admin.BlockedKeysQuery{}); return err },
+		} {
+			if err := read(); err != nil {
+				return f, err
+			}
+		}
+		f.parked = map[string]int{}
+		for _, b := range blocked {
+			if b.State == admin.Parked {
+				f.parked[b.Transport]++
+			}
+		}
+		return f, nil
+	})
 }
 
 // A Reason is why the status is not ok.
@@ -38,8 +75,8 @@ type Reason struct {
 // TransportState is the figures of one transport.
 type TransportState struct {
 	admin.OutboxStats
-	Parked   int `json:"parked_keys"` // among the first of its blocked keys, see Overview.Partial
-	Retrying int `json:"retrying"`    // in the retry queue of its workers
+	Parked   int `json:"parked_keys"`
+	Retrying int `json:"retrying"` // in the retry queue of its workers
 	Waiting  int `json:"parked_retries"`
 	Letters  int `json:"dead_letters"`
 }
@@ -59,7 +96,7 @@ const (
 )
 
 func (d *Dashboard) overview(r *request) error {
-	o, err := d.readOverview(r.Context())
+	o, err := d.readOverview(r.Context(), patience)
 	if err != nil {
 		return err
 	}
@@ -69,28 +106,24 @@ func (d *Dashboard) overview(r *request) error {
 	return d.livePage(r, "overview", "Overview", o)
 }
 
-func (d *Dashboard) readOverview(ctx context.Context) (o Overview, err error) {
-	var stats []admin.OutboxStats
-	var workers []admin.WorkerStats
-	var relays []admin.Relay
-	var blocked []admin.BlockedKey
-	for _, read := range []func() error{
-		func() (err error) { o.Schema, err = d.db.SchemaStatus(ctx); return err },
-		func() (err error) { stats, err = d.db.OutboxStats(ctx); return err },
-		func() (err error) { workers, err = d.db.WorkerStats(ctx); return err },
-		func() (err error) { o.Queues, err = d.db.QueueStats(ctx); return err },
-		func() (err error) { relays, err = d.db.Relays(ctx); return err },
-		func() (err error) { o.Inbox, err = d.db.InboxStats(ctx); return err },
-		func() (err error) { blocked, o.Partial, err = d.firstBlocked(ctx); return err },
-	} {
-		if err := read(); err != nil {
-			return o, err
-		}
+// readOverview waits so long for counts.
+func (d *Dashboard) readOverview(ctx context.Context, wait time.Duration) (o Overview, err error) {
+	if o.Schema, err = d.db.SchemaStatus(ctx); err != nil {
+		return o, err
 	}
+	relays, err := d.db.Relays(ctx)
+	if err != nil {
+		return o, err
+	}
+	f, at, err := d.figures(ctx, wait)
+	if err != nil {
+		return o, err
+	}
+	o.Queues, o.Inbox, o.CountedAt = f.queues, f.inbox, at
 	if db, ok := d.db.(interface{ Traits() outbox.StoreTraits }); ok {
 		o.Reports = db.Traits().KeepsReports
 	}
-	o.Transports = transportStates(stats, workers, blocked)
+	o.Transports = transportStates(f)
 	for _, relay := range relays {
 		o.Relays = append(o.Relays, stateOfRelay(relay, time.Now()))
 	}
@@ -98,21 +131,8 @@ func (d *Dashboard) readOverview(ctx context.Context) (o Overview, err error) {
 	return o, nil
 }
 
-// firstBlocked returns the longest blocked entries, and whether there are more. It takes a
-// part of the time of a page only: a count of waiting messages belongs to each entry, and the
-// overview is to be there above all when the backlog is long.
-func (d *Dashboard) firstBlocked(ctx context.Context) ([]admin.BlockedKey, bool, error) {
-	short, cancel := context.WithTimeout(ctx, queryTimeout/3)
-	defer cancel()
-	blocked, more, err := upTo(100, func(limit int) ([]admin.BlockedKey, error) { return d.db.Blocked(short, "", limit) })
-	if err != nil && short.Err() != nil && ctx.Err() == nil {
-		return nil, true, nil
-	}
-	return blocked, more, err
-}
-
 // transportStates brings together the figures of each transport.
-func transportStates(stats []admin.OutboxStats, workers []admin.WorkerStats, blocked []admin.BlockedKey) []TransportState {
+func transportStates(f figures) []TransportState {
 	byName := map[string]*TransportState{}
 	of := func(name string) *TransportState {
 		if byName[name] == nil {
@@ -120,19 +140,17 @@ func transportStates(stats []admin.OutboxStats, workers []admin.WorkerStats, blo
 		}
 		return byName[name]
 	}
-	for _, s := range stats {
+	for _, s := range f.outbox {
 		t := of(s.Transport)
 		t.OutboxStats, t.Letters = s, t.Letters+s.Failed
 	}
-	for _, w := range workers {
+	for _, w := range f.workers {
 		t := of(w.Transport)
 		t.Retrying, t.Waiting = t.Retrying+w.Retrying, t.Waiting+w.Parked
 		t.Letters += w.Failed
 	}
-	for _, b := range blocked {
-		if b.State == admin.Parked {
-			of(b.Transport).Parked++
-		}
+	for transport, n := range f.parked {
+		of(transport).Parked = n
 	}
 	all := []TransportState{}
 	for _, t := range byName {

@@ -54,6 +54,7 @@ func parsePages(cfg Config) (*pages, error) {
 		"style":    func() string { return cfg.Prefix + "/static/style.css?" + hex.EncodeToString(sum[:6]) },
 		"title":    func() string { return cfg.Title },
 		"readonly": func() bool { return cfg.ReadOnly },
+		"counted":  counted,
 		"count":    count, "ago": ago, "moment": moment, "seconds": seconds, "size": size, "percent": func(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) },
 		"link": link,
 		"dict": dict, "several": several, "short": shorten,
@@ -118,6 +119,9 @@ func (d *Dashboard) livePage(r *request, name, title string, data any) error {
 		values.Set("refresh", "off")
 	} else {
 		values.Set("refresh", "on")
+	}
+	if c, ok := data.(interface{ Counting() bool }); ok && c.Counting() {
+		v.Refresh = 2
 	}
 	v.Paused = d.cfg.Prefix + r.URL.Path + "?" + values.Encode()
 	return d.pages.render(r.w, http.StatusOK, name, v)
@@ -222,6 +226,17 @@ func ago(at any) template.HTML {
 		text = "in " + duration(d)
 	}
 	return timeHTML(t, text)
+}
+
+// counted tells how old counts are that a page has not waited for.
+func counted(at time.Time) string {
+	switch age := time.Since(at); {
+	case at.IsZero():
+		return "Counts take a moment here. Load the page again."
+	case age > time.Second:
+		return "Counted " + duration(age) + " ago."
+	}
+	return ""
 }
 
 // moment returns a time in UTC.

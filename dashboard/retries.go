@@ -31,14 +31,14 @@ func (d *Dashboard) retriesPage(r *request) error {
 		values.Set("after", strconv.FormatInt(v.Messages[len(v.Messages)-1].Row, 10))
 		v.Next = "/retries?" + values.Encode()
 	}
-	stats, err := d.db.WorkerStats(r.Context())
-	for _, s := range stats {
+	stats, _, err := d.figures(r.Context(), patience)
+	if err != nil {
+		return err
+	}
+	for _, s := range stats.workers {
 		if v.Filter.Transport == "" || s.Transport == v.Filter.Transport {
 			v.Parked += s.Parked
 		}
-	}
-	if err != nil {
-		return err
 	}
 	return d.livePage(r, "retries", "Retries", v)
 }

@@ -3,14 +3,19 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // query runs a statement of an operator's and scans each row.
@@ -88,7 +93,14 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 	scan := func(rows *sql.Rows, m *admin.OutboxMessage) error {
 		return rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, maybe{&m.DueAt}, &m.Bytes, &m.Blocked)
 	}
-	found, err := query(ctx, db, db.admin.Query("outbox_list"), scan, append(append(twice(q.Transport, q.Key, q.Name), q.After), append(twice(q.Transport, q.Key, q.Name), q.After, limit(q.Limit))...)...)
+	var found []admin.OutboxMessage
+	var err error
+	if q.Key == "" {
+		branch := append(twice(q.Transport, q.Name), q.After, limit(q.Limit))
+		found, err = query(ctx, db, db.admin.Query("outbox_list"), scan, slices.Concat(branch, branch, []any{limit(q.Limit)})...)
+	} else {
+		found, err = db.outboxOfKey(ctx, q, scan)
+	}
 	if err != nil || q.After > 0 || q.Limit > 0 && len(found) >= q.Limit {
 		return found, err
 	}
@@ -101,11 +113,36 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 	return append(found, delayed...), err
 }
 
+// outboxOfKey lists the pending messages of q.Key.
+func (db *DB) outboxOfKey(ctx context.Context, q admin.OutboxQuery, scan func(*sql.Rows, *admin.OutboxMessage) error) ([]admin.OutboxMessage, error) {
+	if err := db.ensureSchema(ctx); err != nil {
+		return nil, err
+	}
+	var buckets int
+	if err := db.pool.QueryRowContext(ctx, db.admin.Query("buckets")).Scan(&buckets); err != nil {
+		return nil, translate(err)
+	}
+	bucket := outbox.Bucket(q.Key, buckets)
+	args := slices.Concat([]any{bucket, bucket}, twice(q.Transport), []any{[]byte(q.Key)}, twice(q.Name), []any{q.After, limit(q.Limit)})
+	return query(ctx, db, db.admin.Query("outbox_of_key"), scan, args...)
+}
+
 // Blocked implements admin.Database.
 func (db *DB) Blocked(ctx context.Context, transport string, most int) ([]admin.BlockedKey, error) {
-	return query(ctx, db, db.admin.Query("blocked"), func(rows *sql.Rows, b *admin.BlockedKey) error {
-		return rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, id{&b.HeadID}, &b.HeadName, &b.Failures, moment{&b.FirstFailedAt}, maybe{&b.NextAttemptAt}, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
-	}, append(twice(transport), limit(most))...)
+	return query(ctx, db, db.admin.Query("blocked"), scanBlocked, append(twice(transport), limit(most))...)
+}
+
+// BlockedKeys implements admin.Database.
+func (db *DB) BlockedKeys(ctx context.Context, q admin.BlockedKeysQuery) ([]admin.BlockedKey, error) {
+	after := []any{0, 0, stamp(firstTime), "", "", "", 0}
+	if a := q.After; a != nil {
+		after = []any{1, a.Route == "", stamp(a.FirstFailedAt), []byte(a.Key), []byte(a.Route), []byte(a.Transport), a.Row}
+	}
+	return query(ctx, db, db.admin.Query("blocked_keys"), scanBlocked, append(append(twice(q.Transport, q.Key), after...), limit(q.Limit))...)
+}
+
+func scanBlocked(rows *sql.Rows, b *admin.BlockedKey) error {
+	return rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, id{&b.HeadID}, &b.HeadName, &b.Failures, moment{&b.FirstFailedAt}, maybe{&b.NextAttemptAt}, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
 }
 
 // Relays implements admin.Database.
@@ -168,13 +205,44 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	if err != nil {
 		message = waybill.MessageID{} // then it is an idempotency key
 	}
+	keys, err := db.dedupKeys(ctx, cleanText(idOrKey))
+	if err != nil {
+		return nil, err
+	}
 	found, err := query(ctx, db, db.inbox.Query("lookup"), func(rows *sql.Rows, e *admin.InboxEntry) error {
 		return rows.Scan(&e.Handler, &e.DedupKey, id{&e.MessageID}, moment{&e.ProcessedAt})
-	}, hexID(message), []byte(cleanText(idOrKey)))
+	}, hexID(message), keys)
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.schema, idOrKey, waybill.ErrNotFound)
 	}
 	return found, err
+}
+
+// dedupKeys returns, as JSON of pairs in hexadecimal, the handlers and dedup keys that an
+// idempotency key may have. The message names that a handler has seen are found one behind the
+// other: the entries of a name are skipped, 0 follows the slash.
+func (db *DB) dedupKeys(ctx context.Context, key string) (string, error) {
+	handlers, err := query(ctx, db, db.inbox.Query("handlers"), func(rows *sql.Rows, handler *[]byte) error { return rows.Scan(handler) })
+	if err != nil {
+		return "", err
+	}
+	pairs := [][2]string{}
+	for _, handler := range handlers {
+		for from := "k:"; ; {
+			var next sql.NullString
+			if err := db.pool.QueryRowContext(ctx, db.inbox.Query("next_key"), handler, []byte(from)).Scan(&next); err != nil {
+				return "", translate(err)
+			}
+			if !next.Valid {
+				break
+			}
+			name, _, _ := strings.Cut(next.String, "/")
+			pairs = append(pairs, [2]string{hex.EncodeToString(handler), hex.EncodeToString([]byte(name + "/" + key))})
+			from = name + "0"
+		}
+	}
+	text, err := json.Marshal(pairs)
+	return string(text), err
 }
 
 // InboxOlder implements admin.Database.

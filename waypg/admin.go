@@ -21,7 +21,8 @@ func query[T any](ctx context.Context, db *DB, set func(*catalog) sqlfile.Set, n
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.pool.Query(ctx, set(p).Query(name), args...)
+	// The plan is made for the filters that are set: a general one would read whole tables.
+	rows, err := db.pool.Query(ctx, set(p).Query(name), append([]any{pgx.QueryExecModeExec}, args...)...)
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -68,15 +69,27 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 
 // Blocked implements admin.Database.
 func (db *DB) Blocked(ctx context.Context, transport string, max int) ([]admin.BlockedKey, error) {
-	return query(ctx, db, adminSQL, "blocked", func(rows pgx.Rows, b *admin.BlockedKey) error {
-		var id [16]byte
-		err := rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, &id, &b.HeadName, &b.Failures, &b.FirstFailedAt, &b.NextAttemptAt, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
-		b.HeadID, b.FirstFailedAt = id, b.FirstFailedAt.UTC()
-		if b.NextAttemptAt != nil {
-			*b.NextAttemptAt = b.NextAttemptAt.UTC()
-		}
-		return err
-	}, transport, limit(max))
+	return query(ctx, db, adminSQL, "blocked", scanBlocked, transport, limit(max))
+}
+
+// BlockedKeys implements admin.Database.
+func (db *DB) BlockedKeys(ctx context.Context, q admin.BlockedKeysQuery) ([]admin.BlockedKey, error) {
+	after := make([]any, 6)
+	if a := q.After; a != nil {
+		after = []any{a.Route == "", a.FirstFailedAt, a.Key, a.Route, a.Transport, a.Row}
+	}
+	args := append([]any{q.Transport, q.Key}, append(after, limit(q.Limit))...)
+	return query(ctx, db, adminSQL, "blocked_keys", scanBlocked, args...)
+}
+
+func scanBlocked(rows pgx.Rows, b *admin.BlockedKey) error {
+	var id [16]byte
+	err := rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, &id, &b.HeadName, &b.Failures, &b.FirstFailedAt, &b.NextAttemptAt, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
+	b.HeadID, b.FirstFailedAt = id, b.FirstFailedAt.UTC()
+	if b.NextAttemptAt != nil {
+		*b.NextAttemptAt = b.NextAttemptAt.UTC()
+	}
+	return err
 }
 
 // Relays implements admin.Database.

@@ -18,6 +18,7 @@ func failedSQL(p *catalog) sqlfile.Set { return p.failed }
 
 // Failed implements admin.Database.
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
+	after, last := q.Span()
 	return query(ctx, db, failedSQL, "list", func(rows pgx.Rows, m *admin.FailedMessage) error {
 		var id [16]byte
 		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.Failures, &m.FirstFailedAt, &m.FailedAt, &m.LastError, &m.RemovedAt, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
@@ -28,7 +29,7 @@ func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMe
 			}
 		}
 		return err
-	}, append(failedFilter(q), q.After, limit(q.Limit))...)
+	}, append(failedFilter(q), after, last, limit(q.Limit))...)
 }
 
 // failedFilter are the first parameters of the statements that select dead letters.

@@ -57,13 +57,25 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 
 // Blocked implements admin.Database.
 func (db *DB) Blocked(ctx context.Context, transport string, limit int) ([]admin.BlockedKey, error) {
-	return query(ctx, db, db.adminSQL.Query("blocked"), func(rows *sql.Rows, b *admin.BlockedKey) error {
-		var first int64
-		var next sql.NullInt64
-		err := rows.Scan(&b.Transport, &b.Key, &b.Row, &b.HeadID, &b.HeadName, &b.Failures, &first, &next, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
-		b.FirstFailedAt, b.NextAttemptAt = micros(first), microsOrNil(next)
-		return err
-	}, transport, cmp.Or(limit, -1))
+	return query(ctx, db, db.adminSQL.Query("blocked"), scanBlocked, transport, cmp.Or(limit, -1))
+}
+
+// BlockedKeys implements admin.Database.
+func (db *DB) BlockedKeys(ctx context.Context, q admin.BlockedKeysQuery) ([]admin.BlockedKey, error) {
+	after := make([]any, 4)
+	if a := q.After; a != nil {
+		after = []any{a.FirstFailedAt.UnixMicro(), a.Key, a.Transport, a.Row}
+	}
+	args := append([]any{q.Transport, q.Key}, append(after, cmp.Or(q.Limit, -1))...)
+	return query(ctx, db, db.adminSQL.Query("blocked_keys"), scanBlocked, args...)
+}
+
+func scanBlocked(rows *sql.Rows, b *admin.BlockedKey) error {
+	var first int64
+	var next sql.NullInt64
+	err := rows.Scan(&b.Transport, &b.Key, &b.Row, &b.HeadID, &b.HeadName, &b.Failures, &first, &next, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
+	b.FirstFailedAt, b.NextAttemptAt = micros(first), microsOrNil(next)
+	return err
 }
 
 // Relays implements admin.Database: relays of a file keep no reports.
@@ -118,7 +130,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 		err := rows.Scan(&e.Handler, &e.DedupKey, &e.MessageID, &at)
 		e.ProcessedAt = micros(at)
 		return err
-	}, id[:], idOrKey)
+	}, id[:], idOrKey, id.String())
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.path, idOrKey, waybill.ErrNotFound)
 	}

@@ -17,13 +17,14 @@ import (
 
 // Failed implements admin.Database.
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
+	after, last := q.Span()
 	return query(ctx, db, db.failedSQL.Query("list"), func(rows *sql.Rows, m *admin.FailedMessage) error {
 		var created, at int64
 		var first, removed sql.NullInt64
 		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, &m.ID, &created, &m.Failures, &first, &at, &m.LastError, &removed, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
 		m.CreatedAt, m.FirstFailedAt, m.FailedAt, m.RemovedAt = micros(created), microsOrNil(first), micros(at), microsOrNil(removed)
 		return err
-	}, append(failedFilter(q), q.After, cmp.Or(q.Limit, -1))...)
+	}, append(failedFilter(q), after, last, cmp.Or(q.Limit, -1))...)
 }
 
 // failedFilter are the first parameters of the statements that select dead letters.

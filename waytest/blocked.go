@@ -54,6 +54,16 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
 			t.Errorf("blocked: %+v", b)
 		}
 	}
+	wantPages(t, operator, blocked)
+	for _, q := range []admin.OutboxQuery{{Key: "k1"}, {Key: "k1", Name: order{}.MessageName()}} {
+		rows, err := operator.Outbox(t.Context(), q)
+		if err != nil || len(rows) != 7 || slices.ContainsFunc(rows, func(m admin.OutboxMessage) bool { return m.Key != "k1" || !m.Blocked }) {
+			t.Errorf("Outbox of %+v = %+v, %v, want 7 blocked rows", q, rows, err)
+		}
+	}
+	if rows, err := operator.Outbox(t.Context(), admin.OutboxQuery{Name: order{}.MessageName(), Limit: 3}); err != nil || len(rows) != 3 {
+		t.Errorf("Outbox = %+v, %v, want 3 rows", rows, err)
+	}
 	poisoned = false
 	if n, err := operator.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 2 {
 		t.Fatalf("Release = %d, %v", n, err)
@@ -64,6 +74,33 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
 	}
 	if blocked, err := operator.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 0 {
 		t.Errorf("still blocked: %+v, %v", blocked, err)
+	}
+}
+
+// wantPages compares BlockedKeys, an entry a page, with what Blocked has returned.
+func wantPages(t *testing.T, operator admin.Database, want []admin.BlockedKey) {
+	t.Helper()
+	want = slices.Clone(want)
+	for i := range want {
+		want[i].Waiting, want[i].Parked = 0, 0
+	}
+	var got []admin.BlockedKey
+	q := admin.BlockedKeysQuery{Limit: 1}
+	for range len(want) + 1 {
+		page, err := operator.BlockedKeys(t.Context(), q)
+		if err != nil {
+			t.Fatalf("BlockedKeys: %v", err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		got, q.After = append(got, page...), &page[0]
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pages of BlockedKeys (-want +got):\n%s", diff)
+	}
+	if one, err := operator.BlockedKeys(t.Context(), admin.BlockedKeysQuery{Transport: want[0].Transport, Key: "no such key"}); err != nil || len(one) != 0 {
+		t.Errorf("BlockedKeys of another key = %+v, %v", one, err)
 	}
 }
 

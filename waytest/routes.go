@@ -40,6 +40,7 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *fixture[TX]) {
 	if err != nil || len(blocked) != 1 || blocked[0].Route != "x" || blocked[0].Key != "" || blocked[0].Waiting != 3 {
 		t.Fatalf("Blocked = %+v, %v, want one entry for x, with 3 rows", blocked, err)
 	}
+	wantPages(t, operator, blocked)
 	s.put(out, named("x", order{o, 0}), named("y", order{o, 1}), named("y", order{k, 2}), named("y", order{p, 0}), named("x", order{"", 0}))
 	s.drain(sink, cfg)
 	if diff := cmp.Diff(group([]order{{m, 0}, {n, 0}, {p, 0}, {"", 1}}), group(sink.got)); diff != "" {

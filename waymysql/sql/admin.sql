@@ -1,23 +1,49 @@
 -- name: outbox_list
+-- Whether a row is blocked is asked of those that are shown alone.
+SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', o.created_at), NULL, o.bytes,
+       o.held <> 0
+       OR EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+                  WHERE  o.partition_key <> ''
+                  AND    b.transport = o.transport AND b.route = '' AND b.partition_key = o.partition_key)
+       OR EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+                  WHERE  o.partition_key <> '' AND b.transport = o.transport AND b.route = o.message_name)
+FROM  ((SELECT e.transport, e.id, e.message_name, e.partition_key, e.message_id, e.created_at,
+               LENGTH(e.body) AS bytes, 0 AS held
+        FROM   app.waybill_outbox AS e FORCE INDEX (id)
+        WHERE (? = '' OR e.transport = (SELECT t.id FROM app.waybill_transport AS t WHERE t.name = ?))
+        AND   (? = '' OR e.message_name = ?) AND e.id > GREATEST(0, ?)
+        ORDER  BY e.id
+        LIMIT  ?)
+       UNION  ALL
+       (SELECT u.transport, u.id, u.message_name, '', u.message_id, u.created_at, LENGTH(u.body), u.held
+        FROM   app.waybill_outbox_unkeyed AS u FORCE INDEX (id)
+        WHERE (? = '' OR u.transport = (SELECT t.id FROM app.waybill_transport AS t WHERE t.name = ?))
+        AND   (? = '' OR u.message_name = ?) AND u.id > GREATEST(0, ?)
+        ORDER  BY u.id
+        LIMIT  ?)) AS o
+JOIN   app.waybill_transport AS t ON t.id = o.transport
+ORDER  BY o.id, o.partition_key
+LIMIT  ?;
+
+-- name: outbox_of_key
+-- The same of a key, which is looked for in its bucket alone.
 SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', o.created_at), NULL, LENGTH(o.body),
-       EXISTS (SELECT 1
-               FROM   app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
-               WHERE  b.transport = o.transport
-               AND    (b.route = '' AND b.partition_key = o.partition_key OR b.route = o.message_name))
-FROM   app.waybill_outbox AS o
-JOIN   app.waybill_transport AS t ON t.id = o.transport
-WHERE  (? = '' OR t.name = ?) AND (? = '' OR o.partition_key = ?) AND (? = '' OR o.message_name = ?)
+       EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+               WHERE  b.transport = o.transport AND b.route = '' AND b.partition_key = o.partition_key)
+       OR EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
+                  WHERE b.transport = o.transport AND b.route = o.message_name)
+FROM   app.waybill_transport AS t
+CROSS  JOIN (SELECT CAST(? AS SIGNED) AS bucket UNION ALL SELECT CAST(? AS SIGNED) + 1024) AS h
+STRAIGHT_JOIN app.waybill_outbox AS o FORCE INDEX (PRIMARY) ON o.transport = t.id AND o.bucket = h.bucket
+WHERE (? = '' OR t.name = ?) AND o.partition_key = ? AND (? = '' OR o.message_name = ?)
 AND    o.id > GREATEST(0, ?)
-UNION  ALL
-SELECT u.id, t.name, u.message_name, '', u.message_id,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', u.created_at), NULL, LENGTH(u.body), u.held <> 0
-FROM   app.waybill_outbox_unkeyed AS u
-JOIN   app.waybill_transport AS t ON t.id = u.transport
-WHERE  (? = '' OR t.name = ?) AND (? = '' OR '' = ?) AND (? = '' OR u.message_name = ?)
-AND    u.id > GREATEST(0, ?)
-ORDER  BY 1
+ORDER  BY o.id
 LIMIT  ?;
+
+-- name: buckets
+SELECT CAST(value AS UNSIGNED) FROM app.waybill_meta WHERE name = 'buckets';
 
 -- name: delayed_list
 SELECT d.id, COALESCE(t.name, CONCAT('queue://', d.queue)), d.message_name, d.partition_key, d.message_id,
@@ -31,34 +57,49 @@ ORDER  BY d.due_at, d.id
 LIMIT  ?;
 
 -- name: blocked
+-- The outbox is read once, however many entries there are.
 SELECT t.name, b.route, b.partition_key,
        CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
        b.message_id, b.message_name, b.failures,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', b.first_failed_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE b.state WHEN 'retrying' THEN b.next_attempt_at END),
        b.last_error, b.state, b.policy,
-       CASE WHEN b.route <> ''
-            THEN (SELECT COUNT(*)
-                  FROM   app.waybill_outbox AS o
-                  WHERE  o.transport = b.transport AND o.message_name = b.route AND o.id > 0)
-               + (SELECT COUNT(*)
-                  FROM   app.waybill_outbox_unkeyed AS u
-                  WHERE  u.transport = b.transport AND u.message_name = b.route AND u.id > 0)
-            WHEN b.partition_key = '' THEN 1
-            ELSE (SELECT COUNT(*)
-                  FROM   app.waybill_outbox AS o
-                  WHERE  o.transport = b.transport AND o.bucket IN (b.bucket, b.bucket + 1024)
-                  AND    o.partition_key = b.partition_key) END,
-       CASE WHEN b.state = 'parked'
-            THEN (SELECT COUNT(*)
-                  FROM   app.waybill_outbox AS o
-                  WHERE  o.transport = b.transport AND o.bucket = b.bucket + 1024
-                  AND    o.partition_key = b.partition_key)
-            ELSE 0 END
+       COALESCE(k.n, r.n, b.route = '' AND b.partition_key = ''), COALESCE(k.parked, 0)
 FROM   app.waybill_outbox_blocked AS b
 JOIN   app.waybill_transport AS t ON t.id = b.transport
+LEFT   JOIN (SELECT o.transport, o.partition_key, COUNT(*) AS n, SUM(o.bucket > 1023) AS parked
+             FROM   app.waybill_outbox AS o
+             STRAIGHT_JOIN app.waybill_outbox_blocked AS e FORCE INDEX (waybill_outbox_blocked_by_bucket)
+                    ON e.transport = o.transport AND e.bucket = o.bucket % 1024
+                    AND e.partition_key = o.partition_key
+             WHERE  o.id > 0 AND e.route = '' AND e.partition_key <> ''
+             GROUP  BY o.transport, o.partition_key) AS k
+       ON k.transport = b.transport AND k.partition_key = b.partition_key AND b.route = ''
+LEFT   JOIN (SELECT o.transport, o.message_name, COUNT(*) AS n
+             FROM  (SELECT e.transport, e.message_name FROM app.waybill_outbox AS e WHERE e.id > 0
+                    UNION  ALL
+                    SELECT u.transport, u.message_name FROM app.waybill_outbox_unkeyed AS u WHERE u.id > 0) AS o
+             WHERE (o.transport, o.message_name) IN (
+                    SELECT e.transport, e.route FROM app.waybill_outbox_blocked AS e WHERE e.route <> '')
+             GROUP  BY o.transport, o.message_name) AS r
+       ON r.transport = b.transport AND r.message_name = b.route
 WHERE  (? = '' OR t.name = ?)
-ORDER  BY b.route = '', b.first_failed_at, b.partition_key
+ORDER  BY b.route = '', b.first_failed_at, b.partition_key, b.route, t.name, b.row_id
+LIMIT  ?;
+
+-- name: blocked_keys
+-- Without counts. The entries after another one, from the sixth parameter on; the fifth is whether there is one.
+SELECT t.name, b.route, b.partition_key, CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
+       b.message_id, b.message_name, b.failures,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', b.first_failed_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE b.state WHEN 'retrying' THEN b.next_attempt_at END),
+       b.last_error, b.state, b.policy, 0, 0
+FROM   app.waybill_outbox_blocked AS b
+JOIN   app.waybill_transport AS t ON t.id = b.transport
+WHERE (? = '' OR t.name = ?) AND (? = '' OR b.partition_key = ?)
+AND   (? = 0 OR (b.route = '', b.first_failed_at, b.partition_key, b.route, t.name,
+                 CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END) > (?, ?, ?, ?, ?, ?))
+ORDER  BY b.route = '', b.first_failed_at, b.partition_key, b.route, t.name, b.row_id
 LIMIT  ?;
 
 -- name: entries

@@ -21,6 +21,8 @@ FROM  (SELECT 'outbox' AS t, 'transport, bucket, id' AS c, 1 AS u
        UNION ALL SELECT 'delayed', 'refused, due_at, id', 0
        UNION ALL SELECT 'failed', 'id', 1
        UNION ALL SELECT 'failed', 'transport, worker_message_id', 1
+       UNION ALL SELECT 'failed', 'partition_key', 0
+       UNION ALL SELECT 'failed', 'fingerprint', 0
        UNION ALL SELECT 'inbox', 'handler, dedup_key', 1
        UNION ALL SELECT 'inbox', 'processed_at', 0
        UNION ALL SELECT 'inbox', 'message_id', 0

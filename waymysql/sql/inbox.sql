@@ -34,16 +34,26 @@ FROM   app.waybill_inbox
 GROUP  BY handler
 ORDER  BY handler;
 
+-- name: handlers
+SELECT DISTINCT handler FROM app.waybill_inbox;
+
+-- name: next_key
+-- The first idempotency key of a handler (k:NAME/KEY) from some on. Constants make it a range of the primary key.
+SELECT MIN(dedup_key) FROM app.waybill_inbox WHERE handler = ? AND dedup_key >= ? AND dedup_key < 'k;';
+
 -- name: lookup
--- By message id, or by idempotency key under any message name (k:NAME/KEY). MariaDB
--- 11.8.9 finds nothing by SUBSTRING(dedup_key, ...) = ? behind an OR: it looks in the
--- index of the first branch alone. RIGHT is not optimized.
+-- By message id, and by dedup keys.
 SELECT handler, dedup_key, message_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(processed_at, '1970-01-01'))
 FROM   app.waybill_inbox
 WHERE  message_id = UNHEX(?)
-   OR  dedup_key LIKE 'k:%' AND RIGHT(dedup_key, LENGTH(dedup_key) - LOCATE('/', dedup_key)) = ?
-ORDER  BY processed_at, handler;
+UNION
+SELECT i.handler, i.dedup_key, i.message_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(i.processed_at, '1970-01-01'))
+FROM   JSON_TABLE(?, '$[*]' COLUMNS (handler VARCHAR(380) PATH '$[0]', dedup_key VARCHAR(1024) PATH '$[1]')) AS k
+STRAIGHT_JOIN app.waybill_inbox AS i FORCE INDEX (PRIMARY)
+       ON i.handler = UNHEX(k.handler) AND i.dedup_key = UNHEX(k.dedup_key)
+ORDER  BY 4, 1;
 
 -- name: count_older
 SELECT COUNT(*)

@@ -1,25 +1,62 @@
 -- name: outbox_list
-SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id, o.created_at, NULL::timestamptz,
-       octet_length(o.body), o.blocked
-FROM  (SELECT e.transport, e.id, e.message_name, e.partition_key, e.message_id, e.created_at, e.body,
-              EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
-                      WHERE  b.transport = e.transport AND b.bucket = e.bucket % 1024
-                      AND    b.partition_key = e.partition_key)
-              OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
-                         WHERE b.transport = e.transport AND b.route = e.message_name) AS blocked
-       FROM   public.waybill_outbox AS e
-       UNION  ALL
-       SELECT u.transport, u.id, u.message_name, '', u.message_id, u.created_at, u.body,
-              u.held > 0 OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
-                                    WHERE b.transport = u.transport AND b.route = u.message_name)
-       FROM   public.waybill_outbox_unkeyed AS u) AS o
-JOIN   public.waybill_transport AS t ON t.id = o.transport
-WHERE  ($1 = '' OR t.name = $1)
-AND    ($2 = '' OR o.partition_key = $2)
-AND    ($3 = '' OR o.message_name = $3)
-AND    o.id > $4
-ORDER  BY o.id, o.partition_key
-LIMIT  $5;
+-- The first rows of each bucket that there is, and of them the first. A key is looked for in its bucket alone, a
+-- name in the whole table.
+WITH RECURSIVE part (transport, bucket) AS (
+   (SELECT o.transport, o.bucket FROM public.waybill_outbox AS o ORDER BY o.transport, o.bucket LIMIT 1)
+    UNION  ALL
+    SELECT n.transport, n.bucket
+    FROM   part AS p,
+           LATERAL (SELECT o.transport, o.bucket FROM public.waybill_outbox AS o
+                    WHERE  (o.transport, o.bucket) > (p.transport, p.bucket)
+                    ORDER  BY o.transport, o.bucket
+                    LIMIT  1) AS n),
+target AS (
+    SELECT t.id, t.name FROM public.waybill_transport AS t WHERE $1 = '' OR t.name = $1),
+page AS (
+    SELECT p.transport, p.bucket, -1 AS held, r.id
+    FROM   part AS p
+    JOIN   target AS t ON t.id = p.transport,
+           LATERAL (SELECT o.id FROM public.waybill_outbox AS o
+                    WHERE  o.transport = p.transport AND o.bucket = p.bucket AND o.id > $4
+                    AND    ($2 = '' OR o.partition_key = $2)
+                    ORDER  BY o.id
+                    LIMIT  $5) AS r
+    WHERE  $3 = ''
+    AND    ($2 = '' OR p.bucket % 1024 = public.waybill_bucket_of($2, public.waybill_buckets()))
+    UNION  ALL
+    SELECT o.transport, o.bucket, -1, o.id
+    FROM   public.waybill_outbox AS o
+    JOIN   target AS t ON t.id = o.transport
+    WHERE  $3 <> '' AND o.message_name = $3 AND o.id > $4 AND ($2 = '' OR o.partition_key = $2)
+    UNION  ALL
+    SELECT t.id, -1, h.held, r.id
+    FROM   target AS t
+    CROSS  JOIN generate_series(0, 2) AS h (held),
+           LATERAL (SELECT u.id FROM public.waybill_outbox_unkeyed AS u
+                    WHERE  u.transport = t.id AND u.held = h.held AND u.id > $4
+                    AND    ($3 = '' OR u.message_name = $3)
+                    ORDER  BY u.id
+                    LIMIT  $5) AS r
+    WHERE  $2 = ''
+    ORDER  BY 4, 3
+    LIMIT  $5)
+SELECT p.id, t.name, m.message_name, m.partition_key, m.message_id, m.created_at, NULL::timestamptz, m.bytes,
+       p.held > 0
+       OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
+                  WHERE  b.transport = p.transport AND b.bucket = p.bucket % 1024
+                  AND    b.partition_key <> '' AND b.partition_key = m.partition_key)
+       OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
+                  WHERE  b.transport = p.transport AND b.route <> '' AND b.route = m.message_name)
+FROM   page AS p
+JOIN   target AS t ON t.id = p.transport,
+       LATERAL (SELECT o.message_name, o.partition_key, o.message_id, o.created_at, octet_length(o.body) AS bytes
+                FROM   public.waybill_outbox AS o
+                WHERE  p.held < 0 AND o.transport = p.transport AND o.bucket = p.bucket AND o.id = p.id
+                UNION  ALL
+                SELECT u.message_name, '', u.message_id, u.created_at, octet_length(u.body)
+                FROM   public.waybill_outbox_unkeyed AS u
+                WHERE  p.held >= 0 AND u.transport = p.transport AND u.held = p.held AND u.id = p.id) AS m
+ORDER  BY p.id, p.held;
 
 -- name: delayed_list
 SELECT d.id, coalesce(t.name, 'queue://' || d.queue), d.message_name, d.partition_key, d.message_id,
@@ -33,27 +70,55 @@ ORDER  BY d.due_at, d.id
 LIMIT  $4;
 
 -- name: blocked
-SELECT t.name, b.route, b.partition_key,
-       CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
+-- The outbox is read once, however many entries there are.
+WITH shown AS (
+    SELECT b.*, t.name
+    FROM   public.waybill_outbox_blocked AS b
+    JOIN   public.waybill_transport AS t ON t.id = b.transport
+    WHERE  ($1 = '' OR t.name = $1)
+    ORDER  BY b.route = '', b.first_failed_at, b.partition_key, b.route, t.name, b.row_id
+    LIMIT  $2),
+keys AS (
+    SELECT o.transport, o.partition_key, count(*) AS n, count(*) FILTER (WHERE o.bucket > 1023) AS parked
+    FROM   shown AS s
+    JOIN   public.waybill_outbox AS o ON o.transport = s.transport AND o.bucket % 1024 = s.bucket
+                                     AND o.partition_key = s.partition_key
+    WHERE  s.partition_key <> ''
+    GROUP  BY o.transport, o.partition_key),
+routes AS (
+    SELECT o.transport, o.message_name, count(*) AS n
+    FROM   shown AS s
+    JOIN  (SELECT e.transport, e.message_name FROM public.waybill_outbox AS e
+           UNION  ALL
+           SELECT u.transport, u.message_name FROM public.waybill_outbox_unkeyed AS u) AS o
+           ON o.transport = s.transport AND o.message_name = s.route
+    WHERE  s.route <> ''
+    GROUP  BY o.transport, o.message_name)
+SELECT s.name, s.route, s.partition_key,
+       CASE WHEN s.route = '' AND s.partition_key = '' THEN s.row_id ELSE 0 END,
+       s.message_id, s.message_name, s.failures, s.first_failed_at,
+       CASE s.state WHEN 'retrying' THEN s.next_attempt_at END, s.last_error, s.state, s.policy,
+       coalesce(k.n, r.n, (s.route = '' AND s.partition_key = '')::int), coalesce(k.parked, 0)
+FROM   shown AS s
+LEFT   JOIN keys AS k ON k.transport = s.transport AND k.partition_key = s.partition_key AND s.route = ''
+LEFT   JOIN routes AS r ON r.transport = s.transport AND r.message_name = s.route
+ORDER  BY s.route = '', s.first_failed_at, s.partition_key, s.route, s.name, s.row_id;
+
+-- name: blocked_keys
+-- Without counts. The entries after the one of $3 to $8.
+SELECT t.name, b.route, b.partition_key, n.row,
        b.message_id, b.message_name, b.failures, b.first_failed_at,
-       CASE b.state WHEN 'retrying' THEN b.next_attempt_at END, b.last_error, b.state, b.policy,
-       CASE WHEN b.route <> '' THEN (SELECT count(*) FROM public.waybill_outbox AS o
-                                     WHERE o.transport = b.transport AND o.message_name = b.route)
-                                  + (SELECT count(*) FROM public.waybill_outbox_unkeyed AS o
-                                     WHERE o.transport = b.transport AND o.message_name = b.route)
-            WHEN b.partition_key = '' THEN 1
-            ELSE (SELECT count(*) FROM public.waybill_outbox AS o
-                  WHERE  o.transport = b.transport AND o.bucket = b.bucket
-                  AND    o.partition_key = b.partition_key) + p.n END,
-       p.n
+       CASE b.state WHEN 'retrying' THEN b.next_attempt_at END, b.last_error, b.state, b.policy, 0, 0
 FROM   public.waybill_outbox_blocked AS b
 JOIN   public.waybill_transport AS t ON t.id = b.transport,
-       LATERAL (SELECT count(*) AS n FROM public.waybill_outbox AS o
-                WHERE  b.state = 'parked' AND o.transport = b.transport AND o.bucket = b.bucket + 1024
-                AND    o.partition_key = b.partition_key) AS p
+       LATERAL (SELECT CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END AS row) AS n
 WHERE  ($1 = '' OR t.name = $1)
-ORDER  BY b.route = '', b.first_failed_at, b.partition_key
-LIMIT  $2;
+AND    ($2 = '' OR b.partition_key = $2)
+AND    ($4::timestamptz IS NULL
+        OR (b.route = '', b.first_failed_at, b.partition_key, b.route, t.name, n.row)
+           > ($3::boolean, $4, $5, $6, $7, $8))
+ORDER  BY b.route = '', b.first_failed_at, b.partition_key, b.route, t.name, n.row
+LIMIT  $9;
 
 -- name: outbox_stats
 SELECT t.name, k.n + u.n,

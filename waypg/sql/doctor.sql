@@ -69,6 +69,8 @@ FROM  (VALUES ('public.waybill_outbox'::regclass, 'transport, bucket, id', true)
               ('public.waybill_outbox_blocked'::regclass, 'transport, next_attempt_at', false),
               ('public.waybill_failed'::regclass, 'id', true),
               ('public.waybill_failed'::regclass, 'transport, message_id', true),
+              ('public.waybill_failed'::regclass, 'partition_key, id', false),
+              ('public.waybill_failed'::regclass, 'fingerprint, id', false),
               ('public.waybill_delayed'::regclass, 'id', true),
               ('public.waybill_delayed'::regclass, 'due_at, id', false),
               ('public.waybill_inbox'::regclass, 'handler, dedup_key', true),

@@ -19,8 +19,9 @@ AND    ($10::text = '' OR strpos(lower(last_error), lower($10)) > 0)
 AND    ($11::timestamptz IS NULL OR failed_at >= $11)
 AND    ($12::timestamptz IS NULL OR failed_at < $12)
 AND    id > $13
+AND    id <= $14
 ORDER  BY id
-LIMIT  $14;
+LIMIT  $15;
 
 -- name: groups
 SELECT max(fingerprint), count(*), min(coalesce(first_failed_at, failed_at)), max(failed_at),

@@ -20,11 +20,31 @@ GROUP  BY handler
 ORDER  BY handler;
 
 -- name: lookup
--- By message id, or by idempotency key under any message name (k:NAME/KEY).
-SELECT handler, dedup_key, message_id, processed_at
-FROM   public.waybill_inbox
-WHERE  message_id = $1::uuid
-   OR  dedup_key LIKE 'k:%' AND substr(dedup_key, strpos(dedup_key, '/') + 1) = $2
+-- By message id, or by idempotency key under any message name (k:NAME/KEY). The handlers and names that there
+-- are, each found behind the one before, make the key an entry of the primary key: 0 follows the slash.
+WITH RECURSIVE seen (handler, dedup_key) AS (
+   (SELECT i.handler, i.dedup_key FROM public.waybill_inbox AS i ORDER BY i.handler, i.dedup_key LIMIT 1)
+    UNION  ALL
+    SELECT f.handler, f.dedup_key
+    FROM   seen AS s,
+           LATERAL (SELECT i.handler, i.dedup_key FROM public.waybill_inbox AS i
+                    WHERE (i.handler, i.dedup_key)
+                          >= (CASE WHEN s.dedup_key < 'k;' THEN s.handler ELSE s.handler || chr(1) END,
+                              CASE WHEN s.dedup_key < 'k:' THEN 'k:'
+                                   WHEN s.dedup_key < 'k;' THEN split_part(s.dedup_key, '/', 1) || '0'
+                                   ELSE '' END)
+                    ORDER  BY i.handler, i.dedup_key
+                    LIMIT  1) AS f)
+SELECT i.handler, i.dedup_key, i.message_id, i.processed_at
+FROM   public.waybill_inbox AS i
+WHERE  i.message_id = $1::uuid
+UNION
+SELECT f.handler, f.dedup_key, f.message_id, f.processed_at
+FROM   seen AS s,
+       LATERAL (SELECT i.handler, i.dedup_key, i.message_id, i.processed_at FROM public.waybill_inbox AS i
+                WHERE  i.handler = s.handler AND i.dedup_key = split_part(s.dedup_key, '/', 1) || '/' || $2
+                LIMIT  1) AS f
+WHERE  s.dedup_key >= 'k:' AND s.dedup_key < 'k;'
 ORDER  BY processed_at, handler;
 
 -- name: count_older

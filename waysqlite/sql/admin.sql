@@ -30,7 +30,17 @@ SELECT t.name, b.partition_key, iif(b.partition_key = '', b.row_id, 0), b.messag
 FROM   waybill_outbox_blocked AS b JOIN waybill_transport AS t ON t.id = b.transport
 LEFT   JOIN waiting AS w ON w.transport = b.transport AND w.partition_key = b.partition_key
 WHERE  ?1 = '' OR t.name = ?1
-ORDER  BY b.first_failed_at, b.partition_key, b.row_id LIMIT ?2;
+ORDER  BY b.first_failed_at, b.partition_key, t.name, b.row_id LIMIT ?2;
+
+-- name: blocked_keys
+-- Without counts. The entries after the one of ?3 to ?6, if there is one.
+SELECT t.name, b.partition_key, iif(b.partition_key = '', b.row_id, 0) AS row, b.message_id, b.message_name,
+       b.failures, b.first_failed_at, iif(b.state = 'parked', NULL, b.next_attempt_at), b.last_error,
+       b.state, b.policy, 0, 0
+FROM   waybill_outbox_blocked AS b JOIN waybill_transport AS t ON t.id = b.transport
+WHERE  (?1 = '' OR t.name = ?1) AND (?2 = '' OR b.partition_key = ?2)
+AND    (?3 IS NULL OR (b.first_failed_at, b.partition_key, t.name, row) > (?3, ?4, ?5, ?6))
+ORDER  BY b.first_failed_at, b.partition_key, t.name, row LIMIT ?7;
 
 -- name: release_list
 -- The entries that match an operator's query.

@@ -12,8 +12,8 @@ AND    (?5 IN ('null', '[]') OR id IN (SELECT value FROM json_each(?5)))
 AND    (?6 = '' OR source = ?6) AND (?7 = '' OR failure_transport = ?7) AND (?8 = '' OR handler = ?8)
 AND    (?9 = '' OR fingerprint = ?9) AND (?10 = '' OR instr(lower(last_error), lower(?10)) > 0)
 AND    failed_at >= ?11 AND failed_at < ?12
-AND    id > ?13
-ORDER  BY id LIMIT ?14;
+AND    id > ?13 AND id <= ?14
+ORDER  BY id LIMIT ?15;
 
 -- name: groups
 SELECT g.*, (SELECT e.last_error FROM waybill_failed AS e WHERE e.id = g.example)

@@ -12,11 +12,35 @@ SELECT handler, count(*), min(processed_at), max(processed_at) FROM waybill_inbo
 GROUP  BY handler ORDER BY handler;
 
 -- name: lookup
--- By message id, or by idempotency key under any message name (k:NAME/KEY).
-SELECT handler, dedup_key, message_id, processed_at
-FROM   waybill_inbox
-WHERE  message_id = ?1
-   OR  dedup_key GLOB 'k:*' AND substr(dedup_key, instr(dedup_key, '/') + 1) = ?2
+-- By message id (?1, and ?3 as text), or by idempotency key under any message name (k:NAME/KEY). The handlers
+-- and names that there are, each found behind the one before, make the key an entry of the primary key: 0
+-- follows the slash.
+WITH RECURSIVE handlers (handler) AS (
+    SELECT min(handler) FROM waybill_inbox
+    UNION  ALL
+    SELECT (SELECT min(i.handler) FROM waybill_inbox AS i WHERE i.handler > h.handler)
+    FROM   handlers AS h WHERE h.handler IS NOT NULL),
+found (handler, dedup_key) AS (
+    SELECT h.handler, (SELECT min(i.dedup_key) FROM waybill_inbox AS i
+                       WHERE  i.handler = h.handler AND i.dedup_key >= 'k:' AND i.dedup_key < 'k;')
+    FROM   handlers AS h WHERE h.handler IS NOT NULL
+    UNION  ALL
+    SELECT f.handler, (SELECT min(i.dedup_key) FROM waybill_inbox AS i
+                       WHERE  i.handler = f.handler AND i.dedup_key < 'k;' AND i.dedup_key
+                              >= substr(f.dedup_key, 1, instr(f.dedup_key || '/', '/') - 1) || '0')
+    FROM   found AS f WHERE f.dedup_key IS NOT NULL)
+SELECT * FROM (
+       SELECT handler, dedup_key, message_id, processed_at FROM waybill_inbox
+       WHERE  message_id = ?1 AND dedup_key >= 'k:' AND dedup_key < 'k;'
+       UNION
+       SELECT i.handler, i.dedup_key, i.message_id, i.processed_at
+       FROM   handlers AS h CROSS JOIN waybill_inbox AS i
+       WHERE  i.handler = h.handler AND i.dedup_key = ?3
+       UNION
+       SELECT i.handler, i.dedup_key, i.message_id, i.processed_at
+       FROM   found AS f CROSS JOIN waybill_inbox AS i
+       WHERE  i.handler = f.handler
+       AND    i.dedup_key = substr(f.dedup_key, 1, instr(f.dedup_key || '/', '/')) || ?2)
 ORDER  BY processed_at, handler;
 
 -- name: count_older

@@ -140,7 +140,9 @@ CREATE TABLE app.waybill_failed (
     fingerprint       VARCHAR(255) NOT NULL DEFAULT '',
     removed_at        DATETIME(6),
     worker_message_id BINARY(16) GENERATED ALWAYS AS (CASE WHEN source = 'worker' THEN message_id END) STORED,
-    UNIQUE KEY waybill_failed_of_workers (transport, worker_message_id)
+    UNIQUE KEY waybill_failed_of_workers (transport, worker_message_id),
+    KEY waybill_failed_by_key (partition_key),
+    KEY waybill_failed_by_fingerprint (fingerprint)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The failed attempts of workers at a message, which is in the retry queue or a dead letter.

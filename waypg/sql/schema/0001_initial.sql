@@ -132,6 +132,8 @@ CREATE TABLE public.waybill_failed (
 );
 CREATE UNIQUE INDEX waybill_failed_of_workers ON public.waybill_failed (transport, message_id)
     WHERE source = 'worker';
+CREATE INDEX waybill_failed_by_key ON public.waybill_failed (partition_key, id);
+CREATE INDEX waybill_failed_by_fingerprint ON public.waybill_failed (fingerprint, id);
 
 -- The failed attempts of workers at a message, which is in the retry queue or a dead letter.
 CREATE TABLE public.waybill_failed_attempt (

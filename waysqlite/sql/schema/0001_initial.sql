@@ -154,6 +154,9 @@ CREATE TABLE waybill_inbox (
     PRIMARY KEY (handler, dedup_key)
 ) WITHOUT ROWID;
 CREATE INDEX waybill_inbox_by_processed_at ON waybill_inbox (processed_at);
+-- Of idempotency keys: other dedup keys are message ids.
+CREATE INDEX waybill_inbox_by_message_id ON waybill_inbox (message_id)
+    WHERE dedup_key >= 'k:' AND dedup_key < 'k;';
 
 -- Keys of messages that are dispatched once until expires_at. A row that is in use by an
 -- open transaction alone has expired.

@@ -1,0 +1,53 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestCountsAreReadInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounts()
+		defer c.close()
+		runs, takes := 0, 10*time.Millisecond
+		var fault error
+		read := func(ctx context.Context) (int, error) {
+			runs++
+			time.Sleep(takes)
+			return runs, fault
+		}
+		see := func(want int, wantAge, wantWait time.Duration) {
+			t.Helper()
+			start := time.Now()
+			n, at, err := figureOf(t.Context(), c, "n", patience, read)
+			if age := time.Since(at); at.IsZero() != (want == 0) || n != want || err != nil || want != 0 && age != wantAge || time.Since(start) != wantWait {
+				t.Errorf("figureOf = %d, %v old, %v after %v; want %d, %v old, after %v", n, age, err, time.Since(start), want, wantAge, wantWait)
+			}
+		}
+		see(1, takes, takes)
+		see(2, takes, takes) // a quick one is read each time
+		takes = time.Second
+		see(2, 10*time.Millisecond+patience, patience) // a slow one is not waited for
+		time.Sleep(time.Second)
+		see(3, 1200*time.Millisecond, 0)
+		time.Sleep(9 * time.Second)
+		see(3, 10200*time.Millisecond, 0) // nor repeated at once
+		time.Sleep(time.Second)
+		see(3, 11200*time.Millisecond, 0)
+		time.Sleep(1500 * time.Millisecond)
+		see(4, 1500*time.Millisecond, 0)
+		time.Sleep(time.Hour)
+		see(0, 0, patience) // an old one is not shown
+		time.Sleep(time.Second)
+		if runs != 5 {
+			t.Errorf("%d runs, want 5", runs)
+		}
+		fault = errors.New("no connection")
+		if _, _, err := figureOf(t.Context(), c, "other", time.Minute, read); !errors.Is(err, fault) {
+			t.Errorf("the error of the first read is %v", err)
+		}
+	})
+}
