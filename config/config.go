@@ -30,6 +30,7 @@ type Config struct {
 	Admin Admin
 	// FailureTransport names the dead letters of transports that name none.
 	FailureTransport string
+	Log              Log
 	// NoHistory leaves out the counts and latencies that the commands write to Database.
 	NoHistory bool
 
@@ -161,6 +162,21 @@ type Admin struct {
 	// Pprof serves profiles of the process, too.
 	Pprof bool
 }
+
+// A Log is what the commands log of messages.
+type Log struct {
+	// Messages is the level of the line that each message has when it is dispatched, published
+	// and handled. Empty means LogDebug.
+	Messages LogLevel
+}
+
+// A LogLevel is a level of lines in the log.
+type LogLevel string
+
+const (
+	LogDebug LogLevel = "debug"
+	LogInfo  LogLevel = "info"
+)
 
 // DefaultRetry covers an outage of 16 minutes.
 func DefaultRetry() Retry {

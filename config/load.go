@@ -126,6 +126,7 @@ func (c *Config) read(r *reader) field {
 		}),
 
 		"failure_transport": r.text(&c.FailureTransport),
+		"log":               r.group(map[string]field{"messages": oneOf(r, &c.Log.Messages, LogDebug, LogInfo)}),
 		"history":           r.not(&c.NoHistory),
 	})
 }

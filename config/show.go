@@ -53,6 +53,7 @@ func (c Config) view() configView {
 
 		FailureTransport: c.FailureTransport,
 		History:          !c.NoHistory,
+		Log:              c.Log.view(),
 	}
 	for name, t := range c.Transports {
 		view := transportView{
@@ -109,6 +110,7 @@ type configView struct {
 	Schedules  map[string]scheduleView  `yaml:"schedules,omitempty" json:"schedules,omitempty"`
 	Limits     *limitsView              `yaml:"limits,omitempty" json:"limits,omitempty"`
 	Admin      *adminView               `yaml:"admin,omitempty" json:"admin,omitempty"`
+	Log        *logView                 `yaml:"log,omitempty" json:"log,omitempty"`
 
 	FailureTransport string `yaml:"failure_transport" json:"failure_transport"`
 	History          bool   `yaml:"history" json:"history"`
@@ -170,6 +172,17 @@ type limitsView struct {
 type adminView struct {
 	Listen string `yaml:"listen" json:"listen"`
 	Pprof  bool   `yaml:"pprof,omitempty" json:"pprof,omitempty"`
+}
+
+type logView struct {
+	Messages LogLevel `yaml:"messages" json:"messages"`
+}
+
+func (l Log) view() *logView {
+	if l == (Log{}) {
+		return nil
+	}
+	return &logView{l.Messages}
 }
 
 type inboxView struct {

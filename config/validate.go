@@ -54,6 +54,7 @@ func (c *Config) problems(w written) []*Error {
 	v.schedules()
 	v.limits()
 	v.admin()
+	v.log()
 	v.check(validName(v.c.FailureTransport), keyPath{"failure_transport"}, "not a name of dead letters", nameRule)
 	return v.errs
 }
@@ -134,6 +135,14 @@ func (v *validation) outbox() {
 	v.period(at.child("publish_deadline"), o.PublishDeadline)
 	for _, pattern := range slices.Sorted(maps.Keys(o.Routes)) {
 		v.override(at.child("routes").child(pattern), pattern, o.Routes[pattern])
+	}
+}
+
+func (v *validation) log() {
+	switch v.c.Log.Messages {
+	case "", LogDebug, LogInfo:
+	default:
+		v.fail(keyPath{"log", "messages"}, quote(string(v.c.Log.Messages))+" is not a level of messages", "write debug or info")
 	}
 }
 

@@ -18,6 +18,7 @@ type flags struct {
 	config, database    string
 	json, yes, noColor  bool
 	logLevel, logFormat string
+	logMessages         bool
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -27,6 +28,7 @@ func (f *flags) register(root *cobra.Command) {
 	p.BoolVar(&f.json, "json", false, "print results, and an error, as JSON")
 	p.BoolVarP(&f.yes, "yes", "y", false, "do not ask before something is removed")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	p.BoolVar(&f.logMessages, "log-messages", false, "log a line for each message at info (file: log.messages)")
 	p.StringVar(&f.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
 	p.BoolVar(&f.noColor, "no-color", false, "no colors; so does the environment variable NO_COLOR")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")

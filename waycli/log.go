@@ -10,6 +10,7 @@ import (
 	"github.com/lmittmann/tint"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/internal/suggest"
 )
 
@@ -61,10 +62,13 @@ func harmless(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// observer logs a line a message, at debug, counts for the history and for a scrape, and
-// traces.
+// observer logs a line a message, counts for the history and for a scrape, and traces.
 func (s *session) observer() waybill.Observer {
-	all := waybill.Observers{waybill.LogEvents(s.log, slog.LevelDebug)}
+	level := slog.LevelDebug
+	if s.flags.logMessages || s.cfg != nil && s.cfg.Log.Messages == config.LogInfo {
+		level = slog.LevelInfo
+	}
+	all := waybill.Observers{waybill.LogEvents(s.log, level)}
 	if s.admin != nil {
 		all = append(all, s.admin.metrics)
 	}
