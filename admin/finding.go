@@ -57,6 +57,11 @@ const (
 	ShortRetention     Code = "short-retention"
 	ShortRetries       Code = "short-retries"
 	LongHandler        Code = "long-handler"
+	MissingQueue       Code = "missing-queue"
+	QueueDrops         Code = "queue-drops"
+	QueueUnordered     Code = "queue-unordered"
+	QueueType          Code = "queue-type"
+	BrokerUnchecked    Code = "broker-unchecked"
 )
 
 var severities = map[Code]Severity{
@@ -64,7 +69,8 @@ var severities = map[Code]Severity{
 	ShortRetention: Broken, ShortRetries: Warning, LongHandler: Warning,
 	BinlogNotSynced: Warning, AutovacuumOff: Warning, OldTransaction: Warning, IdleTransaction: Warning,
 	ClockSkew: Warning, UnusableSetting: Warning,
-	HiddenTransactions: Note,
+	MissingQueue: Broken, QueueDrops: Broken, QueueUnordered: Broken, QueueType: Warning,
+	HiddenTransactions: Note, BrokerUnchecked: Note,
 }
 
 // Severities returns the severity of each code.

@@ -9,8 +9,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
 )
@@ -31,6 +33,9 @@ type Broker struct {
 	// Depth counts the queue of a DSN, and changes nothing. A zero Depth means that the DSN
 	// names none. Nil means that the queues are not counted.
 	Depth func(ctx context.Context, t BrokerTransport) (Depth, error)
+	// Findings returns the defects of the exchanges and queues of the DSNs, and changes
+	// nothing. A broker that cannot be reached is a finding. Nil means that they are not examined.
+	Findings func(ctx context.Context, ts []BrokerTransport) []admin.Finding
 }
 
 // A Depth counts a queue at a broker.
@@ -205,19 +210,46 @@ func keyOf(bus *waybill.Bus) func(*waybill.Record) string {
 	}
 }
 
+// brokerFindings are those of exchanges and queues at brokers.
+func (s *session) brokerFindings(ctx context.Context) (found []admin.Finding, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
+	defer cancel()
+	for _, scheme := range slices.Sorted(maps.Keys(s.app.Brokers)) {
+		ts, err := s.brokerTransports(scheme)
+		if err != nil {
+			return nil, err
+		}
+		if examine := s.app.Brokers[scheme].Findings; examine != nil && len(ts) > 0 {
+			found = append(found, examine(ctx, ts)...)
+		}
+	}
+	return found, nil
+}
+
+// examineTimeout bounds the time in which all brokers answer.
+const examineTimeout = 20 * time.Second
+
+// brokerTransports returns the transports of a scheme.
+func (s *session) brokerTransports(scheme string) (ts []BrokerTransport, _ error) {
+	for _, name := range transportNames(s.cfg) {
+		if s.cfg.Transports[name].DSN.Scheme == scheme {
+			_, t, err := s.broker(name)
+			if err != nil {
+				return nil, err
+			}
+			ts = append(ts, t)
+		}
+	}
+	return ts, nil
+}
+
 // declareTransports declares the transports of brokers.
 func (s *session) declareTransports(ctx context.Context) ([]Declared, error) {
 	all := []Declared{}
 	for _, scheme := range slices.Sorted(maps.Keys(s.app.Brokers)) {
-		var ts []BrokerTransport
-		for _, name := range transportNames(s.cfg) {
-			if s.cfg.Transports[name].DSN.Scheme == scheme {
-				_, t, err := s.broker(name)
-				if err != nil {
-					return all, err
-				}
-				ts = append(ts, t)
-			}
+		ts, err := s.brokerTransports(scheme)
+		if err != nil {
+			return all, err
 		}
 		if len(ts) == 0 {
 			continue

@@ -14,14 +14,15 @@ func (c *cli) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for settings and states that break waybill's promises; exit code 7 if there are any",
-		Long: `Look for settings and states of the configuration, the databases, relays and workers that
+		Long: `Look for settings and states of the configuration, the databases, brokers, relays and workers that
 break waybill's promises or slow it down, and that no other command refuses. Each
 finding has a code, says in one sentence its problem and in another its remedy. A
 healthy system prints nothing.
 
 It changes nothing. It makes the checks of "config check" too, opens the configured
-database and the stores of transports, and no broker. Exit code 7 says that there is
-an error or a warning; a note is a check that could not be made.
+database and the stores of transports, and looks at the exchanges and queues of
+brokers. Exit code 7 says that there is an error or a warning; a note is a check that
+could not be made.
 
 With --json: {"findings": [{"code", "severity", "where", "problem", "remedy"}]}, the
 severity "error", "warning" or "note".`,
@@ -59,7 +60,7 @@ func (s *session) doctor(ctx context.Context) error {
 // findings makes the checks of the configuration, the databases, relays and workers.
 func (s *session) findings(ctx context.Context) ([]admin.Finding, error) {
 	found := []admin.Finding{} // [] and not null in JSON
-	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.retentionFindings, s.relayFindings, s.workerFindings} {
+	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.retentionFindings, s.relayFindings, s.workerFindings, s.brokerFindings} {
 		more, err := check(ctx)
 		if err != nil {
 			return nil, err

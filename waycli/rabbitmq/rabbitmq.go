@@ -7,11 +7,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/wayamqp"
 	"github.com/waybill-go/waybill/waycli"
@@ -19,7 +21,7 @@ import (
 
 // Broker returns the broker of amqp:// and amqps:// DSNs.
 func Broker() waycli.Broker {
-	return waycli.Broker{Publisher: publisher, Receiver: receiver, Declare: declare, Depth: depth}
+	return waycli.Broker{Publisher: publisher, Receiver: receiver, Declare: declare, Depth: depth, Findings: findings}
 }
 
 func publisher(t waycli.BrokerTransport) (waycli.Publisher, error) {
@@ -88,6 +90,36 @@ func declare(ctx context.Context, ts []waycli.BrokerTransport) ([]waycli.Declare
 		}
 	}
 	return all, nil
+}
+
+var codes = map[wayamqp.DefectKind]admin.Code{
+	wayamqp.Missing: admin.MissingQueue, wayamqp.DropsMessages: admin.QueueDrops,
+	wayamqp.Unordered: admin.QueueUnordered, wayamqp.OtherType: admin.QueueType,
+}
+
+// findings examines what declare declares.
+func findings(ctx context.Context, ts []waycli.BrokerTransport) (found []admin.Finding) {
+	away := map[string]bool{} // by address
+	for _, t := range ts {
+		cfg, err := configOf(t)
+		if err != nil || cfg.Exchange == "" && cfg.Queue == "" || away[address(t.DSN)] {
+			continue
+		}
+		cfg.KeyHeader = cfg.KeyHeader || slices.ContainsFunc(ts, func(from waycli.BrokerTransport) bool { return sendsKeys(from, cfg) })
+		add := func(f admin.Finding) {
+			f.Where = fmt.Sprintf("transport %q", t.Name)
+			found = append(found, f)
+		}
+		defects, err := wayamqp.Examine(ctx, cfg)
+		if err != nil {
+			away[address(t.DSN)] = errors.Is(err, waybill.ErrUnavailable)
+			add(admin.NewFinding(admin.BrokerUnchecked, "the broker was not looked at: "+err.Error(), "mend the connection, and run it again"))
+		}
+		for _, d := range defects {
+			add(admin.NewFinding(codes[d.Kind], d.Problem, d.Remedy))
+		}
+	}
+	return found
 }
 
 // sendsKeys reports whether a transport sends partition keys to the queue of cfg.
