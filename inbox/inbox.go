@@ -86,7 +86,7 @@ type TooOldError struct {
 }
 
 func (e *TooOldError) Error() string {
-	return fmt.Sprintf("inbox: message %s is %v old and the inbox remembers %v: too old to prove that it was not handled", e.ID, e.Age.Round(time.Second), e.Retention)
+	return fmt.Sprintf("inbox: message %s is %v old and the inbox remembers %v: too old to prove that it was not handled; see to it by hand, and raise the retention (inbox.retention) above the longest wait", e.ID, e.Age.Round(time.Second), e.Retention)
 }
 
 // Option tunes a handler. Several add up.

@@ -215,7 +215,7 @@ func (p *publish) outcome() error {
 	case r != nil:
 		return &outbox.UnroutableError{Exchange: p.exchange, RoutingKey: p.key, Reason: fmt.Sprintf("%d %s: no queue is bound for it", r.ReplyCode, r.ReplyText)}
 	case !p.confirm.Acked():
-		return &outbox.RejectedError{Reason: "the broker refused it (nack)"}
+		return &outbox.RejectedError{Reason: fmt.Sprintf("the broker refused it (nack): exchange %q, routing key %q: is a queue bound there full, or unavailable?", p.exchange, p.key)}
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ func said(err error) error {
 		return err
 	case e == nil:
 		return errors.New("the connection was closed")
+	case e.Server && e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "vhost"):
+		return fmt.Errorf("%d %s: create the virtual host, or mend the path of the URL", e.Code, e.Reason)
 	case e.Server:
 		return fmt.Errorf("%d %s", e.Code, e.Reason)
 	}
