@@ -45,7 +45,7 @@ func (d *Dashboard) outboxPage(r *request) error {
 	}
 	v.CSV = "?" + values.Encode()
 	v.Blocked, v.MoreBlocked, err = upTo(100, func(limit int) ([]admin.BlockedKey, error) {
-		return d.db.BlockedKeys(r.Context(), admin.BlockedKeysQuery{Transport: v.Filter.Transport, Limit: limit})
+		return d.db.BlockedKeys(r.Context(), admin.BlockedKeysQuery{Transport: v.Filter.Transport, Key: v.Filter.Key, Limit: limit})
 	})
 	if err != nil {
 		return err
@@ -97,6 +97,11 @@ func (d *Dashboard) countWaiting(ctx context.Context, wait time.Duration, entrie
 		entries[i].Waiting, entries[i].Parked = counted[idOf(k)].Waiting, counted[idOf(k)].Parked
 	}
 	return at, err
+}
+
+// Routed reports whether the route of the first message is blocked, and no key.
+func (v outboxView) Routed() bool {
+	return len(v.Blocked) == 0 && len(v.Messages) > 0 && v.Messages[0].Blocked && v.Messages[0].DueAt == nil
 }
 
 // blockedLink is the address that asks for the release of a blocked entry.

@@ -138,7 +138,7 @@ func blockedKeysAreReleased(t *testing.T, f *fixture) {
 		t.Error("the group was not retried")
 	}
 	for path, want := range map[string]string{
-		"/": "refuses the next message of 2 keys or routes", "/outbox": "routing key longer than 64 bytes", "/workers": "order.placed in invoices, 1.4s",
+		"/": "refuses the next message of 2 keys or routes", "/outbox?key=o-17": "<strong>The key o-17 of events is blocked, and its first message is tried again", "/outbox?key=o-0": "<strong>Nothing blocks the key o-0.</strong> None of its messages waits here.", "/outbox": "routing key longer than 64 bytes", "/workers": "order.placed in invoices, 1.4s",
 		"/failed": "index out of range", "/failed/8": "goroutine 71", "/outbox/release?all=true": "<strong>2 blocked entries</strong> due at once, with 3 waiting messages",
 	} {
 		if _, text := f.get(path); !strings.Contains(text, want) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,7 +14,7 @@ import (
 )
 
 func (c *cli) outboxBlockedCommand() *cobra.Command {
-	var transport string
+	var transport, key string
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "blocked",
@@ -32,14 +33,17 @@ row for a message without key. State is retrying or parked; next_attempt_at is
 null while it is parked. Waiting counts the messages in the outbox, parked those of
 them that are set aside.`,
 		Args: cobra.NoArgs,
-		RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.outboxBlocked(ctx, transport, limit) }),
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
+			return s.outboxBlocked(ctx, transport, key, limit)
+		}),
 	}
 	c.transportFlag(cmd, &transport)
+	cmd.Flags().StringVar(&key, "key", "", "only this partition key: what holds it?")
 	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 means all")
 	return cmd
 }
 
-func (s *session) outboxBlocked(ctx context.Context, transport string, limit int) error {
+func (s *session) outboxBlocked(ctx context.Context, transport, key string, limit int) error {
 	if limit < 0 {
 		return &Error{Usage, fmt.Errorf("--limit: %d is negative", limit), ""}
 	}
@@ -47,7 +51,13 @@ func (s *session) outboxBlocked(ctx context.Context, transport string, limit int
 	if err != nil {
 		return err
 	}
-	keys, more, err := upTo(limit, func(limit int) ([]admin.BlockedKey, error) { return db.Blocked(ctx, transport, limit) })
+	keys, more, err := upTo(limit, func(limit int) ([]admin.BlockedKey, error) {
+		if key == "" {
+			return db.Blocked(ctx, transport, limit)
+		}
+		all, err := db.Blocked(ctx, transport, 0)
+		return slices.DeleteFunc(all, func(k admin.BlockedKey) bool { return k.Key != key }), err
+	})
 	if err != nil {
 		return err
 	}
