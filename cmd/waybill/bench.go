@@ -32,6 +32,7 @@ var benchmarks = map[string]func(context.Context, bench.Options) ([]bench.Result
 type benchFlags struct {
 	bench.Options
 	broker   string
+	budget   bool
 	profiles profiles
 }
 
@@ -61,6 +62,7 @@ func benchCommand() *cobra.Command {
 	p.IntVar(&f.Workers, "workers", 2, "batches a relay publishes at once (inbox, queue: handlers)")
 	p.IntVar(&f.Batch, "batch", 0, "rows a relay claims at once (default 500)")
 	p.IntVar(&f.Window, "window", 0, "messages of a batch a relay has unconfirmed at once (default 256)")
+	p.BoolVar(&f.budget, "budget", false, "print the CPU time a message takes of client, database and broker, all on this Linux machine")
 	p.StringVar(&f.profiles.cpu, "cpuprofile", "", "write a CPU profile to this file; go tool pprof -tagfocus side=waybill shows one side")
 	p.StringVar(&f.profiles.allocs, "allocprofile", "", "write a profile of all allocations to this file")
 	return cmd
@@ -124,6 +126,9 @@ func (f *benchFlags) files(cmd *cobra.Command, asJSON bool) error {
 func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 	wrong := func(hint, format string, args ...any) error {
 		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf(format, args...), Hint: hint}
+	}
+	if f.budget && !slices.Contains([]string{"relay", "dispatch", "inbox", "queue"}, name) {
+		return wrong("relay, dispatch, inbox and queue measure rates", "--budget: bench %s has no rate of messages", name)
 	}
 	least := 100 * time.Millisecond
 	if name == "latency" || name == "relay" || name == "starve" {
@@ -193,14 +198,18 @@ func (f *benchFlags) servers(name, database string) error {
 	} else if f.Postgres, err = postgres.ConnString(on); err != nil {
 		return err
 	}
-	if !f.NeedsBroker(name) {
-		return nil
+	if f.NeedsBroker(name) {
+		to, err := benchDSN("--broker", f.broker, "amqp")
+		if err != nil {
+			return err
+		}
+		f.Broker, f.BrokerDSN = to.Reveal(), to.Reveal()
 	}
-	to, err := benchDSN("--broker", f.broker, "amqp")
-	if err != nil {
-		return err
+	if f.budget {
+		if f.Meter, err = bench.NewMeter(f.DatabaseDSN, f.BrokerDSN); err != nil {
+			return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--budget: %w", err), Hint: "the servers must run on this machine, on Linux, and as this user; root may see all"}
+		}
 	}
-	f.Broker, f.BrokerDSN = to.Reveal(), to.Reveal()
 	return nil
 }
 

@@ -57,6 +57,11 @@ tables with a prefix), an exchange and a queue, and removes them.
 --batch, --window, --workers and --buckets change waybill's side, so that tables of them can be
 measured; the yardsticks keep their batches of 500.
 
+With --budget relay, dispatch, inbox and queue also print microseconds of CPU time a message, or a
+transaction of dispatch, of the command, the database and the broker, on each side: of the processes
+that listen on the ports of the DSNs, on this machine. It is Linux's, and what else these servers do
+counts.
+
 With --json: {"results": [{"case", "database", "keys", "workers", "ordering", "rate",
 "yardstick_rate", "ratio", "bare_rate", "bare_ratio", "min", "max", "rounds", "target", "buckets",
 "batch", "window", "rows"}]}; dispatch beside a relay has "relayed_rate", "yardstick_relayed_rate"
@@ -64,4 +69,6 @@ and "bare_relayed_rate" too; latency, starve and failing keys have "latency", "y
 and "bare_latency" in place of rates, each with "p50_ms", "p99_ms" and "slowest_ms", failing keys
 also "longest_pause_ms" (of any other key), starve "load_published_s", both "max_ratio" or
 "max_slowest_ms"; claim and the last two of starve have "growth" and "yardstick_growth", each with
-"unit", "from", "to", "factor", and "max_to" or "max_factor" where a limit is wanted.`
+"unit", "from", "to", "factor", and "max_to" or "max_factor" where a limit is wanted. With
+--budget: "budget", "yardstick_budget" and "bare_budget", each with "client_us", "database_us" and
+"broker_us".`

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/waybill-go/waybill/cmd/waybill/internal/bench"
@@ -39,6 +40,13 @@ func printResults(w io.Writer, results []bench.Result, asJSON bool) error {
 			return err
 		}
 	}
+	if slices.ContainsFunc(rates, func(r bench.Result) bool { return r.Budget != nil }) {
+		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		printBudgets(tab, rates)
+		if err := tab.Flush(); err != nil {
+			return err
+		}
+	}
 	for _, r := range results {
 		if r.Relayed > 0 {
 			fmt.Fprintf(w, "%s: %.0f/s were relayed meanwhile, %.0f/s by the yardstick, %.0f/s by bare\n", r.Case, r.Relayed, r.YardstickRelayed, r.BareRelayed)
@@ -59,6 +67,20 @@ func printRates(w io.Writer, results []bench.Result) {
 		}
 		fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t%s\t%s\t%.0f/s\t%.0f/s\t%s\t%d\t%d\t  %s\t\n",
 			r.Ratio, r.Min, r.Max, target(r), ratio, r.Rate, r.YardstickRate, bare, r.Keys, r.Workers, r.Case)
+	}
+}
+
+// printBudgets prints microseconds of CPU a message.
+func printBudgets(w io.Writer, results []bench.Result) {
+	fmt.Fprintln(w, "client\tdatabase\tbroker\tyardstick's client\tdatabase\tbroker\tbare's client\tdatabase\tbroker\t  CPU a message of\t")
+	cells := func(b *bench.Budget) string {
+		if b == nil {
+			return "-\t-\t-"
+		}
+		return fmt.Sprintf("%.0f us\t%.0f us\t%.0f us", b.Client, b.Database, b.Broker)
+	}
+	for _, r := range results {
+		fmt.Fprintf(w, "%s\t%s\t%s\t  %s, %d at once\t\n", cells(r.Budget), cells(r.YardstickBudget), cells(r.BareBudget), r.Case, r.Workers)
 	}
 }
 

@@ -48,6 +48,8 @@ type Options struct {
 	Drain []string
 	// DatabaseDSN and BrokerDSN are the DSNs for that process; they may hold a password.
 	DatabaseDSN, BrokerDSN string
+	// Meter reads what the rounds of rates use of the CPU. Nil reads nothing.
+	Meter *Meter
 	// Progress receives a line for each round. Nil discards.
 	Progress io.Writer
 }
@@ -143,6 +145,11 @@ type Result struct {
 	YardstickRelayed float64 `json:"yardstick_relayed_rate,omitempty"`
 	BareRelayed      float64 `json:"bare_relayed_rate,omitempty"`
 
+	// Of rates, with a meter.
+	Budget          *Budget `json:"budget,omitempty"`
+	YardstickBudget *Budget `json:"yardstick_budget,omitempty"`
+	BareBudget      *Budget `json:"bare_budget,omitempty"`
+
 	// Of claim alone, which has no rates.
 	Growth          *Growth `json:"growth,omitempty"`
 	YardstickGrowth *Growth `json:"yardstick_growth,omitempty"`
@@ -166,6 +173,7 @@ var sideNames = []string{"waybill", "yardstick", "bare"}
 // profiles.
 func race(ctx context.Context, opt Options, res Result, sides ...side) (Result, error) {
 	rates, ratios := make([][]float64, len(sides)), make([][]float64, len(sides))
+	budgets := make([][]Budget, len(sides))
 	for round := range opt.Rounds + 1 {
 		rate := make([]float64, len(sides))
 		for turn := range sides {
@@ -180,6 +188,9 @@ func race(ctx context.Context, opt Options, res Result, sides ...side) (Result, 
 				return res, fmt.Errorf("%s, round %d, %s: %w", res.Case, round, sideNames[who], err)
 			}
 			rate[who] = float64(done) / took.Seconds()
+			if b := opt.Meter.perMessage(done); round > 0 {
+				budgets[who] = append(budgets[who], b)
+			}
 		}
 		if round == 0 {
 			continue // warms up
@@ -195,8 +206,9 @@ func race(ctx context.Context, opt Options, res Result, sides ...side) (Result, 
 	}
 	res.Rate, res.YardstickRate, res.Ratio = median(rates[0]), median(rates[1]), median(ratios[1])
 	res.Min, res.Max, res.Rounds = slices.Min(ratios[1]), slices.Max(ratios[1]), opt.Rounds
+	res.Budget, res.YardstickBudget = medianBudget(budgets[0]), medianBudget(budgets[1])
 	if len(sides) > 2 {
-		res.BareRate, res.BareRatio = median(rates[2]), median(ratios[2])
+		res.BareRate, res.BareRatio, res.BareBudget = median(rates[2]), median(ratios[2]), medianBudget(budgets[2])
 	}
 	return res, nil
 }

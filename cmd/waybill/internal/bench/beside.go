@@ -35,7 +35,7 @@ func besideRelay(ctx context.Context, p backend, opt Options) (_ Result, err err
 		return Result{}, err
 	}
 	kinds := p.transactions()
-	b := beside{dispatcher{p, opt.Keys, 1, writers, opt.Slice}, broker, opt}
+	b := beside{dispatcher{p, opt, 1, writers}, broker}
 	res := Result{Case: "dispatch, InTx, while a relay drains", Database: p.database(), Keys: opt.Keys, Workers: writers, Ordering: "strict",
 		Target: 0.90, Buckets: opt.buckets(), Batch: opt.Batch, Window: opt.Window, Rows: opt.Rows}
 	var relayed [3][]float64
@@ -65,7 +65,6 @@ func besideRelay(ctx context.Context, p backend, opt Options) (_ Result, err err
 type beside struct {
 	dispatcher
 	broker *broker
-	opt    Options
 }
 
 // turn dispatches for a slice, beginning when the relay has published its first
@@ -77,7 +76,7 @@ func (b beside) turn(ctx context.Context, from table, relayed *[]float64, one fu
 	if _, err := b.broker.ch.QueuePurge(b.broker.name, false); err != nil {
 		return 0, 0, err
 	}
-	if err := loadAll(ctx, b.backend, rows{first: 1, n: b.opt.Rows, keys: b.keys}, from); err != nil {
+	if err := loadAll(ctx, b.backend, rows{first: 1, n: b.opt.Rows, keys: b.opt.Keys}, from); err != nil {
 		return 0, 0, err
 	}
 	running, stop := context.WithCancel(ctx)

@@ -45,7 +45,7 @@ func Dispatch(ctx context.Context, opt Options) (_ []Result, err error) {
 				if many > 1 {
 					res.Case += fmt.Sprintf(", %d messages", many)
 				}
-				d := dispatcher{p, opt.Keys, many, n, opt.Slice}
+				d := dispatcher{p, opt, many, n}
 				if res, err = race(ctx, opt, res, d.side(kind.waybill), d.side(kind.plain), d.side(d.bare)); err != nil {
 					return nil, err
 				}
@@ -95,8 +95,8 @@ const note = "                                                                  
 // A dispatcher runs transactions of so many messages on so many connections.
 type dispatcher struct {
 	backend
-	keys, messages, connections int
-	slice                       time.Duration
+	opt                   Options
+	messages, connections int
 }
 
 // side runs one kind of transaction.
@@ -117,23 +117,23 @@ func (d dispatcher) run(ctx context.Context, one func(ctx context.Context, ms []
 	var done atomic.Int64
 	var wg sync.WaitGroup
 	errs := make([]error, d.connections)
-	start := time.Now()
+	start, stop := time.Now(), d.opt.clock()
 	for i := range errs {
 		wg.Go(func() {
-			for errs[i] == nil && time.Since(start) < d.slice && ctx.Err() == nil {
+			for errs[i] == nil && time.Since(start) < d.opt.Slice && ctx.Err() == nil {
 				errs[i] = one(ctx, d.some())
 				done.Add(1)
 			}
 		})
 	}
 	wg.Wait()
-	return int(done.Load()), time.Since(start), errors.Join(append(errs, ctx.Err())...)
+	return int(done.Load()), stop(), errors.Join(append(errs, ctx.Err())...)
 }
 
 func (d dispatcher) some() []sold {
 	ms := make([]sold, d.messages)
 	for i := range ms {
-		ms[i] = sold{fmt.Sprint("customer-", rand.IntN(d.keys)), 100, note}
+		ms[i] = sold{fmt.Sprint("customer-", rand.IntN(d.opt.Keys)), 100, note}
 	}
 	return ms
 }

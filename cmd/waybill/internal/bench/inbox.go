@@ -94,9 +94,9 @@ func (c consumers) round(ctx context.Context, consume func(ctx context.Context) 
 	if err := errors.Join(c.clearInbox(ctx), c.broker.fill(ctx, c.opt.Rows, c.opt.Keys)); err != nil {
 		return 0, 0, err
 	}
-	start := time.Now()
+	stop := c.opt.clock()
 	err := consume(ctx)
-	took := time.Since(start)
+	took := stop()
 	if err != nil {
 		return 0, 0, err
 	}

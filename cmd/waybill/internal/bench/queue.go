@@ -228,7 +228,7 @@ func (q queueing) timed(ctx context.Context, done *handlings, dispatch func(cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	start := time.Now()
+	stop := q.opt.clock()
 	if q.dispatched {
 		for first := range dispatchers {
 			wg.Go(func() {
@@ -245,7 +245,7 @@ func (q queueing) timed(ctx context.Context, done *handlings, dispatch func(cont
 		}
 	}
 	err := handle(ctx)
-	took := time.Since(start)
+	took := stop()
 	wg.Wait()
 	if err := errors.Join(err, context.Cause(ctx)); err != nil {
 		return 0, 0, err

@@ -127,9 +127,9 @@ func (r relaying) prepare(ctx context.Context, into table) error {
 
 // timed runs one side and then checks the messages that arrived.
 func (r relaying) timed(ctx context.Context, ordered bool, run func() error) (int, time.Duration, error) {
-	start := time.Now()
+	stop := r.opt.clock()
 	err := run()
-	took := time.Since(start)
+	took := stop()
 	if err := errors.Join(err, ctx.Err()); err != nil { // a relay that is stopped returns nil
 		return 0, 0, err
 	}
