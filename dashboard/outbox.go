@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -20,7 +21,7 @@ type outboxView struct {
 	Filter      admin.OutboxQuery
 	Transports  []admin.OutboxStats
 	Blocked     []admin.BlockedKey
-	MoreBlocked bool
+	NextBlocked string    // address of the page with the entries after Blocked
 	CountedAt   time.Time // of the waiting messages of Blocked; zero if they are not counted yet
 	Messages    []admin.OutboxMessage
 	More        bool
@@ -44,11 +45,22 @@ func (d *Dashboard) outboxPage(r *request) error {
 		v.Next = "/outbox?" + values.Encode()
 	}
 	v.CSV = "?" + values.Encode()
-	v.Blocked, v.MoreBlocked, err = upTo(100, func(limit int) ([]admin.BlockedKey, error) {
-		return d.db.BlockedKeys(r.Context(), admin.BlockedKeysQuery{Transport: v.Filter.Transport, Key: v.Filter.Key, Limit: limit})
+	values = r.URL.Query()
+	q := admin.BlockedKeysQuery{Transport: v.Filter.Transport, Key: v.Filter.Key}
+	if q.After, err = parseMark(values.Get("blocked")); err != nil {
+		return err
+	}
+	more := false
+	v.Blocked, more, err = upTo(blockedPage, func(limit int) ([]admin.BlockedKey, error) {
+		q.Limit = limit
+		return d.db.BlockedKeys(r.Context(), q)
 	})
 	if err != nil {
 		return err
+	}
+	if more {
+		values.Set("blocked", markOf(v.Blocked[len(v.Blocked)-1]))
+		v.NextBlocked = "/outbox?" + values.Encode()
 	}
 	if v.CountedAt, err = d.countWaiting(r.Context(), time.Until(deadline), v.Blocked); err != nil {
 		return err
@@ -69,6 +81,37 @@ func (d *Dashboard) readOutbox(ctx context.Context, values url.Values) (v outbox
 		return d.db.Outbox(ctx, q)
 	})
 	return v, err
+}
+
+// blockedPage is how many blocked entries a page shows.
+const blockedPage = 100
+
+// A mark is the place of an entry in the list, in an address.
+type mark struct {
+	Transport, Route, Key string
+	Row                   int64
+	Since                 time.Time
+}
+
+func markOf(k admin.BlockedKey) string {
+	text, _ := json.Marshal(mark{k.Transport, k.Route, k.Key, k.Row, k.FirstFailedAt}) // always possible
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// parseMark returns the entry of a mark, or nil for none.
+func parseMark(text string) (*admin.BlockedKey, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var m mark
+	decoded, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(decoded, &m)
+	}
+	if err != nil {
+		return nil, bad("blocked: that is no place in the list", "leave it out for the first page")
+	}
+	return &admin.BlockedKey{Transport: m.Transport, Route: m.Route, Key: m.Key, Row: m.Row, FirstFailedAt: m.Since}, nil
 }
 
 // A blockedID names an entry.

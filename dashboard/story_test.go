@@ -2,10 +2,15 @@ package dashboard_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"html"
+	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +131,40 @@ func TestPagesOnServers(t *testing.T) {
 		}
 		blockedKeysAreReleased(t, fixtureOn(t, db, dispatcher(t, db), dashboard.Config{}))
 	})
+}
+
+func TestBlockedKeysAreListedPageByPage(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.dispatch("k0")
+	db, err := sql.Open("sqlite", "shop.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	// Of equal age, but for a hundredth of them.
+	_, err = db.ExecContext(t.Context(), `INSERT INTO waybill_outbox_blocked (transport, partition_key, row_id, message_id, message_name, failures, first_failed_at, next_attempt_at, last_error, policy)
+		WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 250)
+		SELECT 1, 'key-' || n, n, randomblob(16), 'order.placed', 3, 1700000000000000 + (n % 100 = 0), 9000000000000000, 'exchange is full', 'block' FROM n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, pages := map[string]int{}, 0
+	for path := "/outbox?transport=events"; path != ""; pages++ {
+		_, text := f.get(path)
+		for _, key := range regexp.MustCompile(`<td><code>(key-\d+)</code>`).FindAllStringSubmatch(text, -1) {
+			seen[key[1]]++
+		}
+		next := regexp.MustCompile(`<a href="([^"]+)">More blocked keys`).FindStringSubmatch(text)
+		if path = ""; next != nil {
+			path = html.UnescapeString(next[1])
+		}
+	}
+	if len(seen) != 250 || pages != 3 || slices.Max(slices.Collect(maps.Values(seen))) != 1 {
+		t.Errorf("%d keys on %d pages, want 250 on 3, each once", len(seen), pages)
+	}
+	if res, _ := f.do("GET", "/outbox?blocked=x", nil); res.StatusCode != http.StatusBadRequest {
+		t.Errorf("a wrong place in the list: %s", res.Status)
+	}
 }
 
 func blockedKeysAreReleased(t *testing.T, f *fixture) {
