@@ -16,6 +16,7 @@ import (
 // flags are the flags of every command.
 type flags struct {
 	config, database    string
+	server, tokenFile   string
 	json, yes, noColor  bool
 	logLevel, logFormat string
 	logMessages         bool
@@ -25,6 +26,8 @@ func (f *flags) register(root *cobra.Command) {
 	p := root.PersistentFlags()
 	p.StringVarP(&f.config, "config", "c", "", "configuration file (default: $WAYBILL_CONFIG, or waybill.yaml)")
 	p.StringVar(&f.database, "database", "", "DSN of the database, in place of the configured one")
+	p.StringVar(&f.server, "server", "", "address of a dashboard, to use in place of the database")
+	p.StringVar(&f.tokenFile, "token-file", "", "file with the token for --server (default: $WAYBILL_SERVER_TOKEN)")
 	p.BoolVar(&f.json, "json", false, "print results, and an error, as JSON")
 	p.BoolVarP(&f.yes, "yes", "y", false, "do not ask before something is removed")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")

@@ -41,7 +41,8 @@ order per key, handle each once, and see and mend all of it.
 
 Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 5 partly done, 6 database or broker unavailable, 7 check failed, 130 interrupted.`,
-		Args: cobra.ArbitraryArgs,
+		PersistentPreRunE: c.checkServer,
+		Args:              cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknownCommand(cmd, args[0])

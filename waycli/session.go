@@ -114,6 +114,10 @@ func at(flag string, err error) error {
 
 // database opens the configured database, whose tables must be in place.
 func (s *session) database(ctx context.Context) (Database, error) {
+	if s.flags.server != "" {
+		s.cfg = &config.Config{} // of no file: the server has its own
+		return s.remote()
+	}
 	cfg, err := s.config()
 	if err != nil {
 		return nil, err

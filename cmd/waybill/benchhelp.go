@@ -48,11 +48,11 @@ tables with a prefix), an exchange and a queue, and removes them.
             worker wait for retries in its store, 170 a second, and fail again; latency of others of
             its queue, 100 a second, and its heap), retrying-keys (the third of ten messages of 10
             keys fails; latency of the worker's other keys)
-  observe   what observers cost: a relay, and a worker with an inbox (8 handlers at once), with each of
-            them against none, in messages per second of the process's own CPU time; more is better,
-            and 1 is free. Each message has a trace, of which one in a hundred is sampled. --case
-            prometheus (wayprom), traces (wayotel), history, logs (debug, which is off), traces-all
-            (each message is sampled, and its spans are discarded after batching)
+  observe   the cost of observers: a relay, and a worker with an inbox (8 handlers), with each
+            observer against none, in messages per second of the process's own CPU time; more is
+            better, and 1 is free. Each message has a trace, of which one in a hundred is sampled.
+            --case prometheus (wayprom), traces (wayotel), history, logs (debug, which is off),
+            traces-all (each message is sampled, and its spans are discarded after batching)
 
 --batch, --window, --workers and --buckets change waybill's side, so that tables of them can be
 measured; the yardsticks keep their batches of 500.
