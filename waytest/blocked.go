@@ -22,7 +22,7 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
 		msgs = append(msgs, order{fmt.Sprintf("k%d", i%3), i / 3})
 	}
 	s.put(out, append(msgs, order{"", 0}, order{"", 1})...) // without a key one is poisoned, too
-	poisoned := true
+	operator, poisoned := s.operator(), true
 	sink := &recorder{refuse: func(rec *waybill.Record) error {
 		if o := bodyOf(rec); poisoned && (o == order{"k1", 4} || o == order{"", 0}) {
 			return errRefused
@@ -41,7 +41,6 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
 	if got := perKey(t, sink.got); got["k1"] != 4 || got["k2"] != 11 {
 		t.Errorf("published %v, want k1 to wait and k2 to go on", got)
 	}
-	operator := s.operator()
 	blocked, err := operator.Blocked(t.Context(), "", 0)
 	if err != nil || len(blocked) != 2 {
 		t.Fatalf("Blocked = %+v, %v", blocked, err)

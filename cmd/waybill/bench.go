@@ -121,8 +121,7 @@ func (f *benchFlags) files(cmd *cobra.Command, asJSON bool) error {
 	return files.Print(cmd.OutOrStdout(), results, asJSON)
 }
 
-// check completes the options by the command's defaults, and refuses combinations that
-// cannot be measured.
+// check refuses combinations that cannot be measured, and completes the others.
 func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 	wrong := func(hint, format string, args ...any) error {
 		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf(format, args...), Hint: hint}
@@ -161,11 +160,16 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 			return wrong(hint, "--case %s: bench %s has no such case", c, name)
 		}
 	}
-	if cmd.Flags().Changed("keys") {
-		if name == "relay" && len(f.Cases) > 0 {
-			return wrong("the cases have keys of their own", "--keys and --case do not go together")
-		}
-	} else {
+	if cmd.Flags().Changed("keys") && name == "relay" && len(f.Cases) > 0 {
+		return wrong("the cases have keys of their own", "--keys and --case do not go together")
+	}
+	f.complete(cmd, name)
+	return nil
+}
+
+// complete fills the flags that were left out where a benchmark has a default of its own.
+func (f *benchFlags) complete(cmd *cobra.Command, name string) {
+	if !cmd.Flags().Changed("keys") {
 		f.Keys = map[string]int{"relay": 0, "dispatch": 100_000, "starve": 100}[name]
 		if f.Keys == 0 && name != "relay" {
 			f.Keys = 1000
@@ -183,7 +187,6 @@ func (f *benchFlags) check(cmd *cobra.Command, name string) error {
 	if name == "dispatch" && !cmd.Flags().Changed("slice") {
 		f.Slice = time.Second
 	}
-	return nil
 }
 
 // servers parses the DSNs. The broker's is optional for cases without a broker.
