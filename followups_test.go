@@ -131,6 +131,32 @@ func TestFollowUpThatFailsTakesItsOwnAlong(t *testing.T) {
 	}
 }
 
+// The middleware of a follow-up fails when its handler has dispatched another one.
+func TestFollowUpWhoseMiddlewareFailsTakesItsOwnAlong(t *testing.T) {
+	var said []string
+	b := waybill.NewBus("main", waybill.Middleware{Name: "tx", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			name := env.Message().(local).Name
+			said = append(said, name)
+			if err := next(ctx, env); err != nil || name != "a" {
+				return err
+			}
+			return errBoom
+		}
+	}})
+	waybill.Handle(b, "h", func(ctx context.Context, m local) error {
+		for _, other := range map[string][]string{"root": {"a", "b"}, "a": {"c"}, "b": {"d"}}[m.Name] {
+			if _, err := b.Dispatch(ctx, local{other}, waybill.DispatchAfterCurrentBus{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if _, err := b.Dispatch(t.Context(), local{"root"}); !errors.Is(err, errBoom) || !cmp.Equal(said, []string{"root", "a", "b", "d"}) {
+		t.Errorf("Dispatch = %v with %v, want all but c", err, said)
+	}
+}
+
 // A dispatch whose handlers have failed in part is dispatched again as a whole, a received
 // message is not: TestFollowUpOfSucceededHandlerSurvivesFailureOfAnother.
 func TestFollowUpsOfAPartlyFailedDispatchAreDropped(t *testing.T) {
