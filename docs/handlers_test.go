@@ -113,6 +113,24 @@ func Example_query() {
 	// Output: Ada <nil>
 }
 
+func Example_batch() {
+	ctx, bus, log := context.Background(), waybill.NewBus("shop"), slog.New(slog.DiscardHandler)
+	queue := memory.NewDB().Queue("events")
+	for _, id := range []string{"o-7", "o-8", "o-9"} {
+		check(queue.Send(ctx, encoded(OrderPlaced{id, 4200})))
+	}
+
+	waybill.HandleBatch(bus, "search", 100, 200*time.Millisecond, func(ctx context.Context, ms []OrderPlaced) []error {
+		fmt.Println(len(ms), "orders indexed in one request")
+		return nil // all of them; or an error or nil for each
+	})
+	w, err := worker.New(bus, queue, worker.Config{Concurrency: 100, Limit: 3, Log: log})
+
+	check(err)
+	check(w.Run(ctx))
+	// Output: 3 orders indexed in one request
+}
+
 func Example_severalHandlers() {
 	ctx := context.Background()
 	bus := waybill.NewBus("shop")

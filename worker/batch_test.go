@@ -1,0 +1,157 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+)
+
+// batches keeps the batches of a handler, each sorted, and their times.
+type batches struct {
+	mu   sync.Mutex
+	got  []string
+	at   []time.Duration
+	from time.Time
+}
+
+func (b *batches) note(jobs []job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var names []string
+	for _, j := range jobs {
+		names = append(names, j.String())
+	}
+	slices.Sort(names)
+	b.got, b.at = append(b.got, strings.Join(names, " ")), append(b.at, time.Since(b.from))
+}
+
+func TestBatchRunsWhenItIsFullOrAfterItsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, seen := newFixture(t), &batches{from: time.Now()}
+		p.cfg.Concurrency = 8
+		waybill.HandleBatch(p.bus, "bulk", 3, time.Second, func(_ context.Context, jobs []job) []error {
+			seen.note(jobs)
+			return nil
+		})
+		p.send(job{"a", 1}, job{"a", 2}, job{"b", 1}, job{"c", 1}, job{"d", 1})
+		stop := p.start(p.queue)
+		time.Sleep(5 * time.Second)
+		noError(t, stop())
+		// Of four keys three fill a batch at once. The rest, and the second message of a, wait.
+		if n := len(seen.got); n != 2 || seen.at[0] != 0 || seen.at[1] != time.Second || strings.Count(strings.Join(seen.got, " "), " ") != 4 || strings.Contains(seen.got[0], "a1 a2") {
+			t.Errorf("batches %q at %v, want three messages at once, and two after a second", seen.got, seen.at)
+		}
+		p.wantBacklog(0)
+	})
+}
+
+// Each message of a batch has its own result: a failed one is retried, in the order of its key.
+func TestMessagesOfABatchHaveTheirOwnResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		p.cfg.Concurrency = 4
+		p.cfg.Retry = waybill.Backoff{Delay: time.Second, Jitter: -1}
+		var mu sync.Mutex
+		attempts, order := map[string]int{}, []string{}
+		waybill.HandleBatch(p.bus, "bulk", 4, 100*time.Millisecond, func(_ context.Context, jobs []job) []error {
+			mu.Lock()
+			defer mu.Unlock()
+			errs := make([]error, len(jobs))
+			for i, j := range jobs {
+				if attempts[j.String()]++; j.String() == "b1" && attempts["b1"] < 3 {
+					errs[i] = errDeclined
+				} else if j.K == "b" {
+					order = append(order, j.String())
+				}
+			}
+			return errs
+		})
+		p.send(job{"a", 1}, job{"b", 1}, job{"b", 2}, job{"c", 1}, job{"d", 1})
+		stop := p.start(p.queue)
+		time.Sleep(time.Minute)
+		noError(t, stop())
+		if diff := cmp.Diff(map[string]int{"a1": 1, "b1": 3, "b2": 1, "c1": 1, "d1": 1}, attempts); diff != "" {
+			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+		if !cmp.Equal(order, []string{"b1", "b2"}) {
+			t.Errorf("key b was handled as %v", order)
+		}
+		p.wantBacklog(0)
+	})
+}
+
+// Whatever ends the handler is the error of each message, and nothing hangs.
+func TestBatchThatEndsBadlyFailsItsMessages(t *testing.T) {
+	for want, end := range map[string]func(n int) []error{
+		"panic: boom": func(int) []error { panic("boom") },
+		"returned 1 results for 3 messages: return nil, or an error or nil for each": func(int) []error { return make([]error, 1) },
+		"ended its goroutine": func(int) []error { runtime.Goexit(); return nil },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newFixture(t)
+			p.cfg.Concurrency, p.cfg.Limit = 3, 3
+			waybill.HandleBatch(p.bus, "bulk", 3, time.Second, func(_ context.Context, jobs []job) []error { return end(len(jobs)) })
+			p.send(job{"a", 1}, job{"b", 1}, job{"c", 1})
+			noError(t, p.run(p.queue))
+			for _, e := range p.of(waybill.Handled) {
+				if e.Err == nil || !strings.Contains(e.Err.Error(), want) && !strings.Contains(e.Err.Error(), "Goexit") {
+					t.Errorf("%s: %v, want an error with %s", e.ID, e.Err, want)
+				}
+			}
+			p.wantBacklog(3)
+		})
+	}
+}
+
+// Handlers that outlive the drain time are told so, by the context of the batch.
+func TestContextOfABatchEndsWithThoseOfItsMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		p.cfg.Concurrency, p.cfg.Drain = 2, time.Second
+		waybill.HandleBatch(p.bus, "bulk", 2, time.Second, func(ctx context.Context, jobs []job) []error {
+			<-ctx.Done()
+			return []error{ctx.Err(), ctx.Err()}
+		})
+		p.send(job{"a", 1}, job{"b", 1})
+		stop := p.start(p.queue)
+		time.Sleep(time.Minute)
+		noError(t, stop())
+		p.wantBacklog(2)
+	})
+}
+
+func TestBatchOfADispatchRunsAtOnceAndAlone(t *testing.T) {
+	bus := waybill.NewBus("main")
+	waybill.HandleBatch(bus, "bulk", 2, time.Hour, func(_ context.Context, jobs []job) []error {
+		if len(jobs) != 1 {
+			t.Errorf("got %v", jobs)
+		}
+		return []error{errDeclined}
+	})
+	if _, err := bus.Dispatch(t.Context(), job{"a", 1}); err == nil || !strings.Contains(err.Error(), "declined") {
+		t.Errorf("Dispatch = %v, want the handler's error", err)
+	}
+	for _, bad := range []struct {
+		size int
+		wait time.Duration
+	}{{1, time.Second}, {10001, time.Second}, {2, 0}} {
+		func() {
+			defer func() {
+				if v := recover(); v == nil || !strings.Contains(fmt.Sprint(v), "want 2 to 10000, and above zero") {
+					t.Errorf("HandleBatch with %v: panic %v", bad, v)
+				}
+			}()
+			waybill.HandleBatch(bus, "other", bad.size, bad.wait, func(context.Context, []job) []error { return nil })
+		}()
+	}
+}
