@@ -62,6 +62,7 @@ const (
 	QueueUnordered     Code = "queue-unordered"
 	QueueType          Code = "queue-type"
 	BrokerUnchecked    Code = "broker-unchecked"
+	FewConnections     Code = "few-connections"
 )
 
 var severities = map[Code]Severity{
@@ -69,7 +70,7 @@ var severities = map[Code]Severity{
 	ShortRetention: Broken, ShortRetries: Warning, LongHandler: Warning,
 	BinlogNotSynced: Warning, AutovacuumOff: Warning, OldTransaction: Warning, IdleTransaction: Warning,
 	ClockSkew: Warning, UnusableSetting: Warning,
-	MissingQueue: Broken, QueueDrops: Broken, QueueUnordered: Broken, QueueType: Warning,
+	MissingQueue: Broken, QueueDrops: Broken, QueueUnordered: Broken, QueueType: Warning, FewConnections: Warning,
 	HiddenTransactions: Note, BrokerUnchecked: Note,
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -40,6 +42,10 @@ func (s *session) doctor(ctx context.Context) error {
 	if err := s.checkFences(cfg); err != nil {
 		return err
 	}
+	var f consumeFlags
+	f.complete(cfg.Limits)
+	// The pool is that of a process with all relays and workers; it opens only what is used.
+	s.need = connectionsBesides + relayConnections(leavingDatabase(cfg), relayFlags{}) + s.workerConnections(slices.Sorted(maps.Keys(cfg.Workers)), f)
 	found, err := s.findings(ctx)
 	if err != nil {
 		return err

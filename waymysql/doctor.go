@@ -21,7 +21,7 @@ func (db *DB) Findings(ctx context.Context) ([]admin.Finding, error) {
 }
 
 func (db *DB) examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
-	found, err := query(ctx, db, db.doctor.Query("findings"), scanFinding)
+	found, err := query(ctx, db, db.doctor.Query("findings"), scanFinding, db.MaxConns(), db.MaxConns())
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +68,9 @@ func finding(code admin.Code, detail string) admin.Finding {
 	case admin.BinlogNotSynced:
 		problem = detail + ": after a crash of the server's machine replicas may have other commits than the server"
 		remedy = "set sync_binlog to 1"
+	case admin.FewConnections:
+		problem = detail + ": handlers wait for a connection, and leases that cannot be renewed meanwhile are lost"
+		remedy = "raise max_connections, or lower the concurrency of workers"
 	case admin.MissingIndex:
 		problem = "an index is missing: " + detail
 		remedy = "create it as `schema print` has it"

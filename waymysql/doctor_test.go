@@ -99,7 +99,7 @@ func TestOpenTransactionsAreFindings(t *testing.T) {
 
 func TestServerThatForgetsCommitsIsAFinding(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartMariaDB(t, map[string]string{"innodb_flush_log_at_trx_commit": "2", "log_bin": "ON", "sync_binlog": "0"})
+	server := testserver.StartMariaDB(t, map[string]string{"innodb_flush_log_at_trx_commit": "2", "log_bin": "ON", "sync_binlog": "0", "max_connections": "20"})
 	db := open(t, driverDSN(t, server.URL()), waymysql.Config{})
 	if _, err := db.SchemaUp(t.Context()); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestServerThatForgetsCommitsIsAFinding(t *testing.T) {
 	at := sqlcore.DefaultExamination()
 	at.Now = func() time.Time { return time.Now().Add(5 * time.Second) }
 	got := findings.Of(t, db, at)
-	if len(got) != 3 || !findings.Has(got, admin.NotDurable, "innodb_flush_log_at_trx_commit is 2") || !findings.Has(got, admin.BinlogNotSynced, "sync_binlog is 0") ||
+	if len(got) != 4 || !findings.Has(got, admin.FewConnections, "max_connections is 20, and one process uses up to 32") || !findings.Has(got, admin.NotDurable, "innodb_flush_log_at_trx_commit is 2") || !findings.Has(got, admin.BinlogNotSynced, "sync_binlog is 0") ||
 		!findings.Has(got, admin.ClockSkew, "behind this machine's") {
 		t.Errorf("got %v", got)
 	}

@@ -28,7 +28,7 @@ func (db *DB) examine(ctx context.Context, with sqlcore.Examination) ([]admin.Fi
 		*f = finding(admin.Code(code), detail)
 		return err
 	}
-	found, err := query(ctx, db, doctorSQL, "findings", scan, with.OldTransaction.Seconds(), with.IdleTransaction.Seconds())
+	found, err := query(ctx, db, doctorSQL, "findings", scan, with.OldTransaction.Seconds(), with.IdleTransaction.Seconds(), db.pool.Config().MaxConns)
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +57,9 @@ func finding(code admin.Code, detail string) admin.Finding {
 	case admin.MissingIndex:
 		problem = "an index is missing or invalid: " + detail
 		remedy = "create it as `schema print` has it"
+	case admin.FewConnections:
+		problem = detail + ": handlers wait for a connection, and leases that cannot be renewed meanwhile are lost"
+		remedy = "raise max_connections, or lower the concurrency of workers"
 	case admin.UnloggedTable:
 		problem = detail + ": a crash of the server empties it, and replicas do not have it"
 		remedy = "ALTER TABLE ... SET LOGGED"

@@ -118,12 +118,12 @@ func TestOpenTransactionsAreFindings(t *testing.T) {
 
 func TestServerThatForgetsCommitsIsAFinding(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartPostgres(t, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off"})
-	db := openAt(t, server.URL(), waypg.Config{})
+	server := testserver.StartPostgres(t, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_connections": "12"})
+	db := openAt(t, server.URL()+"&pool_max_conns=10", waypg.Config{})
 	at := sqlcore.DefaultExamination()
 	at.Now = func() time.Time { return time.Now().Add(-5 * time.Second) }
 	got := findings.Of(t, db, at)
-	if len(got) != 4 || !findings.Has(got, admin.NotDurable, "fsync is off") || !findings.Has(got, admin.NotDurable, "full_page_writes is off") ||
+	if len(got) != 5 || !findings.Has(got, admin.FewConnections, "max_connections is 12, and one process uses up to 10") || !findings.Has(got, admin.NotDurable, "fsync is off") || !findings.Has(got, admin.NotDurable, "full_page_writes is off") ||
 		!findings.Has(got, admin.AutovacuumOff, "autovacuum is off") || !findings.Has(got, admin.ClockSkew, "5s ahead of this machine's") {
 		t.Errorf("got %v", got)
 	}

@@ -1,12 +1,17 @@
 -- name: findings
--- One row for each finding: its code and the detail of its sentence.
+-- One row for each finding: its code and the detail of its sentence. ? is the size of the pool, twice.
 SELECT 'not-durable', CONCAT('innodb_flush_log_at_trx_commit is ', @@innodb_flush_log_at_trx_commit)
 FROM   DUAL
 WHERE  @@innodb_flush_log_at_trx_commit NOT IN (1, 3)
 UNION  ALL
 SELECT 'binlog-not-synced', CONCAT('sync_binlog is ', @@GLOBAL.sync_binlog)
 FROM   DUAL
-WHERE  @@GLOBAL.log_bin = 1 AND @@GLOBAL.sync_binlog <> 1;
+WHERE  @@GLOBAL.log_bin = 1 AND @@GLOBAL.sync_binlog <> 1
+UNION  ALL
+SELECT 'few-connections',
+       CONCAT('max_connections is ', @@GLOBAL.max_connections, ', and one process uses up to ', ?)
+FROM   DUAL
+WHERE  @@GLOBAL.max_connections < ?;
 
 -- name: missing_indexes
 -- ? are the prefix of the tables, the database and the prefix again. Indexes are

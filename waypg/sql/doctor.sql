@@ -1,9 +1,14 @@
 -- name: findings
 -- One row for each finding: its code and the detail of its sentence. Of other users' sessions only a
--- member of pg_read_all_stats sees the times ($1, $2: seconds).
+-- member of pg_read_all_stats sees the times ($1, $2: seconds). $3 is the size of the pool.
 SELECT 'not-durable', format('%s is %s', name, setting)
 FROM   pg_settings
 WHERE  name IN ('fsync', 'full_page_writes') AND setting = 'off'
+UNION  ALL
+SELECT 'few-connections', format('max_connections is %s, and one process uses up to %s', setting, $3::int)
+FROM   pg_settings
+WHERE  name = 'max_connections'
+AND    setting::int - current_setting('superuser_reserved_connections')::int < $3
 UNION  ALL
 SELECT 'autovacuum-off', 'autovacuum is off'
 FROM   pg_settings
