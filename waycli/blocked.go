@@ -32,7 +32,8 @@ With --json: {"keys": [{"transport", "route", "key", "row", "head_id",
 row for a message without key. State is retrying or parked; next_attempt_at is
 null while it is parked. Waiting counts the messages in the outbox, parked those of
 them that are set aside.`,
-		Args: cobra.NoArgs,
+		Example: "  waybill outbox blocked\n  waybill outbox blocked --key order-42 --json",
+		Args:    cobra.NoArgs,
 		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
 			return s.outboxBlocked(ctx, transport, key, limit)
 		}),

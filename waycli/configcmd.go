@@ -31,8 +31,9 @@ what "doctor" finds in the file alone.
 
 With --json: {"file", "transports", "messages", "notes": [...]}. File is empty if
 there is none and the defaults hold.`,
-			Args: cobra.NoArgs,
-			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.configCheck() }),
+			Example: "  waybill config check\n  waybill config check --config production.yaml --json",
+			Args:    cobra.NoArgs,
+			RunE:    c.run(func(_ context.Context, s *session, _ []string) error { return s.configCheck() }),
 		},
 		&cobra.Command{
 			Use:   "show",
@@ -42,8 +43,9 @@ from. Passwords are shown as ***.
 
 With --json: {"config": {...}, "origins": {"database": "waybill.yaml:1", ...}}, the
 first in the form of waybill.yaml.`,
-			Args: cobra.NoArgs,
-			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.configShow() }),
+			Example: "  waybill config show\n  waybill config show --json",
+			Args:    cobra.NoArgs,
+			RunE:    c.run(func(_ context.Context, s *session, _ []string) error { return s.configShow() }),
 		},
 	)
 }

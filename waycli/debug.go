@@ -22,8 +22,9 @@ their brokers take it if outbox.routes says otherwise than the DSN.
 With --json: {"routes": [{"name", "transports", "exchange", "routing_key",
 "on_exhausted"}]}. No
 transports: it has no route. No exchange or routing key: as in the DSN.`,
-			Args: cobra.NoArgs,
-			RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.routes() }),
+			Example: "  waybill debug routes",
+			Args:    cobra.NoArgs,
+			RunE:    c.run(func(_ context.Context, s *session, _ []string) error { return s.routes() }),
 		},
 		c.debugRetryCommand())
 }

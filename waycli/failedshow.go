@@ -23,8 +23,9 @@ failed attempt of workers with its time, process, error and stack (of a panic).
 With --json: what "failed list" has, "headers", "body", or "body_base64" where the
 body is no text, and "attempts": [{"attempt", "at", "worker", "handler",
 "error_type", "error", "stack", "fingerprint"}].`,
-		Args: cobra.ExactArgs(1),
-		RunE: c.run(func(ctx context.Context, s *session, args []string) error { return s.failedShow(ctx, args) }),
+		Example: "  waybill failed show 17",
+		Args:    cobra.ExactArgs(1),
+		RunE:    c.run(func(ctx context.Context, s *session, args []string) error { return s.failedShow(ctx, args) }),
 	}
 }
 

@@ -20,8 +20,9 @@ func (c *cli) inboxCommand() *cobra.Command {
 			Long: `Count the handled messages that are remembered, by handler.
 
 With --json: {"inbox": [{"handler", "entries", "oldest", "newest"}]}.`,
-			Args: cobra.NoArgs,
-			RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.inboxStats(ctx) }),
+			Example: "  waybill inbox stats",
+			Args:    cobra.NoArgs,
+			RunE:    c.run(func(ctx context.Context, s *session, _ []string) error { return s.inboxStats(ctx) }),
 		},
 		&cobra.Command{
 			Use:   "lookup ID",
@@ -31,8 +32,9 @@ key, which is looked up under all message names. Exit code 3 says that none has,
 or that it is forgotten.
 
 With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}]}.`,
-			Args: cobra.ExactArgs(1),
-			RunE: c.run(func(ctx context.Context, s *session, args []string) error { return s.inboxLookup(ctx, args[0]) }),
+			Example: "  waybill inbox lookup 01a1fc09-a0cf-7710-b8d1-97ca6868221e\n  waybill inbox lookup order-42",
+			Args:    cobra.ExactArgs(1),
+			RunE:    c.run(func(ctx context.Context, s *session, args []string) error { return s.inboxLookup(ctx, args[0]) }),
 		},
 		c.inboxPruneCommand(),
 	)

@@ -45,8 +45,9 @@ left out, and means the default.`,
 missing, too old or too new.
 
 With --json: {"database", "prefix", "version", "wanted", "pending"}.`,
-			Args: cobra.NoArgs,
-			RunE: c.run(func(ctx context.Context, s *session, _ []string) error { return s.schemaStatus(ctx) }),
+			Example: "  waybill schema status",
+			Args:    cobra.NoArgs,
+			RunE:    c.run(func(ctx context.Context, s *session, _ []string) error { return s.schemaStatus(ctx) }),
 		},
 		printSQL,
 		c.rebucketCommand(),

@@ -16,8 +16,9 @@ func (c *cli) versionCommand() *cobra.Command {
 		Long: `Print the version.
 
 With --json: {"name", "version", "revision", "go", "os", "arch"}.`,
-		Args: cobra.NoArgs,
-		RunE: c.run(func(_ context.Context, s *session, _ []string) error { return s.version() }),
+		Example: "  waybill version --json",
+		Args:    cobra.NoArgs,
+		RunE:    c.run(func(_ context.Context, s *session, _ []string) error { return s.version() }),
 	}
 }
 

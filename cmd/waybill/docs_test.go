@@ -53,6 +53,47 @@ func TestCommandsOfThePagesParse(t *testing.T) {
 	}
 }
 
+// Each command has examples in its help, with flags and arguments that it takes.
+func TestEveryCommandHasExamplesThatParse(t *testing.T) {
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		path := cmd.CommandPath()
+		if cmd.Name() == "help" || cmd.Name() == "completion" {
+			return
+		}
+		own := cmd.HasSubCommands()
+		for line := range strings.Lines(cmd.Example) {
+			var words []string
+			for _, w := range word.FindAllString(shellTail.ReplaceAllString(line, ""), -1) {
+				words = append(words, strings.Trim(w, `'"`))
+			}
+			if len(words) == 0 || words[0] != "waybill" {
+				t.Errorf("%s: an example is not one of waybill: %s", path, line)
+				continue
+			}
+			got, err := parse(words[1:])
+			if err == nil {
+				err = got.ValidateArgs(got.Flags().Args())
+			}
+			if err != nil {
+				t.Errorf("%s: an example is wrong: %s%v", path, line, err)
+				continue
+			}
+			own = own || got.CommandPath() == path
+		}
+		if !own {
+			t.Errorf("%s: its help has no example of it", path)
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(waycli.New(app()))
+}
+
+// shellTail is the part of a command line that the shell reads.
+var shellTail = regexp.MustCompile(` (?:[<>|#]|&&).*`)
+
 // A duration may have days wherever a flag takes one.
 func TestDurationFlagsTakeDays(t *testing.T) {
 	count := 0
