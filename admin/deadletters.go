@@ -22,8 +22,9 @@ type DeadLetters interface {
 	// EditFailed replaces the body of a dead letter, which is from, by to. The audit keeps
 	// from. It returns an error that wraps ErrChanged if the body is another one.
 	EditFailed(ctx context.Context, number int64, from, to []byte) error
-	// Audit lists the changes of operators, the newest first; zero means all.
-	Audit(ctx context.Context, limit int) ([]AuditEntry, error)
+	// Audit lists the changes of operators with lesser numbers than before, the newest first;
+	// zero means all.
+	Audit(ctx context.Context, before int64, limit int) ([]AuditEntry, error)
 }
 
 // FailedGroup counts dead letters with equal errors.
@@ -40,6 +41,7 @@ type FailedGroup struct {
 
 // AuditEntry is one transaction in which an operator changed messages.
 type AuditEntry struct {
+	Number   int64           `json:"number"`
 	At       time.Time       `json:"at"`
 	Actor    string          `json:"actor"`    // user@host
 	Action   string          `json:"action"`   // the command

@@ -197,11 +197,11 @@ func (d *Dashboard) apiInbox(r *request) error {
 }
 
 func (d *Dashboard) apiAudit(r *request) error {
-	entries, err := d.readAudit(r.Context(), r.URL.Query())
+	entries, more, err := d.readAudit(r.Context(), r.URL.Query())
 	if err != nil {
 		return err
 	}
-	return answer(r, entries, false, nil)
+	return answer(r, entries, more, func(e admin.AuditEntry) int64 { return e.Number })
 }
 
 func (d *Dashboard) apiOperations(r *request) error {

@@ -39,7 +39,7 @@ func TestUsersAreThoseOfTheirPasswords(t *testing.T) {
 	}
 	f.do("POST", "/failed/retry", url.Values{"number": {"1"}, "count": {"1"}}, as("ann", "tea"))
 	for range 2000 {
-		if audit, err := f.db.Audit(t.Context(), 1); err != nil || len(audit) == 1 {
+		if audit, err := f.db.Audit(t.Context(), 0, 1); err != nil || len(audit) == 1 {
 			if err != nil || audit[0].Actor != "ann@dashboard" {
 				t.Errorf("Audit = %+v, %v", audit, err)
 			}

@@ -269,7 +269,7 @@ func TestGroupIsRetriedAndAudited(t *testing.T) {
 	if err != nil || len(stats) != 1 || stats[0].Retrying != 251 || stats[0].Failed != 3 {
 		t.Errorf("WorkerStats = %+v, %v", stats, err)
 	}
-	audit, err := f.db.Audit(t.Context(), 0)
+	audit, err := f.db.Audit(t.Context(), 0, 0)
 	total := 0
 	for _, a := range audit {
 		total += a.Messages

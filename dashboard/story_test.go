@@ -192,7 +192,7 @@ func blockedKeysAreReleased(t *testing.T, f *fixture) {
 	if err != nil || len(letters) != 1 || letters[0].State != admin.Skipped {
 		t.Errorf("Failed = %+v, %v", letters, err)
 	}
-	audit, err := f.db.Audit(t.Context(), 1)
+	audit, err := f.db.Audit(t.Context(), 0, 1)
 	if err != nil || len(audit) != 1 || !strings.Contains(string(audit[0].Filter), "o-17") {
 		t.Errorf("Audit = %+v, %v", audit, err)
 	}

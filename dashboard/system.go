@@ -4,25 +4,38 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"strconv"
 
 	"github.com/waybill-go/waybill/admin"
 )
 
 func (d *Dashboard) auditPage(r *request) error {
-	entries, err := d.readAudit(r.Context(), r.URL.Query())
+	values := r.URL.Query()
+	entries, more, err := d.readAudit(r.Context(), values)
 	if err != nil {
 		return err
 	}
-	return d.page(r, "audit", "Audit", entries)
+	v := auditView{Entries: entries}
+	if more {
+		values.Set("after", strconv.FormatInt(entries[len(entries)-1].Number, 10))
+		v.Next = "/audit?" + values.Encode()
+	}
+	return d.page(r, "audit", "Audit", v)
 }
 
-// readAudit reads the newest entries, without the bodies that edits have kept.
-func (d *Dashboard) readAudit(ctx context.Context, values url.Values) ([]admin.AuditEntry, error) {
+// auditView is the data of the page of the audit.
+type auditView struct {
+	Entries []admin.AuditEntry
+	Next    string
+}
+
+// readAudit reads the entries after a number, the newest first, without the bodies that edits have kept.
+func (d *Dashboard) readAudit(ctx context.Context, values url.Values) (entries []admin.AuditEntry, more bool, err error) {
 	p, err := parsePage(values)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	entries, err := d.db.Audit(ctx, p.Limit)
+	entries, more, err = upTo(p.Limit, func(limit int) ([]admin.AuditEntry, error) { return d.db.Audit(ctx, p.After, limit) })
 	for i, e := range entries {
 		var filter map[string]json.RawMessage
 		if json.Unmarshal(e.Filter, &filter) == nil && filter["original_body_base64"] != nil {
@@ -30,7 +43,7 @@ func (d *Dashboard) readAudit(ctx context.Context, values url.Values) ([]admin.A
 			entries[i].Filter, _ = json.Marshal(filter)
 		}
 	}
-	return entries, err
+	return entries, more, err
 }
 
 // systemView is the data of the page of the system.

@@ -107,10 +107,10 @@ func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) 
 }
 
 // Audit implements admin.DeadLetters.
-func (db *DB) Audit(ctx context.Context, max int) ([]admin.AuditEntry, error) {
+func (db *DB) Audit(ctx context.Context, before int64, max int) ([]admin.AuditEntry, error) {
 	return query(ctx, db, db.failed.Query("audit_list"), func(rows *sql.Rows, e *admin.AuditEntry) error {
-		return rows.Scan(moment{&e.At}, &e.Actor, &e.Action, (*[]byte)(&e.Filter), &e.Messages)
-	}, limit(max))
+		return rows.Scan(&e.Number, moment{&e.At}, &e.Actor, &e.Action, (*[]byte)(&e.Filter), &e.Messages)
+	}, before, before, limit(max))
 }
 
 // FailedContent implements admin.Database.

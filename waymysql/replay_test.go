@@ -113,7 +113,7 @@ func TestEditToTheSameBodyChangesNothing(t *testing.T) {
 	if err := db.EditFailed(t.Context(), failed(t, db, admin.FailedQuery{}, 1)[0], rec.Body, rec.Body); err != nil {
 		t.Error(err)
 	}
-	if entries, err := db.Audit(t.Context(), 0); err != nil || len(entries) != 0 {
+	if entries, err := db.Audit(t.Context(), 0, 0); err != nil || len(entries) != 0 {
 		t.Errorf("Audit = %+v, %v, want none", entries, err)
 	}
 }

@@ -87,11 +87,11 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 }
 
 // Audit implements admin.DeadLetters.
-func (db *DB) Audit(ctx context.Context, max int) ([]admin.AuditEntry, error) {
+func (db *DB) Audit(ctx context.Context, before int64, max int) ([]admin.AuditEntry, error) {
 	return query(ctx, db, failedSQL, "audit_list", func(rows pgx.Rows, e *admin.AuditEntry) error {
 		var filter string
-		err := rows.Scan(&e.At, &e.Actor, &e.Action, &filter, &e.Messages)
+		err := rows.Scan(&e.Number, &e.At, &e.Actor, &e.Action, &filter, &e.Messages)
 		e.At, e.Filter = e.At.UTC(), json.RawMessage(filter)
 		return err
-	}, limit(max))
+	}, before, limit(max))
 }

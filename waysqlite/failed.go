@@ -83,14 +83,14 @@ func (db *DB) WorkerStats(ctx context.Context) ([]admin.WorkerStats, error) {
 }
 
 // Audit implements admin.DeadLetters.
-func (db *DB) Audit(ctx context.Context, limit int) ([]admin.AuditEntry, error) {
+func (db *DB) Audit(ctx context.Context, before int64, limit int) ([]admin.AuditEntry, error) {
 	return query(ctx, db, db.failedSQL.Query("audit_list"), func(rows *sql.Rows, e *admin.AuditEntry) error {
 		var at int64
 		var filter string
-		err := rows.Scan(&at, &e.Actor, &e.Action, &filter, &e.Messages)
+		err := rows.Scan(&e.Number, &at, &e.Actor, &e.Action, &filter, &e.Messages)
 		e.At, e.Filter = micros(at), json.RawMessage(filter)
 		return err
-	}, cmp.Or(limit, -1))
+	}, before, cmp.Or(limit, -1))
 }
 
 // FailedContent implements admin.Database. Headers of another program's that are

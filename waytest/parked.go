@@ -272,7 +272,7 @@ func releasesAreAudited[TX any](t *testing.T, s *fixture[TX]) {
 		if n, err := operator.Release(ctx, q); err != nil || n != want {
 			t.Errorf("Release(%+v) = %d, %v, want %d", q, n, err, want)
 		}
-		entries, err := letters.Audit(t.Context(), 0)
+		entries, err := letters.Audit(t.Context(), 0, 0)
 		try(t, "Audit", err)
 		n := 0
 		for _, e := range entries {

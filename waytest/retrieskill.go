@@ -147,7 +147,7 @@ func (k *killed[TX]) audits() int {
 	if !ok {
 		return 0
 	}
-	entries, err := operator.Audit(k.t.Context(), 0)
+	entries, err := operator.Audit(k.t.Context(), 0, 0)
 	try(k.t, "Audit", err)
 	return len(entries)
 }

@@ -123,7 +123,7 @@ func editedBodyIsReplayed[TX any](t *testing.T, s *fixture[TX]) {
 	if got := string(d.Record.Body); got != string(body) || d.Record.ID != m.ID {
 		t.Errorf("the replay is %s of %s, want %s of %s", got, d.Record.ID, body, m.ID)
 	}
-	entries, err := operator.Audit(t.Context(), 0)
+	entries, err := operator.Audit(t.Context(), 0, 0)
 	if err != nil || len(entries) != 2 || entries[1].Action != "failed edit" || entries[1].Messages != 1 {
 		t.Fatalf("Audit = %+v, %v, want the retry and the edit", entries, err)
 	}
@@ -229,7 +229,7 @@ func changesAreAudited[TX any](t *testing.T, s *fixture[TX]) {
 	bury(t, q, order{"w", 0}, 1, "lost")
 	_, err = letters.RemoveFailed(t.Context(), found[1].Number+1, found[1].Number)
 	try(t, "RemoveFailed", err)
-	entries, err := operator.Audit(t.Context(), 0)
+	entries, err := operator.Audit(t.Context(), 0, 0)
 	try(t, "Audit", err)
 	var got []string
 	for _, e := range slices.Backward(entries) {
@@ -246,7 +246,18 @@ func changesAreAudited[TX any](t *testing.T, s *fixture[TX]) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
-	if one, err := operator.Audit(t.Context(), 1); err != nil || len(one) != 1 {
+	var paged []admin.AuditEntry
+	for before := int64(0); len(paged) < len(entries); before = paged[len(paged)-1].Number {
+		one, err := operator.Audit(t.Context(), before, 1)
+		if err != nil || len(one) != 1 {
+			t.Fatalf("Audit before %d = %+v, %v, want one entry", before, one, err)
+		}
+		paged = append(paged, one...)
+	}
+	if diff := cmp.Diff(entries, paged); diff != "" {
+		t.Errorf("the audit entry by entry (-want +got):\n%s", diff)
+	}
+	if one, err := operator.Audit(t.Context(), 0, 1); err != nil || len(one) != 1 {
 		t.Errorf("Audit of one = %+v, %v", one, err)
 	}
 }

@@ -65,7 +65,7 @@ func workersAreListedAndStopped[TX any](t *testing.T, s *fixture[TX]) {
 		}
 	}
 	if letters, ok := s.Store.(admin.DeadLetters); ok {
-		entries, err := letters.Audit(t.Context(), 0)
+		entries, err := letters.Audit(t.Context(), 0, 0)
 		try(t, "Audit", err)
 		filter, _ := json.Marshal(map[string][]string{"ids": {reports[1].ID, reports[2].ID}})
 		want := fmt.Sprintf("workers stop 1 %s", filter)

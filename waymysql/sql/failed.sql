@@ -59,8 +59,9 @@ WHERE  id = UNHEX(REPLACE(?, '-', '')) AND kind = 'worker'
 AND    seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND;
 
 -- name: audit_list
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at), actor, action, filter, messages
+SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at), actor, action, filter, messages
 FROM   app.waybill_audit
+WHERE (? = 0 OR id < ?)
 ORDER  BY id DESC
 LIMIT  ?;
 

@@ -60,7 +60,11 @@ UPDATE public.waybill_workers SET stop_requested_at = clock_timestamp()
 WHERE  id = $1::uuid AND kind = 'worker' AND seen_at > now() - interval '60 seconds';
 
 -- name: audit_list
-SELECT at, actor, action, filter, messages FROM public.waybill_audit ORDER BY id DESC LIMIT $1;
+SELECT id, at, actor, action, filter, messages
+FROM   public.waybill_audit
+WHERE  ($1::bigint = 0 OR id < $1)
+ORDER  BY id DESC
+LIMIT  $2;
 
 -- name: edit
 UPDATE public.waybill_failed SET body = $1

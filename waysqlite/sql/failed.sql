@@ -53,7 +53,8 @@ UPDATE waybill_workers SET stop_requested_at = CAST(unixepoch('subsec') * 100000
 WHERE  id = ? AND seen_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 60000000;
 
 -- name: audit_list
-SELECT at, actor, action, filter, messages FROM waybill_audit ORDER BY id DESC LIMIT ?;
+SELECT id, at, actor, action, filter, messages FROM waybill_audit
+WHERE  (?1 = 0 OR id < ?1) ORDER BY id DESC LIMIT ?2;
 
 -- name: edit
 UPDATE waybill_failed SET body = ?1 WHERE id = ?2 AND body = ?3 AND state IN ('skipped', 'failed');
