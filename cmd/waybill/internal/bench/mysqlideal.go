@@ -45,8 +45,8 @@ func (p *mysql) tidy(ctx context.Context, t table) error {
 }
 
 func (p *mysql) trace(ctx context.Context, oneIn int) error {
-	err := p.exec(ctx, fmt.Sprintf(`UPDATE {}waybill_outbox SET headers = JSON_OBJECT('traceparent',
-		CONCAT('00-', MD5(id), '-', LEFT(MD5(id), 16), IF(id %% %d = 0, '-01', '-00')))`, oneIn))
+	err := p.exec(ctx, fmt.Sprintf(`UPDATE {}outbox SET headers = JSON_OBJECT('traceparent',
+		CONCAT('00-', MD5(id), '-', LEFT(MD5(id), 16), IF(id %% %d = 0, '-01', '-00'))) WHERE id > 0`, oneIn))
 	return errors.Join(err, p.tidy(ctx, outboxTable))
 }
 
