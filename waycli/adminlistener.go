@@ -83,7 +83,7 @@ func (s *session) listenAdmin(ctx context.Context, f adminFlags) (stop func(), e
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := serve(serving, listener, a.handler(profiles), 0); err != nil && serving.Err() == nil {
+		if err := serve(serving, listener, pageServer(a.handler(profiles)), 0); err != nil && serving.Err() == nil {
 			s.log.LogAttrs(serving, slog.LevelError, "health and metrics are not served any more", slog.Any("err", err))
 		}
 	}()

@@ -89,7 +89,7 @@ func (s *session) dashboard(ctx context.Context, f dashboardFlags) error {
 	} else {
 		s.stdout.line("%s", url)
 	}
-	return errors.Join(serve(ctx, listener, pages, 5*time.Second), pages.Close())
+	return errors.Join(serve(ctx, listener, pageServer(pages), 5*time.Second), pages.Close())
 }
 
 // dashboardConfig returns the configuration of the dashboard that f asks for.
@@ -129,10 +129,15 @@ func (s *session) dashboardConfig(ctx context.Context, f dashboardFlags) (cfg da
 	return cfg, nil
 }
 
-// serve answers requests until ctx ends, and then the ones begun, for a time.
-func serve(ctx context.Context, listener net.Listener, h http.Handler, drain time.Duration) error {
+// pageServer returns the HTTP server of pages for people and of probes.
+func pageServer(h http.Handler) *http.Server {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // broken connections of browsers
+	return server
+}
+
+// serve answers requests until ctx ends, and then those begun, for a time.
+func serve(ctx context.Context, listener net.Listener, server *http.Server, drain time.Duration) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

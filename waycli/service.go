@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
@@ -76,6 +79,22 @@ func (v *Service) Go(name string, run func(context.Context) error) {
 		panic(fmt.Errorf("a part of the service is named %q: that is empty or taken", name))
 	}
 	v.parts = append(v.parts, part{name, run})
+}
+
+// serveDrain is how long Serve waits for the requests that have begun.
+const serveDrain = 10 * time.Second
+
+// Serve adds an HTTP server as a part, as Go does. It listens at the Addr of the server when
+// the part runs. When that is to end it takes no new requests, and waits up to ten seconds for
+// those begun.
+func (v *Service) Serve(name string, server *http.Server) {
+	v.Go(name, func(ctx context.Context) error {
+		listener, err := net.Listen("tcp", server.Addr)
+		if err != nil {
+			return err
+		}
+		return serve(ctx, listener, server, serveDrain)
+	})
 }
 
 // part returns the run of a part that Go has added, or nil.

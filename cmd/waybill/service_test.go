@@ -6,10 +6,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -243,5 +248,53 @@ func TestPartsOfAService(t *testing.T) {
 	none := func(context.Context, *waycli.Service) (*waybill.Bus, error) { return nil, nil }
 	if exit, said := runService(t, file, none, "run"); exit != 1 || !strings.Contains(said, "App.Bus returned no bus") {
 		t.Errorf("no bus: exit code %d, %s", exit, said)
+	}
+}
+
+// A request that has begun when a service ends is answered, and its end waits for it.
+func TestServiceAnswersWhatHasBegun(t *testing.T) {
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listen.Addr().String()
+	_ = listen.Close()
+	begun, ending, answered := make(chan bool), make(chan bool), make(chan error, 1)
+	exit, out := runService(t, "database: sqlite://"+filepath.Join(t.TempDir(), "s.db"), func(_ context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+		svc.Serve("http", &http.Server{Addr: address, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			begun <- true
+			<-ending
+			select {
+			case <-r.Context().Done(): // its connection is closed
+			case <-time.After(100 * time.Millisecond):
+			}
+		})})
+		svc.Go("client", func(ctx context.Context) error {
+			go func() {
+				for {
+					res, err := http.Get("http://" + address)
+					if errors.Is(err, syscall.ECONNREFUSED) {
+						continue // it does not listen yet
+					}
+					if err == nil {
+						_, err = io.ReadAll(res.Body)
+						_ = res.Body.Close()
+					}
+					answered <- err
+					return
+				}
+			}()
+			<-begun
+			return errExchanged
+		})
+		svc.Go("end", func(ctx context.Context) error {
+			<-ctx.Done()
+			close(ending)
+			return nil
+		})
+		return waybill.NewBus("service"), nil
+	}, "run", "client", "http", "end")
+	if err := <-answered; err != nil || !strings.Contains(out, errExchanged.Error()) {
+		t.Errorf("the request: %v; exit %d\n%s", err, exit, out)
 	}
 }

@@ -46,23 +46,13 @@ func (o Order) cents() int {
 	return int(math.Round(100 * total))
 }
 
-// serve takes orders, payments and the feed of the warehouse at SHOP_LISTEN, until ctx ends.
-func (s *shop) serve(ctx context.Context) error {
+// server takes orders, payments and the feed of the warehouse at SHOP_LISTEN.
+func (s *shop) server() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", answer(s.placeOrder))
 	mux.HandleFunc("POST /orders/{id}/payment", answer(s.pay))
 	mux.HandleFunc("POST /products/{id}/availability", answer(s.availabilityChanged))
-	server := &http.Server{Addr: cmp.Or(os.Getenv("SHOP_LISTEN"), "127.0.0.1:8080"), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	stopped := make(chan error, 1)
-	context.AfterFunc(ctx, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		stopped <- server.Shutdown(ctx)
-	})
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return <-stopped
+	return &http.Server{Addr: cmp.Or(os.Getenv("SHOP_LISTEN"), "127.0.0.1:8080"), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 }
 
 // placeOrder writes the order and dispatches its messages, in one transaction.

@@ -54,7 +54,7 @@ func newShop(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
 		return nil, err
 	}
 	s := &shop{db, out}
-	svc.Go("http", s.serve)
+	svc.Serve("http", s.server())
 
 	bus := waybill.NewBus("shop", middleware.Recover(), middleware.Log(svc.Log()))
 	s.handleCatalog(bus)
