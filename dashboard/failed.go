@@ -1,12 +1,15 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -15,24 +18,85 @@ import (
 
 // groupsView is the data of the page of the groups of dead letters.
 type groupsView struct {
-	Filter   failedFilter
-	Groups   []admin.FailedGroup
-	Messages int
-	At       time.Time // of the counts; zero if they are not known yet
+	Filter      failedFilter
+	Groups      []admin.FailedGroup // of the page
+	All         int                 // groups of all pages
+	Messages    int                 // of all groups
+	At          time.Time           // of the counts; zero if they are not known yet
+	First, Next string              // addresses of pages
 }
 
 // Counting reports whether the counts are not known yet.
 func (v groupsView) Counting() bool { return v.At.IsZero() }
 
 func (d *Dashboard) groupsPage(r *request) error {
-	v, err := d.readGroups(r.Context(), r.URL.Query(), patience)
+	values := r.URL.Query()
+	after, err := parseGroupPlace(values.Get("after"))
 	if err != nil {
 		return err
+	}
+	values.Del("after") // the rest is that of lists
+	p, err := parsePage(values)
+	if err != nil {
+		return err
+	}
+	v, err := d.readGroups(r.Context(), values, patience)
+	if err != nil {
+		return err
+	}
+	if after != nil {
+		v.First = "/failed?" + values.Encode()
+	}
+	var more bool
+	if v.Groups, more = pageOfGroups(v.Groups, after, p.Limit); more {
+		values.Set("after", placeOf(v.Groups[len(v.Groups)-1]).String())
+		v.Next = "/failed?" + values.Encode()
 	}
 	return d.livePage(r, "groups", "Dead letters", v)
 }
 
-// readGroups waits so long for the counts.
+// A groupPlace is the place of a group in their order: by the last failure, the latest first,
+// and of several at once by the number of the last dead letter.
+type groupPlace struct{ at, number int64 }
+
+func placeOf(g admin.FailedGroup) groupPlace {
+	return groupPlace{g.LastFailedAt.UnixMicro(), g.Example}
+}
+
+func (p groupPlace) String() string { return fmt.Sprintf("%d.%d", p.at, p.number) }
+
+// compare is negative if p comes before other.
+func (p groupPlace) compare(other groupPlace) int {
+	return cmp.Or(cmp.Compare(other.at, p.at), cmp.Compare(other.number, p.number))
+}
+
+// parseGroupPlace reads what String has written; nothing is nil, the first page.
+func parseGroupPlace(text string) (*groupPlace, error) {
+	if text == "" {
+		return nil, nil
+	}
+	at, number, _ := strings.Cut(text, ".")
+	a, err := strconv.ParseInt(at, 10, 64)
+	n, err2 := strconv.ParseInt(number, 10, 64)
+	if err != nil || err2 != nil {
+		return nil, bad("after: "+strconv.Quote(text)+" is not the place of a group", "leave it out for the first page")
+	}
+	return &groupPlace{a, n}, nil
+}
+
+// pageOfGroups returns up to limit of all groups after a place, in their order, and whether
+// there are more.
+func pageOfGroups(all []admin.FailedGroup, after *groupPlace, limit int) (page []admin.FailedGroup, more bool) {
+	for _, g := range all {
+		if after == nil || after.compare(placeOf(g)) < 0 {
+			page = append(page, g)
+		}
+	}
+	slices.SortFunc(page, func(a, b admin.FailedGroup) int { return placeOf(a).compare(placeOf(b)) })
+	return page[:min(limit, len(page))], len(page) > limit
+}
+
+// readGroups reads all groups, and waits so long for the counts.
 func (d *Dashboard) readGroups(ctx context.Context, values url.Values, wait time.Duration) (v groupsView, err error) {
 	if v.Filter, err = parseFilter(values); err != nil {
 		return v, err
@@ -47,6 +111,7 @@ func (d *Dashboard) readGroups(ctx context.Context, values url.Values, wait time
 	if err != nil {
 		return v, err
 	}
+	v.All = len(v.Groups)
 	for _, g := range v.Groups {
 		v.Messages += g.Messages
 	}

@@ -77,7 +77,7 @@ var sized = map[string][]string{
 
 // sizedPages are the pages whose times count.
 var sizedPages = []string{
-	"/", "/?range=7d", "/outbox", "/outbox?key=k5", "/outbox?transport=events", "/failed", "/failed?fingerprint=f7", "/failed/list", "/failed/list?fingerprint=f7", "/failed/list?key=k77",
+	"/", "/?range=7d", "/outbox", "/outbox?key=k5", "/outbox?transport=events", "/failed", "/failed?limit=10", "/failed?fingerprint=f7", "/failed/list", "/failed/list?fingerprint=f7", "/failed/list?key=k77",
 	"/failed/9", "/retries", "/retries?key=k20", "/inbox", "/inbox?id=d5", "/workers", "/audit", "/system", "/api/v1/overview", "/api/v1/blocked", "/api/v1/outbox?limit=1000",
 }
 
