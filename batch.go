@@ -24,7 +24,7 @@ const maxBatch = 10000
 // each message.
 //
 // A batch has messages that are received and handled at the same time in this process: a
-// worker fills it if its Concurrency is at least size. Messages with one partition key never
+// worker fills it if its Concurrency is at least size, else it warns. Messages with one partition key never
 // share a batch, so their order holds. Several batches may run at once. A message that is
 // dispatched and handled in place runs at once, alone.
 //
@@ -47,7 +47,7 @@ func HandleBatch[M any](b *Bus, name string, size int, wait time.Duration, fn fu
 			<-batch.done
 		}
 		return batch.errs[i]
-	})
+	}, HandlerOption{Gathers: size})
 }
 
 // batching gathers the messages of one handler.

@@ -15,14 +15,27 @@ type handler struct {
 	name    string
 	run     HandlerFunc
 	answers reflect.Type // that of a query's result, or nil
+	gathers int          // see HandlerOption
+}
+
+// HandlerOption tunes a handler.
+type HandlerOption struct {
+	// Gathers is how many messages the handler wants to run at once, each call waiting for
+	// others. A worker that handles fewer at once warns. Zero means that it does not wait.
+	Gathers int
 }
 
 // Handle registers fn under a name that is unique among the handlers of M and
 // never changes: inboxes and retries remember it. It panics on a duplicate
-// name, and on a type that cannot be a message.
-func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) {
+// name, on a type that cannot be a message, and on a negative option. Of several
+// options the last counts.
+func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error, opts ...HandlerOption) {
 	message, run := typed(b, name, fn)
-	b.add(message, handler{name: name, run: run})
+	h := handler{name: name, run: run}
+	for _, o := range opts {
+		h.gathers = o.Gathers
+	}
+	b.add(message, h)
 }
 
 // typed registers M, and returns its name and fn for envelopes.
@@ -59,6 +72,9 @@ func (b *Bus) add(message string, h handler) {
 	name := h.name
 	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
 		panic(fmt.Sprintf("waybill: bus %s: %q is no handler name", b.name, name))
+	}
+	if h.gathers < 0 {
+		panic(fmt.Sprintf("waybill: bus %s: handler %q gathers %d messages: want zero or more", b.name, name, h.gathers))
 	}
 	if next, ok := b.Types().Upcasters()[message]; ok {
 		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s would get no message: an upcaster makes them %s", b.name, name, message, next))
@@ -116,7 +132,7 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 func (r *run) one(ctx context.Context, h handler, env *Envelope) error {
 	start := time.Now()
 	if r.watch.Begins != nil {
-		r.watch.Begins(h.name)
+		r.watch.Begins(h.name, h.gathers)
 	}
 	err := guard(func() error { return h.run(ctx, env) })
 	duplicate := errors.Is(err, ErrDuplicate)

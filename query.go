@@ -18,7 +18,7 @@ func HandleQuery[Q, R any](b *Bus, name string, fn func(ctx context.Context, q Q
 		}
 		return err
 	})
-	b.add(message, handler{name, run, reflect.TypeFor[R]()})
+	b.add(message, handler{name: name, run: run, answers: reflect.TypeFor[R]()})
 }
 
 // Query has the one handler of a query, which HandleQuery has registered, answer it at once,

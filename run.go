@@ -157,9 +157,10 @@ func (r *run) finishWhole(ctx context.Context, err error) error {
 type runKey struct{}
 
 // A HandlerWatch is called for each handler of a message, on its goroutine: Begins before it
-// runs, and Ended when it has returned or panicked. Both must be set.
+// runs, with its HandlerOption.Gathers, and Ended when it has returned or panicked. Both must
+// be set.
 type HandlerWatch struct {
-	Begins func(handler string)
+	Begins func(handler string, gathers int)
 	Ended  func(HandlerRun)
 }
 

@@ -33,8 +33,8 @@ const defaultLinger = 2 * time.Millisecond
 // back.
 //
 // A group consists of messages that are handled at the same time in this process: a
-// worker fills a group only if its Concurrency is at least n, and messages with one
-// partition key never share one. A group that does not fill costs its messages the
+// worker fills a group only if its Concurrency is at least n, else it warns, and messages
+// with one partition key never share one. A group that does not fill costs its messages the
 // linger. Several groups may run at once. A message waits for the whole group, and
 // holds its locks as long. A handler that ends the transaction by a statement (COMMIT,
 // or DDL in MySQL) ends that of its group, and dispatches of the other messages in it

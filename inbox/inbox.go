@@ -138,7 +138,7 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 			waybill.Report(ctx, waybill.Event{Kind: waybill.Duplicate, ID: entry.MessageID, Name: string(message), Key: string(key), Transport: from.Transport, Handler: name})
 		}
 		return err
-	})
+	}, waybill.HandlerOption{Gathers: group})
 }
 
 // once inserts the entry and then runs the handler, in one transaction.

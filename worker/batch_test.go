@@ -1,8 +1,10 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,6 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/memory"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // batches keeps the batches of a handler, each sorted, and their times.
@@ -53,6 +58,68 @@ func TestBatchRunsWhenItIsFullOrAfterItsWait(t *testing.T) {
 		}
 		p.wantBacklog(0)
 	})
+}
+
+// A group and a batch fill if as many messages run at once as they have at most. Where fewer
+// can, the worker says so once, when the first message comes: what never fills is only slow.
+func TestGroupOrBatchAboveTheConcurrencyIsWarnedOf(t *testing.T) {
+	const size = 3
+	kinds := map[string]func(*fixture){
+		"batch": func(p *fixture) {
+			waybill.HandleBatch(p.bus, "gather", size, time.Second, func(context.Context, []job) []error { return nil })
+		},
+		"group": func(p *fixture) {
+			inbox.Handle(p.bus, p.db, "gather", func(context.Context, *memory.Tx, job) error { return nil }, inbox.Group(size), inbox.Option{Linger: time.Second})
+		},
+	}
+	for _, c := range []struct {
+		concurrency, slots int
+		warns              string
+		took               time.Duration
+	}{
+		{concurrency: size},
+		{concurrency: size, slots: size},
+		{concurrency: size - 1, warns: "size=3 concurrency=2", took: 3 * time.Second},
+		{concurrency: size, slots: size - 1, warns: "size=3 concurrency=2", took: 3 * time.Second},
+	} {
+		for kind, handle := range kinds {
+			t.Run(fmt.Sprintf("%s, concurrency %d, slots %d", kind, c.concurrency, c.slots), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := newFixture(t)
+					var log bytes.Buffer
+					p.cfg.Concurrency, p.cfg.Limit, p.cfg.Log = c.concurrency, 6, slog.New(slog.NewTextHandler(&log, nil))
+					if c.slots > 0 {
+						var err error
+						p.cfg.Slots, err = worker.NewSlots(c.slots)
+						noError(t, err)
+					}
+					handle(p)
+					for k := range 6 {
+						p.send(job{fmt.Sprint("k", k), 1})
+					}
+					start := time.Now()
+					noError(t, p.run(p.queue))
+					if took := time.Since(start); took.Round(time.Second) != c.took {
+						t.Errorf("six messages took %v, want %v", took, c.took)
+					}
+					want := "a group or batch never fills: set the concurrency to its size at least, or make it smaller\" transport=jobs handler=gather " + c.warns
+					if got := strings.Contains(log.String(), want); got != (c.warns != "") || strings.Count(log.String(), "never fills") > 1 {
+						t.Errorf("want %q once:\n%s", c.warns, &log)
+					}
+					p.wantBacklog(0)
+				})
+			})
+		}
+	}
+}
+
+func TestHandlerOptionIsNotNegative(t *testing.T) {
+	defer func() {
+		if v := recover(); v == nil || !strings.Contains(fmt.Sprint(v), `handler "do" gathers -1 messages`) {
+			t.Errorf("panic %v", v)
+		}
+	}()
+	waybill.Handle(waybill.NewBus("main"), "do", func(context.Context, job) error { return nil }, waybill.HandlerOption{Gathers: -1})
 }
 
 // Each message of a batch has its own result: a failed one is retried, in the order of its key.

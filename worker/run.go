@@ -45,6 +45,7 @@ type running struct {
 	waiting  map[string]int64    // by key with messages in the retry queue: number of its last move
 	closing  chan struct{}       // closed when coordinate has returned
 	active   activeMessages
+	starved  sync.Map // names of handlers that gather in vain, see gathers
 
 	outage      *outage.Log // of the transport or the store
 	unavailable *outage.Log // of what handlers need
@@ -306,7 +307,7 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 	}()
 	err := r.checkCrashes(ctx, s, d)
 	if err == nil {
-		watch := waybill.HandlerWatch{Begins: begins, Ended: func(run waybill.HandlerRun) { ran = append(ran, run) }}
+		watch := waybill.HandlerWatch{Begins: func(handler string, gathers int) { begins(handler); r.gathers(handler, gathers) }, Ended: func(run waybill.HandlerRun) { ran = append(ran, run) }}
 		ctx := waybill.WithObserver(waybill.WithHandlerWatch(step, watch), r.observer)
 		err = r.bus.HandleRecord(ctx, d.Record, r.cfg.Transport, d.Failures)
 	}

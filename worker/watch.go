@@ -48,6 +48,22 @@ func (r *running) watch(ctx context.Context) {
 	}
 }
 
+// gathers warns once of a handler that waits for more messages than can run at once. A refusal
+// by New would be wrong: a bus may serve several workers, and this one have none of its messages.
+func (r *running) gathers(handler string, n int) {
+	most := r.cfg.Concurrency
+	if r.cfg.Slots != nil {
+		most = min(most, r.cfg.Slots.n)
+	}
+	if n <= most {
+		return
+	}
+	if _, warned := r.starved.LoadOrStore(handler, nil); !warned {
+		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "a group or batch never fills: set the concurrency to its size at least, or make it smaller",
+			slog.String("transport", r.cfg.Transport), slog.String("handler", handler), slog.Int("size", n), slog.Int("concurrency", most))
+	}
+}
+
 // The labels of the goroutines of handlers, which those that they start inherit.
 const (
 	handlerLabel   = "waybill_handler"

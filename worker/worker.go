@@ -18,7 +18,8 @@ type Config struct {
 	// Transport is the name of the transport, for handlers and logs, and in the Store.
 	Transport string
 	// Concurrency is how many handlers run at once; zero means 10. Messages with
-	// one partition key run one after another.
+	// one partition key run one after another. A handler that gathers more messages (see
+	// inbox.Group and waybill.HandleBatch) is warned of when it has its first.
 	Concurrency int
 	// Slots are shared with other workers of the process. Each handler needs one, and up to as
 	// many messages as there are slots wait for one, besides the handled ones. Nil means none.

@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
@@ -74,6 +75,18 @@ var mistakesAtWork = []mistake{
 			return refusal(t, err)
 		},
 		[]string{"bus shop has no handlers, so every message would fail: register them with waybill.Handle or inbox.Handle before worker.New"},
+	},
+	{
+		65, "a group is larger than the concurrency",
+		func(t *testing.T) string {
+			db := memory.NewDB()
+			bus, queue := waybill.NewBus("shop"), db.Queue("mail")
+			bus.AddSender("mail", queue)
+			bus.Route("*", "mail")
+			inbox.Handle(bus, db, "billing", func(context.Context, *memory.Tx, orderPlaced) error { return nil }, inbox.Group(50))
+			return workingAt(t, t.Context(), bus, queue, worker.Config{Concurrency: 4, Limit: 1})
+		},
+		[]string{"a group or batch never fills: set the concurrency to its size at least, or make it smaller", "transport=mail handler=billing size=50 concurrency=4"},
 	},
 	{
 		66, "a relay has a transport that is misspelt",
@@ -199,6 +212,11 @@ func working(t *testing.T, ctx context.Context, cfg worker.Config, handle func(c
 	bus.AddSender("mail", queue)
 	bus.Route("*", "mail")
 	waybill.Handle(bus, "mail", handle)
+	return workingAt(t, ctx, bus, queue, cfg)
+}
+
+func workingAt(t *testing.T, ctx context.Context, bus *waybill.Bus, queue *memory.Queue, cfg worker.Config) string {
+	t.Helper()
 	_, err := bus.Dispatch(t.Context(), orderPlaced{"o-1"})
 	fatal(t, err)
 	var log transcript
