@@ -63,6 +63,8 @@ const (
 	QueueType          Code = "queue-type"
 	BrokerUnchecked    Code = "broker-unchecked"
 	FewConnections     Code = "few-connections"
+	UnboundedWorker    Code = "unbounded-worker"
+	TerminationGrace   Code = "termination-grace"
 )
 
 var severities = map[Code]Severity{
@@ -71,7 +73,8 @@ var severities = map[Code]Severity{
 	BinlogNotSynced: Warning, AutovacuumOff: Warning, OldTransaction: Warning, IdleTransaction: Warning,
 	ClockSkew: Warning, UnusableSetting: Warning,
 	MissingQueue: Broken, QueueDrops: Broken, QueueUnordered: Broken, QueueType: Warning, FewConnections: Warning,
-	HiddenTransactions: Note, BrokerUnchecked: Note,
+	UnboundedWorker:    Warning,
+	HiddenTransactions: Note, BrokerUnchecked: Note, TerminationGrace: Note,
 }
 
 // Severities returns the severity of each code.

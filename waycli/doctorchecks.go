@@ -17,6 +17,9 @@ func (s *session) settingFindings(context.Context) ([]admin.Finding, error) {
 // restart is how long a dependency of a handler may be away while it is restarted.
 const restart = time.Minute
 
+// grace is how long Kubernetes waits after SIGTERM by default; systemd waits for 90 s.
+const grace = 30 * time.Second
+
 // fileFindings are those of the configuration alone: config check notes them, too.
 func (s *session) fileFindings(cfg *config.Config) (found []admin.Finding) {
 	for _, note := range s.notes(cfg) {
@@ -28,6 +31,11 @@ func (s *session) fileFindings(cfg *config.Config) (found []admin.Finding) {
 				fmt.Sprintf("transports.%s.retry: the retries end after %s, which is less than a restart of what a handler calls may take: its messages become dead letters", pathKey(name), config.FormatDuration(retry.Window())),
 				"raise max_retries, delay or multiplier, or leave retry out: the default covers 16 minutes"))
 		}
+	}
+	if drain := cfg.Limits.Drain; drain >= grace {
+		found = append(found, admin.NewFinding(admin.TerminationGrace,
+			fmt.Sprintf("limits.drain is %s: Kubernetes kills a process 30s after SIGTERM, systemd after 90s, unless they are told otherwise, which cannot be seen from here", config.FormatDuration(drain)),
+			"have terminationGracePeriodSeconds or TimeoutStopSec above it, or leave limits.drain out"))
 	}
 	for i := range found {
 		found[i].Where = cmp.Or(s.configFile(), "the default configuration")
@@ -87,7 +95,11 @@ func (s *session) retentionFindings(ctx context.Context) ([]admin.Finding, error
 // message back (consumer_timeout).
 const longHandler = 15 * time.Minute
 
-// workerFindings are messages of brokers that have been handled for very long.
+// muchHeap is the memory of a worker that should have a limit.
+const muchHeap = 512 << 20
+
+// workerFindings are workers that grow without a limit, and messages of brokers that have
+// been handled for very long.
 func (s *session) workerFindings(ctx context.Context) ([]admin.Finding, error) {
 	db, err := s.database(ctx)
 	if err != nil {
@@ -99,6 +111,13 @@ func (s *session) workerFindings(ctx context.Context) ([]admin.Finding, error) {
 	}
 	var found []admin.Finding
 	for _, w := range workers {
+		if s.cfg.Limits.Memory == 0 && w.HeapBytes >= muchHeap {
+			f := admin.NewFinding(admin.UnboundedWorker,
+				fmt.Sprintf("process %d on %s has %d MiB in use, and no limit: if it grows on, the system kills it in the middle of a message", w.PID, w.Host, w.HeapBytes>>20),
+				"set limits.memory, so that it ends in good order and its supervisor starts the next")
+			f.Where = fmt.Sprintf("worker %q", w.Name)
+			found = append(found, f)
+		}
 		for _, m := range w.Running {
 			t, ok := s.cfg.Transports[m.Transport]
 			if !ok || ownTransport(t.DSN) || m.Seconds < longHandler.Seconds() {
