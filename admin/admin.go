@@ -21,7 +21,8 @@ type Database interface {
 	SchemaUp(ctx context.Context) (SchemaStatus, error)
 	// Rebucket changes the number of the outbox's buckets. Dispatchers and relays
 	// may run: they wait meanwhile, and an open transaction may have to be run
-	// again. With dryRun it only counts.
+	// again. With dryRun it only counts. The error of a database without buckets wraps
+	// errors.ErrUnsupported.
 	Rebucket(ctx context.Context, buckets int, dryRun bool) (Rebucketed, error)
 	// SchemaStatus compares the tables with the schema of this version.
 	SchemaStatus(ctx context.Context) (SchemaStatus, error)

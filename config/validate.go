@@ -115,7 +115,7 @@ func (v *validation) retry(at keyPath, r Retry) {
 	v.check(r.Delay > 0, at.child("delay"), fmt.Sprintf("%s is not above zero", FormatDuration(r.Delay)), "")
 	v.check(r.Multiplier >= 1, at.child("multiplier"), fmt.Sprintf("%v is less than 1", r.Multiplier), "1 means equal delays")
 	v.check(r.MaxDelay >= r.Delay, at.child("max_delay"),
-		fmt.Sprintf("%s is shorter than delay, %s", FormatDuration(r.MaxDelay), FormatDuration(r.Delay)), "")
+		fmt.Sprintf("%s is shorter than delay, %s", FormatDuration(r.MaxDelay), FormatDuration(r.Delay)), "raise max_delay, the longest wait between two attempts")
 	v.check(r.Jitter >= 0 && r.Jitter <= 1, at.child("jitter"), fmt.Sprintf("%v is not between 0 and 1", r.Jitter), "")
 }
 

@@ -46,7 +46,7 @@ them that are set aside.`,
 
 func (s *session) outboxBlocked(ctx context.Context, transport, key string, limit int) error {
 	if limit < 0 {
-		return &Error{Usage, fmt.Errorf("--limit: %d is negative", limit), ""}
+		return &Error{Usage, fmt.Errorf("--limit: %d is negative", limit), "0 means all"}
 	}
 	db, err := s.database(ctx)
 	if err != nil {
@@ -149,7 +149,7 @@ func checkRelease(args []string, q *admin.BlockedQuery, all bool) error {
 	}
 	switch {
 	case q.Row < 0:
-		return &Error{Usage, fmt.Errorf("--row: %d is negative", q.Row), ""}
+		return &Error{Usage, fmt.Errorf("--row: %d is negative", q.Row), "outbox list --json has the number of each row"}
 	case selected == 0:
 		return &Error{Usage, errors.New("release what? nothing is selected"), "give a KEY, --route, --row or --all"}
 	case q.Route != "" && q.SkipHead:

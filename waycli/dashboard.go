@@ -75,7 +75,7 @@ func (s *session) dashboard(ctx context.Context, f dashboardFlags) error {
 	}
 	pages, err := dashboard.New(cfg)
 	if err != nil {
-		return &Error{Usage, err, ""}
+		return &Error{Usage, err, s.app.Name + " dashboard --help describes the flags"}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
@@ -98,6 +98,9 @@ func (s *session) dashboardConfig(ctx context.Context, f dashboardFlags) (cfg da
 		return cfg, &Error{Usage, err, "one user a line: NAME:HASH:ROLE, the hash by bcrypt, as of `htpasswd -nB NAME`"}
 	}
 	s.readOnly = f.readOnly
+	if _, _, err := net.SplitHostPort(f.listen); err != nil {
+		return cfg, &Error{Usage, fmt.Errorf("--listen: %w", err), "HOST:PORT, such as 127.0.0.1:8081"}
+	}
 	if err := dashboard.ListenAllowed(f.listen, cfg.Authenticate != nil); err != nil {
 		return cfg, &Error{Refused, fmt.Errorf("--listen: %w", err), "give it --users, or listen at 127.0.0.1"}
 	}

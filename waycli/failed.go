@@ -61,7 +61,7 @@ With --json: {"messages": [{"number", "state", "source", "transport", "name", "k
 
 func (s *session) failedList(ctx context.Context, f failedFilter, page admin.FailedQuery) error {
 	if page.Limit < 0 || page.After < 0 {
-		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", page.Limit, page.After), ""}
+		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", page.Limit, page.After), "--limit 0 means all, --after 0 begins at the first"}
 	}
 	if page.State != "" && !slices.Contains(failedStates, page.State) {
 		return &Error{Usage, fmt.Errorf("--state: unknown state %q", page.State), strings.Join(failedStates, ", ")}

@@ -70,7 +70,7 @@ With --json: {"matching", "retried", "failed_again", "dry_run"}.`,
 func (f retryFlags) check() error {
 	switch {
 	case f.stopAfter < 0:
-		return &Error{Usage, fmt.Errorf("--stop-after-failures: %d is negative", f.stopAfter), ""}
+		return &Error{Usage, fmt.Errorf("--stop-after-failures: %d is negative", f.stopAfter), "leave it out to go on after failures"}
 	case f.stopAfter > 0 && f.rate == 0:
 		return &Error{Usage, errors.New("--stop-after-failures without --rate: all would be dispatched before one can fail"), "give --rate too, such as --rate 10/s"}
 	case f.stopAfter > 0 && f.asNew:

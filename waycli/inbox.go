@@ -2,12 +2,14 @@ package waycli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/config"
 )
@@ -73,6 +75,9 @@ func (s *session) inboxLookup(ctx context.Context, id string) error {
 		return err
 	}
 	entries, err := db.InboxLookup(ctx, id)
+	if errors.Is(err, waybill.ErrNotFound) {
+		return &Error{NotFound, err, "no handler has recorded it, or inbox.retention has passed; an id or an idempotency key finds it"}
+	}
 	if err != nil {
 		return err
 	}

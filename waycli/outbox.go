@@ -46,7 +46,7 @@ func (c *cli) transportFlag(cmd *cobra.Command, to *string) {
 
 func (s *session) outboxList(ctx context.Context, q admin.OutboxQuery) error {
 	if q.Limit < 0 || q.After < 0 {
-		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", q.Limit, q.After), ""}
+		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", q.Limit, q.After), "--limit 0 means all, --after 0 begins at the first"}
 	}
 	db, err := s.database(ctx)
 	if err != nil {

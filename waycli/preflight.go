@@ -190,6 +190,9 @@ func (s *session) messageDatabases(ctx context.Context) (namedDatabases, error) 
 
 // stores opens the configured database and the stores of transports.
 func (s *session) stores(ctx context.Context) (all namedDatabases, err error) {
+	if _, err := s.config(); err != nil {
+		return nil, err
+	}
 	db, err := s.database(ctx)
 	if err := all.add(s.cfg.Database, db, err); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package waycli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -57,6 +58,9 @@ func (s *session) rebucket(ctx context.Context, text string, dryRun bool) error 
 		return err
 	}
 	done, err := db.Rebucket(ctx, n, true)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return &Error{Usage, err, "there is nothing to change: keys keep their order on SQLite without buckets"}
+	}
 	if err != nil {
 		return err
 	}

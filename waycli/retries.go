@@ -49,7 +49,7 @@ With --json: {"messages": [{"row", "transport", "name", "key", "id", "created_at
 
 func (s *session) retriesList(ctx context.Context, q admin.RetriesQuery) error {
 	if q.Limit < 0 || q.After < 0 {
-		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", q.Limit, q.After), ""}
+		return &Error{Usage, fmt.Errorf("--limit %d, --after %d: negative", q.Limit, q.After), "--limit 0 means all, --after 0 begins at the first"}
 	}
 	db, err := s.database(ctx)
 	if err != nil {

@@ -84,7 +84,7 @@ func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 
 // Rebucket implements admin.Database.
 func (db *DB) Rebucket(context.Context, int, bool) (admin.Rebucketed, error) {
-	return admin.Rebucketed{}, errors.New("rebucket: a SQLite outbox has no buckets: one transaction writes at a time")
+	return admin.Rebucketed{}, fmt.Errorf("rebucket: a SQLite outbox has no buckets: %w", errors.ErrUnsupported)
 }
 
 // SchemaSQL implements admin.Database.

@@ -107,7 +107,7 @@ func runDemo(cmd *cobra.Command, opt demo.Options, broker string) error {
 	}
 	opt.ConnString, opt.OpenMySQL = postgres.ConnString, mysql.Open
 	if opt.Orders < 1 || opt.Limit <= 0 {
-		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d, --time-limit %v: want more than nothing", opt.Orders, opt.Limit)}
+		return &waycli.Error{Kind: waycli.Usage, Err: fmt.Errorf("--orders %d, --time-limit %v: want more than nothing", opt.Orders, opt.Limit), Hint: "such as --orders 500 --time-limit 1m"}
 	}
 	if !opt.Database.IsZero() && opt.Database.Equal(opt.Broker) {
 		return &waycli.Error{Kind: waycli.Usage, Err: errors.New("--database and --broker are the same file"), Hint: "the broker is another system: give it a file of its own"}
