@@ -12,6 +12,9 @@ type DeadLetters interface {
 	// FailedGroups counts the dead letters by the fingerprint of their last error, those
 	// without one by the error itself, the largest group first.
 	FailedGroups(ctx context.Context, q FailedQuery) ([]FailedGroup, error)
+	// FailedHours counts the dead letters of each group by the hour before at in which they
+	// failed, of the last 24. Hours without any are not in the list, which has no order.
+	FailedHours(ctx context.Context, q FailedQuery, at time.Time) ([]FailedHour, error)
 	// FailedAgain counts which of replayed messages have failed since: the dead letters
 	// among them, and those with a failed attempt in a retry queue.
 	FailedAgain(ctx context.Context, replayed ...FailedMessage) (int, error)
@@ -37,6 +40,25 @@ type FailedGroup struct {
 	Handlers      []string  `json:"handlers"`
 	Example       int64     `json:"example"` // number of the last one
 	Error         string    `json:"error"`   // of the last one
+}
+
+// FailedHour counts the dead letters of a group that failed within one hour.
+type FailedHour struct {
+	Fingerprint string
+	Error       string // of those without a fingerprint
+	Ago         int    // full hours, 0 to 23
+	Messages    int
+}
+
+// LastDay narrows q down to dead letters that failed less than 24 hours before at.
+func (q FailedQuery) LastDay(at time.Time) FailedQuery {
+	if since := at.Add(-24*time.Hour + time.Microsecond); q.Since.Before(since) {
+		q.Since = since
+	}
+	if q.Until.IsZero() || q.Until.After(at) {
+		q.Until = at
+	}
+	return q
 }
 
 // AuditEntry is one transaction in which an operator changed messages.

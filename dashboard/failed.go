@@ -24,7 +24,50 @@ type groupsView struct {
 	Messages    int                 // of all groups
 	At          time.Time           // of the counts; zero if they are not known yet
 	First, Next string              // addresses of pages
+
+	days map[groupKind]day
 }
+
+// A groupKind tells groups apart: by the fingerprint, or by the error of those without one.
+type groupKind struct{ fingerprint, error string }
+
+// kindOf returns the kind of a group, or of one of its hours.
+func kindOf(fingerprint, text string) groupKind {
+	if fingerprint != "" {
+		text = ""
+	}
+	return groupKind{fingerprint, text}
+}
+
+// A day is how many dead letters of a group failed in each of the last 24 hours, the present
+// one last.
+type day [24]int
+
+// Total is the number of all.
+func (d day) Total() (n int) {
+	for _, messages := range d {
+		n += messages
+	}
+	return n
+}
+
+// A bar is a part of a drawing of 96 by 24 units.
+type bar struct{ X, Y, Height int }
+
+// Bars draws the hours, the highest as high as the drawing.
+func (d day) Bars() (bars []bar) {
+	top := slices.Max(d[:])
+	for i, n := range d {
+		if n > 0 {
+			height := max(1, 24*n/top)
+			bars = append(bars, bar{4 * i, 24 - height, height})
+		}
+	}
+	return bars
+}
+
+// Day returns the last 24 hours of a group.
+func (v groupsView) Day(g admin.FailedGroup) day { return v.days[kindOf(g.Fingerprint, g.Error)] }
 
 // Counting reports whether the counts are not known yet.
 func (v groupsView) Counting() bool { return v.At.IsZero() }
@@ -105,17 +148,38 @@ func (d *Dashboard) readGroups(ctx context.Context, values url.Values, wait time
 	if err != nil {
 		return v, err
 	}
-	v.Groups, v.At, err = figureOf(ctx, d.counts, "groups?"+v.Filter.values().Encode(), wait, func(ctx context.Context) ([]admin.FailedGroup, error) {
-		return d.db.FailedGroups(ctx, q)
+	type counted struct {
+		groups []admin.FailedGroup
+		days   map[groupKind]day
+	}
+	c, at, err := figureOf(ctx, d.counts, "groups?"+v.Filter.values().Encode(), wait, func(ctx context.Context) (c counted, err error) {
+		if c.groups, err = d.db.FailedGroups(ctx, q); err == nil {
+			c.days, err = d.days(ctx, q)
+		}
+		return c, err
 	})
 	if err != nil {
 		return v, err
 	}
+	v.Groups, v.days, v.At = c.groups, c.days, at
 	v.All = len(v.Groups)
 	for _, g := range v.Groups {
 		v.Messages += g.Messages
 	}
 	return v, nil
+}
+
+// days reads the last 24 hours of all groups.
+func (d *Dashboard) days(ctx context.Context, q admin.FailedQuery) (map[groupKind]day, error) {
+	hours, err := d.db.FailedHours(ctx, q, time.Now())
+	days := map[groupKind]day{}
+	for _, h := range hours {
+		kind := kindOf(h.Fingerprint, h.Error)
+		one := days[kind]
+		one[len(one)-1-h.Ago] = h.Messages
+		days[kind] = one
+	}
+	return days, err
 }
 
 // GroupLink is the address of the messages of a group, within the filter of its page, or of

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -24,5 +25,16 @@ func TestPagesOfGroupsThatFailedAtOnceHaveEachOnce(t *testing.T) {
 	}
 	if all[0].Example != 2 {
 		t.Error("the groups themselves, which other pages share, are in another order")
+	}
+}
+
+func TestBarsOfADay(t *testing.T) {
+	d := day{0: 1, 22: 500, 23: 1000}
+	want := []bar{{0, 23, 1}, {88, 12, 12}, {92, 0, 24}}
+	if got := d.Bars(); !slices.Equal(got, want) || d.Total() != 1501 {
+		t.Errorf("Bars = %v of %d, want %v of 1501", got, d.Total(), want)
+	}
+	if got := (day{}).Bars(); got != nil {
+		t.Errorf("a day without failures has %v", got)
 	}
 }

@@ -45,3 +45,12 @@ func TestGroupsComePageByPage(t *testing.T) {
 		t.Errorf("a wrong place answers %s\n%s", res.Status, text)
 	}
 }
+
+func TestGroupsShowTheirLastDay(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.letters(3, "refused", `{}`)
+	_, text := f.get("/failed")
+	if want := `aria-label="3 in 24 hours, 3 in the last one"><rect x="92" y="0" width="3" height="24"`; !strings.Contains(text, want) {
+		t.Errorf("the page has no %s:\n%s", want, text)
+	}
+}

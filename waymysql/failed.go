@@ -90,6 +90,13 @@ func insert(names []string, name string) []string {
 	return slices.Insert(names, at, name)
 }
 
+// FailedHours implements admin.DeadLetters.
+func (db *DB) FailedHours(ctx context.Context, q admin.FailedQuery, at time.Time) ([]admin.FailedHour, error) {
+	return query(ctx, db, db.failed.Query("hours"), func(rows *sql.Rows, h *admin.FailedHour) error {
+		return rows.Scan(&h.Fingerprint, &h.Error, &h.Ago, &h.Messages)
+	}, append([]any{stamp(at)}, failedFilter(q.LastDay(at))...)...)
+}
+
 // FailedAgain implements admin.DeadLetters.
 func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) (n int, err error) {
 	if err := db.ensureSchema(ctx); err != nil {

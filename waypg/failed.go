@@ -50,6 +50,13 @@ func (db *DB) FailedGroups(ctx context.Context, q admin.FailedQuery) ([]admin.Fa
 	}, failedFilter(q)...)
 }
 
+// FailedHours implements admin.DeadLetters.
+func (db *DB) FailedHours(ctx context.Context, q admin.FailedQuery, at time.Time) ([]admin.FailedHour, error) {
+	return query(ctx, db, failedSQL, "hours", func(rows pgx.Rows, h *admin.FailedHour) error {
+		return rows.Scan(&h.Fingerprint, &h.Error, &h.Ago, &h.Messages)
+	}, append(failedFilter(q.LastDay(at)), at)...)
+}
+
 // FailedAgain implements admin.DeadLetters.
 func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) (n int, err error) {
 	p, err := db.ensureSchema(ctx)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -59,6 +60,13 @@ func (db *DB) FailedGroups(ctx context.Context, q admin.FailedQuery) ([]admin.Fa
 		slices.Sort(g.Handlers)
 		return err
 	}, failedFilter(q)...)
+}
+
+// FailedHours implements admin.DeadLetters.
+func (db *DB) FailedHours(ctx context.Context, q admin.FailedQuery, at time.Time) ([]admin.FailedHour, error) {
+	return query(ctx, db, db.failedSQL.Query("hours"), func(rows *sql.Rows, h *admin.FailedHour) error {
+		return rows.Scan(&h.Fingerprint, &h.Error, &h.Ago, &h.Messages)
+	}, append(failedFilter(q.LastDay(at)), at.UnixMicro())...)
 }
 
 // FailedAgain implements admin.DeadLetters.

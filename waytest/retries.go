@@ -55,6 +55,7 @@ func RetryQueue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"NoMessageIsImpossibleToKeep", noMessageIsImpossibleToKeep[TX]},
 		{"FiltersSelectDeadLetters", filtersSelectDeadLetters[TX]},
 		{"GroupsAreOfOneFingerprint", groupsAreOfOneFingerprint[TX]},
+		{"GroupsHaveTheirHours", groupsHaveTheirHours[TX]},
 		{"EditedBodyIsReplayed", editedBodyIsReplayed[TX]},
 		{"NewMessageNamesItsCause", newMessageNamesItsCause[TX]},
 		{"ReplayThatFailsIsSeen", replayThatFailsIsSeen[TX]},

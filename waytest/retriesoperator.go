@@ -103,6 +103,37 @@ func groupsAreOfOneFingerprint[TX any](t *testing.T, s *fixture[TX]) {
 	}
 }
 
+func groupsHaveTheirHours[TX any](t *testing.T, s *fixture[TX]) {
+	operator, q := s.operatorOf(), s.retries(0)
+	for _, key := range []string{"a", "b", "c"} {
+		bury(t, q, order{key, 0}, 1, "lost")
+	}
+	bury(t, q, order{"y", 0}, 2, "lost")
+	last, err := s.deadLetters().Failed(t.Context(), admin.FailedQuery{Fingerprint: "f2"})
+	if err != nil || len(last) != 1 {
+		t.Fatalf("Failed = %+v, %v", last, err)
+	}
+	soon := last[0].FailedAt.Add(time.Minute)
+	for _, c := range []struct {
+		q    admin.FailedQuery
+		at   time.Time
+		want []admin.FailedHour
+	}{
+		{admin.FailedQuery{}, soon, []admin.FailedHour{{Fingerprint: "f1", Messages: 3}, {Fingerprint: "f2", Messages: 1}}},
+		{admin.FailedQuery{Key: "b"}, soon.Add(5 * time.Hour), []admin.FailedHour{{Fingerprint: "f1", Ago: 5, Messages: 1}}},
+		{admin.FailedQuery{Fingerprint: "f2"}, last[0].FailedAt.Add(24*time.Hour - time.Microsecond), []admin.FailedHour{{Fingerprint: "f2", Ago: 23, Messages: 1}}},
+		{admin.FailedQuery{Fingerprint: "f2"}, last[0].FailedAt.Add(24 * time.Hour), []admin.FailedHour{}},
+		{admin.FailedQuery{Fingerprint: "f2"}, last[0].FailedAt, []admin.FailedHour{}},
+		{admin.FailedQuery{Since: soon}, soon, []admin.FailedHour{}},
+	} {
+		got, err := operator.FailedHours(t.Context(), c.q, c.at)
+		slices.SortFunc(got, func(a, b admin.FailedHour) int { return strings.Compare(a.Fingerprint, b.Fingerprint) })
+		if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+			t.Errorf("FailedHours(%+v, %v): %v (-want +got):\n%s", c.q, c.at, err, diff)
+		}
+	}
+}
+
 func editedBodyIsReplayed[TX any](t *testing.T, s *fixture[TX]) {
 	operator, q, letters := s.operatorOf(), s.retries(0), s.deadLetters()
 	bury(t, q, order{"x", 0}, 1, "lost")

@@ -37,6 +37,19 @@ FROM  (SELECT fingerprint, CASE WHEN fingerprint = '' THEN MD5(last_error) ELSE 
        GROUP  BY fingerprint, kind, message_name, handler) AS g
 JOIN   app.waybill_failed AS e ON e.id = g.example;
 
+-- name: hours
+-- By the hours before a time.
+SELECT fingerprint, MIN(CASE WHEN fingerprint = '' THEN last_error ELSE '' END),
+       TIMESTAMPDIFF(HOUR, failed_at, ?) AS ago, COUNT(*)
+FROM   app.waybill_failed
+WHERE  CASE WHEN ? = '' THEN state <> 'removed' ELSE state = ? END
+AND   (? = '' OR transport = ?) AND (? = '' OR partition_key = ?) AND (? = '' OR message_name = ?)
+AND   (? = '' OR FIND_IN_SET(id, ?)) AND (? = '' OR source = ?) AND (? = '' OR failure_transport = ?)
+AND   (? = '' OR handler = ?) AND (? = '' OR fingerprint = ?)
+AND   (? = '' OR LOCATE(LOWER(?), LOWER(last_error)) > 0)
+AND    failed_at >= ? AND failed_at < ?
+GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN MD5(last_error) ELSE '' END, ago;
+
 -- name: failed_again
 -- How many of the messages, pairs of a transport and an id in hexadecimal, have failed.
 SELECT COUNT(*)

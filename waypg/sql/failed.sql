@@ -44,6 +44,25 @@ AND    ($12::timestamptz IS NULL OR failed_at < $12)
 GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN last_error ELSE '' END
 ORDER  BY count(*) DESC, max(id);
 
+-- name: hours
+-- By the hours before $13.
+SELECT fingerprint, CASE WHEN fingerprint = '' THEN last_error ELSE '' END,
+       floor(extract(epoch FROM $13::timestamptz - failed_at) / 3600)::int, count(*)
+FROM   public.waybill_failed
+WHERE  CASE WHEN $1::text = '' THEN state <> 'removed' ELSE state = $1 END
+AND    ($2::text = '' OR transport = $2)
+AND    ($3::text = '' OR partition_key = $3)
+AND    ($4::text = '' OR message_name = $4)
+AND    ($5::bigint[] IS NULL OR id = ANY ($5))
+AND    ($6::text = '' OR source = $6)
+AND    ($7::text = '' OR failure_transport = $7)
+AND    ($8::text = '' OR handler = $8)
+AND    ($9::text = '' OR fingerprint = $9)
+AND    ($10::text = '' OR strpos(lower(last_error), lower($10)) > 0)
+AND    ($11::timestamptz IS NULL OR failed_at >= $11)
+AND    ($12::timestamptz IS NULL OR failed_at < $12)
+GROUP  BY 1, 2, 3;
+
 -- name: failed_again
 SELECT count(*) FROM unnest($1::text[], $2::uuid[]) AS r (transport, message_id)
 WHERE  EXISTS (SELECT 1 FROM public.waybill_failed AS f

@@ -31,6 +31,18 @@ FROM  (SELECT fingerprint, count(*) AS messages, min(coalesce(first_failed_at, f
        GROUP  BY fingerprint, iif(fingerprint = '', last_error, '')) AS g
 ORDER  BY g.messages DESC, g.example;
 
+-- name: hours
+-- By the hours before ?13.
+SELECT fingerprint, iif(fingerprint = '', last_error, ''), (?13 - failed_at) / 3600000000, count(*)
+FROM   waybill_failed
+WHERE  iif(?1 = '', state <> 'removed', state = ?1)
+AND    (?2 = '' OR transport = ?2) AND (?3 = '' OR partition_key = ?3) AND (?4 = '' OR message_name = ?4)
+AND    (?5 IN ('null', '[]') OR id IN (SELECT value FROM json_each(?5)))
+AND    (?6 = '' OR source = ?6) AND (?7 = '' OR failure_transport = ?7) AND (?8 = '' OR handler = ?8)
+AND    (?9 = '' OR fingerprint = ?9) AND (?10 = '' OR instr(lower(last_error), lower(?10)) > 0)
+AND    failed_at >= ?11 AND failed_at < ?12
+GROUP  BY 1, 2, 3;
+
 -- name: failed_again
 -- How many of the messages, pairs of a transport and an id in the array ?1, have failed. Those of relays have no
 -- index: the list of them is made once.
