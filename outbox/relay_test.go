@@ -63,7 +63,7 @@ func (b *broker) Publish(ctx context.Context, items []outbox.Item, results chan<
 		n := name(item.Record)
 		b.tries = append(b.tries, n)
 		b.times[n] = append(b.times[n], time.Since(b.start))
-		answer := time.After(b.delay)
+		answer := at(b.delay)
 		b.mu.Unlock()
 		b.wg.Go(func() {
 			var err error
@@ -83,6 +83,18 @@ func (b *broker) Publish(ctx context.Context, items []outbox.Item, results chan<
 			results <- outbox.Result{Seq: item.Seq, Err: err}
 		})
 	}
+}
+
+// at returns a channel that is ready after d: a closed one if that is at once. Goroutines of a
+// bubble must not receive from timers that are over at the same time: these share one context
+// of the race detector, which crashes (go1.26, runtime/time.go, unlockAndRun).
+func at(d time.Duration) <-chan time.Time {
+	if d > 0 {
+		return time.After(d)
+	}
+	over := make(chan time.Time)
+	close(over)
+	return over
 }
 
 // set changes the delay while a relay runs.
@@ -595,25 +607,24 @@ func TestUnreachableDatabaseIsRiddenOut(t *testing.T) {
 // from until on.
 type connecting struct {
 	outbox.Publisher
-	lost  bool
+	lost  atomic.Bool
 	until time.Time
 	tries atomic.Int32
 }
 
 func (c *connecting) Connect(context.Context) error {
 	c.tries.Add(1)
-	if c.lost && time.Now().Before(c.until) {
+	if c.lost.Load() && time.Now().Before(c.until) {
 		return waybill.ErrUnavailable
 	}
 	return nil
 }
 
 func (c *connecting) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
-	if c.lost {
+	if c.lost.Swap(true) {
 		c.Publisher.Publish(ctx, items, results)
 		return
 	}
-	c.lost = true
 	for _, item := range items {
 		results <- outbox.Result{Seq: item.Seq, Err: waybill.ErrUnavailable}
 	}
