@@ -45,7 +45,7 @@ With --json, at the end: {"reason": "stopped", "stopped by operator", "time limi
 "failure limit", "finished" or "failed", "parts", "published", "refused", "handled", "duplicates",
 "failed"}. Handled includes duplicates, counted for each handler; failed counts attempts.`,
 		Example: `  waybill run relay
-  waybill run relay workers --json`,
+  waybill run relay schedules --json`,
 		Args:              cobra.ArbitraryArgs,
 		RunE:              c.run(func(ctx context.Context, s *session, parts []string) error { return s.runParts(ctx, parts, f) }),
 		ValidArgsFunction: c.completeFrom(func(*config.Config) []string { return []string{relayPart, workersPart, schedulesPart} }),

@@ -45,7 +45,7 @@ func benchCommand() *cobra.Command {
 		Long:  benchHelp,
 		Example: `  waybill bench files
   waybill bench relay --database postgres://localhost/test --broker amqp://guest:guest@localhost
-  waybill bench relay --case strict --batch 1000 --window 512 --database ... --broker ...`,
+  waybill bench relay --case strict --batch 1000 --window 512 --database postgres://localhost/test`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"files", "relay", "dispatch", "inbox", "queue", "latency", "claim", "starve", "observe"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
