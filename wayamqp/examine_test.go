@@ -19,8 +19,8 @@ func TestDefectsOfQueuesAreFound(t *testing.T) {
 	b.queue("classic", amqp.Table{"x-queue-type": "classic"})
 	b.queue("limited", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 20})
 	b.queue("fleeting", amqp.Table{"x-queue-type": "classic", "x-message-ttl": 60000})
-	b.queue("quorum", amqp.Table{"x-queue-type": "quorum"})
-	b.queue("single", amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true})
+	b.queue("quorum", arguments(Config{QueueType: "quorum"}, b.conn.Properties))
+	b.queue("single", arguments(Config{QueueType: "quorum", SingleActiveConsumer: true}, b.conn.Properties))
 	for _, tt := range []struct {
 		cfg  Config
 		want map[DefectKind]string
