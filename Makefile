@@ -29,7 +29,7 @@ test:
 
 # The pictures of docs/dashboard, by the chromium of the machine.
 screenshots:
-	@mkdir -p docs/dashboard && WAYBILL_SCREENSHOTS=$(CURDIR)/docs/dashboard $(GO) test -count=1 -tags browser -run TestScreenshots ./dashboard
+	@mkdir -p docs/dashboard && $(GO) test -count=1 -tags browser -run TestScreenshots ./dashboard
 
 # Compilers, servers and languages, installed where they are missing and the user is root.
 packages:

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -14,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -139,9 +140,6 @@ var noRows = map[string]func(*testing.T) string{
 // Each command prints one JSON document with --json, whose keys and types are those of its
 // file in testdata/json. With -update it writes them.
 func TestEveryCommandHasJSON(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("the commands are for a shell")
-	}
 	goldens, err := filepath.Abs("testdata/json")
 	fatal(t, err)
 	t.Chdir(t.TempDir())

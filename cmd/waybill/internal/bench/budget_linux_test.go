@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,9 +13,6 @@ import (
 )
 
 func TestBudgetIsOfTheProcessThatWorks(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("it reads /proc of Linux")
-	}
 	url := testserver.Postgres(t)
 	m, err := NewMeter(url, "")
 	if err != nil {
