@@ -36,10 +36,8 @@ func unavailable(err error) bool {
 			return true
 		case code == "57014", code == lockNotAvailable: // statement_timeout or a cancel from outside, lock_timeout
 			return true
-		case strings.HasPrefix(code, "40"): // deadlock, serialization failure: the transaction was rolled back
-			return true
 		}
-		return false
+		return rolledBack(err)
 	}
 	if errors.Is(err, context.Canceled) {
 		return false
@@ -48,6 +46,13 @@ func unavailable(err error) bool {
 	var connect *pgconn.ConnectError
 	return errors.As(err, &network) || errors.As(err, &connect) || errors.Is(err, pgconn.ErrConnClosed) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || pgconn.Timeout(err)
+}
+
+// rolledBack reports whether the server ended a transaction for a deadlock or a
+// serialization failure.
+func rolledBack(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && strings.HasPrefix(server.Code, "40")
 }
 
 // refusesRecord reports whether an insert failed because of its values. Any other

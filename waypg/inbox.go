@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -100,13 +99,10 @@ func (db *DB) part(ctx context.Context, u *unit, e inbox.Entry, fn func(ctx cont
 	case err != nil && err != errAborted:
 		return true, nil, err
 	}
-	var server *pgconn.PgError
 	switch {
 	case failed == nil:
 		return true, nil, nil
-	case errors.As(failed, &server) && strings.HasPrefix(server.Code, "40"):
-		// A deadlock or a serialization failure, which may be due to rows that
-		// the other parts have locked or read.
+	case rolledBack(failed): // which may be due to rows that the other parts have locked or read
 		return true, nil, fmt.Errorf("%w: %w", waybill.ErrTransactionLost, failed)
 	}
 	u.Undo(mark)

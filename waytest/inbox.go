@@ -31,6 +31,8 @@ func Inbox[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"HandlerWhoseContextEndsLeavesNothing", handlerWhoseContextEndsLeavesNothing[TX]},
 		{"HandlerInATransactionCannotOpenAnother", handlerInATransactionCannotOpenAnother[TX]},
 		{"HandlersThatDispatchDoNotDeadlock", handlersThatDispatchDoNotDeadlock[TX]},
+		{"HandlersThatDeadlockRunAgain", handlersThatDeadlockRunAgain[TX]},
+		{"DuplicatesBehindAFailureSucceed", duplicatesBehindAFailureSucceed[TX]},
 		{"SilentHandlerLosesItsTransaction", silentHandlerLosesItsTransaction[TX]},
 		{"SlowHandlerKeepsItsTransaction", slowHandlerKeepsItsTransaction[TX]},
 		{"KeyThatFitsNoColumnFailsAlone", keyThatFitsNoColumnFailsAlone[TX]},

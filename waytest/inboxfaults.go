@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
@@ -188,4 +189,72 @@ func handlersThatDispatchDoNotDeadlock[TX any](t *testing.T, s *fixture[TX]) {
 	}
 	wantEach(t, "outbox", got, keys, workers, messages)
 	h.wantEffects("in the end", effects...)
+}
+
+// Two handlers lock the same two rows, each in its own order: the one that the server
+// rolls back runs again, and its message has not failed.
+func handlersThatDeadlockRunAgain[TX any](t *testing.T, s *fixture[TX]) {
+	store, h := s.inbox(), s.handling()
+	rows := []inbox.Entry{{Handler: "row", DedupKey: newID(t).String(), MessageID: newID(t)}, {Handler: "row", DedupKey: newID(t).String(), MessageID: newID(t)}}
+	var locked sync.WaitGroup // by the first attempt of each
+	locked.Add(len(rows))
+	h.handle("h", func(ctx context.Context, tx TX, m order) error {
+		if _, err := store.InsertTx(ctx, tx, rows[m.Seq]); err != nil {
+			return err
+		}
+		if h.attempts.Load() <= int64(len(rows)) {
+			locked.Done()
+			within(moment, locked.Wait) // SQLite has one writer at a time
+		}
+		_, err := store.InsertTx(ctx, tx, rows[1-m.Seq])
+		return err
+	})
+	for i, err := range h.together(arrival(t, order{"a", 0}), arrival(t, order{"b", 1})) {
+		if err != nil {
+			t.Errorf("handler %d: %v", i, err)
+		}
+	}
+	h.wantEffects("in the end", "h 0", "h 1")
+}
+
+// within waits for wait to return, at most for d.
+func within(d time.Duration, wait func()) {
+	done := make(chan struct{})
+	go func() { wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(d):
+	}
+}
+
+// Duplicates wait for the transaction that handles their message. When it fails, InnoDB
+// gives all of them the lock of the row that is gone, and ends all but one for a deadlock.
+func duplicatesBehindAFailureSucceed[TX any](t *testing.T, s *fixture[TX]) {
+	var effects []string
+	for n := range 5 {
+		h, failed := s.handling(), false
+		h.attempts.Store(int64(100 * n))
+		h.handle("h", func(context.Context, TX, order) error {
+			if failed { // entries keep attempts apart
+				return nil
+			}
+			failed = true
+			time.Sleep(moment)
+			return errChangedMind
+		})
+		rec := arrival(t, order{"k", n})
+		failures := 0
+		for _, err := range h.together(rec, rec, rec, rec) {
+			if errors.Is(err, errChangedMind) {
+				failures++
+			} else if err != nil {
+				t.Errorf("round %d: %v", n, err)
+			}
+		}
+		if failures != 1 {
+			t.Errorf("round %d: %d deliveries failed, want 1", n, failures)
+		}
+		effects = append(effects, fmt.Sprint("h ", n))
+		h.wantEffects(fmt.Sprint("round ", n), effects...)
+	}
 }
