@@ -13,7 +13,7 @@ import (
 
 // startTime bounds the start of a server. It is long because the first start on a
 // cold and busy machine is.
-const startTime = 90 * time.Second
+const startTime = 4 * time.Minute
 
 // An instance is one server with a private directory. It is not safe for
 // concurrent use.
