@@ -157,7 +157,7 @@ func TestRelaysReportWhatIsInTheirWay(t *testing.T) {
 		db := open(t, at, waypg.Config{})
 		put(t, db, outbox.Config{}, order{"a", 0})
 		stop := relaying(t, db, &recorder{refuse: func(*waybill.Record) error { return waybill.ErrUnavailable }}, outbox.RelayConfig{})
-		await(t, "a report", 10*time.Second, func() bool {
+		await(t, "a report", 60*time.Second, func() bool {
 			relays, err := db.Relays(t.Context())
 			return err == nil && len(relays) == 1 && relays[0].Problem != "" && relays[0].Since != nil && relays[0].Transport == "default"
 		})

@@ -32,7 +32,7 @@ func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
 			t.Errorf("%d rows are in two hands", n)
 		}
 		var taken outbox.Claim
-		await(t, "the other has the rows", 30*time.Second, func() bool {
+		await(t, "the other has the rows", 60*time.Second, func() bool {
 			taken = claim(t, other, "default", manyRows)
 			return len(taken.Rows()) == 1
 		})
@@ -72,7 +72,7 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 			_, err := frozen.Claim(context.Background(), "default", part, outbox.ClaimLimit{Rows: 100, Bytes: 128 << 20})
 			done <- err
 		}()
-		await(t, "the server is blocked in sending", 30*time.Second, func() bool {
+		await(t, "the server is blocked in sending", 60*time.Second, func() bool {
 			return count(t, other, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'") == 1
 		})
 		await(t, "the successor has the rows", 60*time.Second, func() bool {
@@ -98,7 +98,8 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 // A relay that works, however slowly, is not stuck.
 func TestHealthySessionIsNotEnded(t *testing.T) {
 	t.Parallel()
-	db := open(t, testserver.Postgres, waypg.Config{IdleTimeout: 2 * time.Second})
+	const idle = 8 * time.Second
+	db := open(t, testserver.Postgres, waypg.Config{IdleTimeout: idle})
 	put(t, db, outbox.Config{}, order{"k", 0})
 	app, err := db.Pool().Begin(t.Context()) // and neither is an application's transaction
 	if err != nil {
@@ -109,7 +110,7 @@ func TestHealthySessionIsNotEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	for time.Since(start) < 4*time.Second {
+	for time.Since(start) < idle+idle/2 {
 		c := claim(t, db, "default", manyRows)
 		time.Sleep(400 * time.Millisecond)
 		settle(t, c, nil)
@@ -216,13 +217,13 @@ func TestServerThatIsKilledLosesNothing(t *testing.T) {
 	}
 	for range 3 {
 		before := len(sink.all())
-		await(t, "messages come", 20*time.Second, func() bool { return len(sink.all()) > before+20 })
+		await(t, "messages come", 60*time.Second, func() bool { return len(sink.all()) > before+20 })
 		server.Kill()
 		server.Start()
 	}
 	cancel()
 	all.Wait()
-	await(t, "the outbox is empty", 20*time.Second, func() bool {
+	await(t, "the outbox is empty", 60*time.Second, func() bool {
 		n := 1
 		err := db.Pool().QueryRow(t.Context(), "SELECT count(*) FROM waybill_outbox").Scan(&n)
 		return err == nil && n == 0

@@ -117,7 +117,7 @@ func TestWaybillDispatchTakesTurnsWithGo(t *testing.T) {
 					return err
 				})
 			}()
-			await(t, "Go waits for SQL", 5*time.Second, func() bool {
+			await(t, "Go waits for SQL", 60*time.Second, func() bool {
 				return count(t, db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 1
 			})
 			if err := tx.Commit(t.Context()); err != nil {

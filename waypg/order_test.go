@@ -113,7 +113,7 @@ func TestFirstDeliveriesAreInCommitOrder(t *testing.T) {
 	keys := append(append(sameBucket(3), otherBuckets(4)...), "")
 	broker := &line{seen: map[waybill.MessageID]int{}}
 
-	ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer stop()
 	var relays sync.WaitGroup
 	var kills atomic.Int64
@@ -287,7 +287,7 @@ func TestRowUpdatedByHandWhileItIsPublishedComesAgain(t *testing.T) {
 	}
 	put(t, db, outbox.Config{}, order{"a", 2})
 	settle(t, c, c.Rows())
-	await(t, "the updated row is claimed again", 20*time.Second, func() bool {
+	await(t, "the updated row is claimed again", 60*time.Second, func() bool {
 		again := claim(t, db, "default", manyRows)
 		defer settle(t, again, nil)
 		return namesOf(again.Rows()) == "a0 a2"

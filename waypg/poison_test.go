@@ -101,9 +101,9 @@ func TestFewUnroutableMessagesBlockTheirKeys(t *testing.T) {
 				return err == nil && len(got) == n && got[0].Waiting > 0
 			}
 		}
-		await(t, "two keys are blocked", 5*time.Second, blocked(2))
+		await(t, "two keys are blocked", 60*time.Second, blocked(2))
 		put(t, db, raw(), named("x", order{"c", 0}))
-		await(t, "the route is blocked, too", 5*time.Second, blocked(3))
+		await(t, "the route is blocked, too", 60*time.Second, blocked(3))
 		if got, err := db.Blocked(t.Context(), "", 0); err != nil || got[0].Route != "x" {
 			t.Errorf("Blocked = %+v, %v, want the route first", got, err)
 		}
@@ -218,7 +218,7 @@ func TestOutageBlamesNoMessage(t *testing.T) {
 				return tries < 9
 			}}
 			stop := relaying(t, db, b, outbox.RelayConfig{Retry: noRetry, PollMin: time.Millisecond, PollMax: 2 * time.Millisecond})
-			await(t, "all come after the outage", 20*time.Second, func() bool { return len(b.all()) == n })
+			await(t, "all come after the outage", 60*time.Second, func() bool { return len(b.all()) == n })
 			stop()
 			if blocked, err := db.Blocked(t.Context(), "", 0); err != nil || len(blocked) != 0 {
 				t.Errorf("Blocked = %+v, %v", blocked, err)

@@ -116,7 +116,7 @@ func TestQueueDispatchersOfAKeyTakeTurns(t *testing.T) {
 			}
 			done <- second.Commit(context.Background())
 		}()
-		await(t, fmt.Sprintf("bucket %d: the second dispatcher waits", bucket), 5*time.Second, func() bool {
+		await(t, fmt.Sprintf("bucket %d: the second dispatcher waits", bucket), 60*time.Second, func() bool {
 			return count(t, db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 1
 		})
 		if err := first.Commit(); err != nil {

@@ -38,7 +38,7 @@ func TestDispatchInATransactionNeedsNoOtherConnection(t *testing.T) {
 	}
 	out := newOutbox(t, db, outbox.Config{})
 	dispatch := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {

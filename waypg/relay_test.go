@@ -153,11 +153,11 @@ func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the mark is above", 5*time.Second, func() bool { return len(sink.all()) == 1 })
+	await(t, "the mark is above", 60*time.Second, func() bool { return len(sink.all()) == 1 })
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the late row comes", 10*time.Second, func() bool { return len(sink.all()) == 2 })
+	await(t, "the late row comes", 60*time.Second, func() bool { return len(sink.all()) == 2 })
 }
 
 func TestFailedSettleMovesNoMark(t *testing.T) {
@@ -170,7 +170,7 @@ func TestFailedSettleMovesNoMark(t *testing.T) {
 		if err := c.Settle(t.Context(), c.Rows(), nil); !errors.Is(err, waybill.ErrUnavailable) {
 			t.Errorf("Settle on a session that was ended = %v, want ErrUnavailable", err)
 		}
-		await(t, "the rows are free again", 5*time.Second, func() bool { return namesOf(claimAll(t, db, "default")) == "k0 k1" })
+		await(t, "the rows are free again", 60*time.Second, func() bool { return namesOf(claimAll(t, db, "default")) == "k0 k1" })
 		// An end of the context is no answer either.
 		c = claim(t, db, "default", manyRows)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -178,7 +178,7 @@ func TestFailedSettleMovesNoMark(t *testing.T) {
 		if err := c.Settle(ctx, c.Rows(), nil); err == nil {
 			t.Error("Settle with a context that has ended = nil")
 		}
-		await(t, "the rows are free again", 5*time.Second, func() bool { return namesOf(claimAll(t, db, "default")) == "k0 k1" })
+		await(t, "the rows are free again", 60*time.Second, func() bool { return namesOf(claimAll(t, db, "default")) == "k0 k1" })
 	})
 }
 
@@ -202,12 +202,12 @@ func TestMarksOfAnEarlierTimeAreNotKept(t *testing.T) {
 		for i := range 20 {
 			send(order{"k", i})
 		}
-		await(t, "warm marks", 10*time.Second, func() bool { return len(sink.all()) == 20 })
+		await(t, "warm marks", 60*time.Second, func() bool { return len(sink.all()) == 20 })
 		exec(t, db, "TRUNCATE waybill_outbox RESTART IDENTITY")
 		for i := 20; i < 25; i++ {
 			send(order{"k", i})
 		}
-		await(t, "low ids come", 5*time.Second, func() bool { return len(sink.all()) == 25 })
+		await(t, "low ids come", 60*time.Second, func() bool { return len(sink.all()) == 25 })
 		stop()
 		perKey(t, sink.all())
 	})
@@ -278,15 +278,14 @@ func testSettleBumpsTheVersionOfTheBlockedKeys(t *testing.T, at opener) {
 	}
 }
 
-// median of n claims that are let go again.
-func medianClaim(t testing.TB, db *waypg.DB) time.Duration {
+// leastClaim is the time of the fastest of some claims that are let go again.
+func leastClaim(t testing.TB, db *waypg.DB) time.Duration {
 	t.Helper()
-	var all []time.Duration
+	least := time.Hour
 	for range 21 {
-		all = append(all, timedClaim(t, db))
+		least = min(least, timedClaim(t, db))
 	}
-	slices.Sort(all)
-	return all[len(all)/2]
+	return least
 }
 
 func timedClaim(t testing.TB, db *waypg.DB) time.Duration {
@@ -305,7 +304,7 @@ func TestManyRowsThatWaitCostOthersNothing(t *testing.T) {
 			db := open(t, testserver.Postgres, waypg.Config{})
 			keys := sameBucket(4)
 			put(t, db, outbox.Config{}, order{keys[3], 0})
-			empty := medianClaim(t, db)
+			empty := leastClaim(t, db)
 			drain(t, db, &recorder{}, outbox.RelayConfig{})
 			msgs := make([]any, 20_000)
 			for i := range msgs {
@@ -330,7 +329,7 @@ func TestManyRowsThatWaitCostOthersNothing(t *testing.T) {
 			if got := claimAll(t, db, "default"); len(got) != 1 || got[0].Record.Key != keys[3] {
 				t.Fatalf("claim behind the rows that wait = %d rows", len(got))
 			}
-			if warm := medianClaim(t, db); warm > 5*empty+5*time.Millisecond {
+			if warm := leastClaim(t, db); warm > 5*empty+5*time.Millisecond {
 				t.Errorf("a claim takes %v, without rows that wait it was %v", warm, empty)
 			}
 		})
@@ -425,7 +424,7 @@ func TestClaimStaysFlatWhileAnOldSnapshotIsHeld(t *testing.T) {
 		if _, err := stranger.Backlog(t.Context(), "default"); err != nil {
 			t.Fatal(err)
 		}
-		warm, cold = append(warm, medianClaim(t, db)), append(cold, timedClaim(t, stranger))
+		warm, cold = append(warm, leastClaim(t, db)), append(cold, timedClaim(t, stranger))
 	}
 	slices.Sort(warm)
 	slices.Sort(cold)
@@ -475,7 +474,7 @@ func TestClaimThatBeginsBeforeASettleSeesItsRowsGone(t *testing.T) {
 		}
 		claimed <- c
 	}()
-	await(t, "the second claim waits", 20*time.Second, func() bool {
+	await(t, "the second claim waits", 60*time.Second, func() bool {
 		return count(t, first, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'") == 1
 	})
 	settle(t, held, held.Rows())
@@ -532,7 +531,7 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	exec(t, other, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
 	put(t, other, outbox.Config{}, order{"k", 3})
 	var got string
-	await(t, "the key is free", 20*time.Second, func() bool { got = namesOf(claimAll(t, db, "default")); return got != "" })
+	await(t, "the key is free", 60*time.Second, func() bool { got = namesOf(claimAll(t, db, "default")); return got != "" })
 	if got != "k0 k1 k2 k3" {
 		t.Errorf("another claim has %q, want k0 k1 k2 k3: nothing was published", got)
 	}

@@ -205,7 +205,7 @@ func TestSchemaUpUnderLoadTakesNoLongLock(t *testing.T) {
 		db := open(t, at, waypg.Config{})
 		put(t, db, outbox.Config{}, order{"k", 0})
 		publishing := claim(t, db, "default", manyRows)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		if _, err := db.SchemaUp(ctx); err != nil {
 			t.Errorf("SchemaUp beside a publish = %v", err)

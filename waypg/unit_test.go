@@ -154,10 +154,10 @@ func testDeferredConstraintsAreCheckedBeforeTheDispatchLock(t *testing.T, at ope
 				return tx.exec(ctx, "INSERT INTO c VALUES (1)")
 			})
 		}()
-		await(t, "the other waits for the row", 5*time.Second, func() bool {
+		await(t, "the other waits for the row", 60*time.Second, func() bool {
 			return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		if _, err := newOutbox(t, db, outbox.Config{}).Dispatch(ctx, holder, order{"k", 0}); err != nil {
 			t.Errorf("Dispatch by the holder of the row = %v, want no wait for a dispatch lock", err)
@@ -226,7 +226,7 @@ func TestWaitForAConnectionEndsWithTheContext(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, waybill.ErrUnavailable) {
 				t.Errorf("InTx = %v, want DeadlineExceeded and ErrUnavailable", err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("InTx waits without end")
 		}
 	})

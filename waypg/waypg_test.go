@@ -130,7 +130,7 @@ func connect(t testing.TB, dsn string, cfg waypg.Config) *waypg.DB {
 	}
 	t.Cleanup(func() {
 		// One that is closed is counted until it is.
-		await(t, "all connections are given back", 30*time.Second, func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
+		await(t, "all connections are given back", 60*time.Second, func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
 		if err := db.Close(); err != nil {
 			t.Error(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -180,8 +181,8 @@ func TestReleaseOfManyKeysKeepsOrderAndLiveTraffic(t *testing.T) {
 	stop := run(t, relay)
 	var live sync.WaitGroup
 	released := make(chan struct{})
-	var slowest time.Duration
-	sent := 0
+	sent, beside := 0, 0 // beside the release, from begin to end
+	var releasing atomic.Bool
 	live.Go(func() {
 		for ; ; sent++ {
 			select {
@@ -189,15 +190,17 @@ func TestReleaseOfManyKeysKeepsOrderAndLiveTraffic(t *testing.T) {
 				return
 			default:
 			}
-			start := time.Now()
+			begun := releasing.Load()
 			put(t, out, order{"live", sent})
-			slowest = max(slowest, time.Since(start))
+			if begun && releasing.Load() {
+				beside++
+			}
 			time.Sleep(time.Millisecond)
 		}
 	})
-	start := time.Now()
+	releasing.Store(true)
 	letGo(t, db, admin.BlockedQuery{}, keys)
-	took := time.Since(start)
+	releasing.Store(false)
 	close(released)
 	live.Wait()
 	total := keys*each + len(behind) + sent
@@ -209,9 +212,9 @@ func TestReleaseOfManyKeysKeepsOrderAndLiveTraffic(t *testing.T) {
 	if len(sink.got) != total || n["live"] != sent {
 		t.Errorf("%d rows were published, %d live, want %d, %d", len(sink.got), n["live"], total, sent)
 	}
-	t.Logf("released in %v; the slowest of %d dispatches took %v", took, sent, slowest)
-	if slowest > took/2+time.Second { // the release is not one transaction
-		t.Errorf("a dispatch took %v during the release", slowest)
+	t.Logf("%d of %d dispatches began and ended during the release", beside, sent)
+	if beside < 3 { // as if the release were one transaction
+		t.Errorf("%d dispatches began and ended during the release, want some", beside)
 	}
 }
 

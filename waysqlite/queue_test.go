@@ -12,13 +12,13 @@ import (
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
-// receive takes up to max messages at once, or none.
+// receive takes up to max messages, of which there are some.
 func receive(t testing.TB, q *waysqlite.Queue, max int) []*waybill.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	ds, err := q.Receive(ctx, max)
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	if err != nil {
 		t.Fatal(err)
 	}
 	return ds
@@ -53,13 +53,15 @@ func TestClaimOfALongQueueDoesNotScanIt(t *testing.T) {
 	db := open(t, waysqlite.Config{Normal: true})
 	q := newQueue(t, db, "q", waysqlite.QueueConfig{})
 	claim := func() time.Duration {
-		start := time.Now()
+		least := time.Hour
 		for range 20 {
+			start := time.Now()
 			if ds := receive(t, q, 1); len(ds) != 1 {
 				t.Fatalf("%d messages, want 1", len(ds))
 			}
+			least = min(least, time.Since(start))
 		}
-		return time.Since(start) / 20
+		return least
 	}
 	fill := func(from, to int) {
 		var msgs []any

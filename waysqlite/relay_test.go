@@ -82,9 +82,9 @@ func TestBlockedKeyWithManyFollowersCostsOthersNothing(t *testing.T) {
 		return time.Since(start)
 	}
 	cold := look() // scans once
-	var warm time.Duration
+	warm := cold
 	for range 20 {
-		warm += look() / 20
+		warm = min(warm, look())
 	}
 	if warm > cold/2 {
 		t.Errorf("a claim takes %v after %v with a cold cursor: it scans the blocked rows again", warm, cold)

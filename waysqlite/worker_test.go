@@ -64,7 +64,7 @@ func TestWorkersShareAQueueInOrderWithOneEffectEach(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	suppressed := observe(func(e waybill.Event) {
 		if e.Kind == waybill.Duplicate {

@@ -32,15 +32,16 @@ func queueOfTheSameDatabaseNeedsNoRelay[TX any](t *testing.T, s *fixture[TX]) {
 		if err := inTx(dispatch); err != nil {
 			t.Fatal(err)
 		}
-		ds := receive(t, q, 40)
-		wantOrders(t, what+": at once", ds, order{"x", 1}, order{"x", 2})
-		try(t, "Ack", q.Ack(t.Context(), ds...))
-		ds = receive(t, q, 40)
-		wantOrders(t, what+": when due", ds, order{"x", 0})
-		if took := time.Since(start); took < delay {
-			t.Errorf("%s: the delayed one came after %v, want %v", what, took, delay)
+		var got []*waybill.Delivery
+		for len(got) < 3 {
+			ds := receive(t, q, 40)
+			try(t, "Ack", q.Ack(t.Context(), ds...))
+			got = append(got, ds...)
+			if took := time.Since(start); took < delay && len(got) > 2 {
+				t.Errorf("%s: the delayed one came after %v, want %v", what, took, delay)
+			}
 		}
-		try(t, "Ack", q.Ack(t.Context(), ds...))
+		wantOrders(t, what, got, order{"x", 1}, order{"x", 2}, order{"x", 0})
 	}
 	s.wantBacklog("of the outbox", outbox.Backlog{})
 }

@@ -70,15 +70,32 @@ func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *fixture[TX]) {
 		t.Skip("the store blocks no routes")
 	}
 	out := s.outbox(outbox.Config{})
-	msgs := make([]any, 1000)
-	for i := range msgs {
-		msgs[i] = named("x", order{fmt.Sprint("k", i), 0})
+	fill := func(n int) {
+		t.Helper()
+		msgs := make([]any, n)
+		for i := range msgs {
+			msgs[i] = named("x", order{fmt.Sprint("k", i), 0})
+		}
+		s.put(out, msgs...)
 	}
-	s.put(out, msgs...)
+	fill(1000)
 	c := s.claim(outbox.ClaimLimit{Rows: 1, Bytes: 1 << 20})
 	s.settle(c, nil, outbox.Failure{Row: c.Rows()[0], Err: &outbox.UnroutableError{Reason: "NO_ROUTE"}, RetryIn: time.Hour, Route: true})
-	s.put(out, named("y", order{"other", 0}))
-	empty := 0
+	for n, seq := 2000, 0; n < 100_000; n, seq = 2*n, seq+1 {
+		s.put(out, named("y", order{"other", seq}))
+		if s.claimedOutOfTime(fmt.Sprint("other", seq)) > 0 {
+			return
+		}
+		fill(n) // a machine that was slow at first had time for all of them at once
+	}
+	t.Error("no claim was out of time, however many rows there are")
+}
+
+// claimedOutOfTime claims in little time until the message comes, publishes it and returns
+// how many claims had no rows.
+func (s *fixture[TX]) claimedOutOfTime(want string) (empty int) {
+	t := s.t
+	t.Helper()
 	for limit := time.Millisecond; ; {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		c, err := s.Store.Claim(ctx, outbox.DefaultTransport, outbox.Keyed, outbox.ClaimLimit{Rows: 50, Bytes: 1 << 20})
@@ -91,11 +108,11 @@ func claimOutOfTimeIsGoneOnWith[TX any](t *testing.T, s *fixture[TX]) {
 		case len(c.Rows()) == 0:
 			empty++
 		default:
-			if got := names(c.Rows()); got != "other0" || empty == 0 {
-				t.Errorf("%q came after %d claims that were out of time, want other0 after some", got, empty)
+			if got := names(c.Rows()); got != want {
+				t.Errorf("%q came after %d claims that were out of time, want %s", got, empty, want)
 			}
-			s.settle(c, nil)
-			return
+			s.settle(c, c.Rows())
+			return empty
 		}
 	}
 }
