@@ -44,8 +44,8 @@ func (s *status) now(ctx context.Context, problem error) {
 	if problem != nil {
 		text, s.failed = problem.Error(), time.Now()
 	}
-	news := s.hears(ctx) || (text == "") != (s.last.Problem == "")
-	if !news && time.Since(s.at) < reportEvery {
+	changed := s.hears(ctx) || (text == "") != (s.last.Problem == "")
+	if !changed && time.Since(s.at) < reportEvery {
 		return
 	}
 	s.last.Problem, s.at = text, time.Now()

@@ -61,10 +61,7 @@ func checkPool(ctx context.Context, pool *sql.DB) (schema string, err error) {
 		return "", fmt.Errorf("waymysql: %w", translate(err))
 	}
 	defer conn.Close()
-	serving, err := namedSQL("server", "app", defaultPrefix)
-	if err != nil {
-		return "", err
-	}
+	serving := mustNamed("server", "app", defaultPrefix)
 	_ = conn.Raw(func(raw any) error {
 		full, ok := raw.(fullConn)
 		if !ok {

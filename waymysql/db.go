@@ -185,17 +185,14 @@ func newDB(of sessions, schema string, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, relayed: map[int16]*relayed{},
 	}
-	var err error
 	for name, set := range map[string]*sqlfile.Set{
 		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "unique": &db.unique, "retry": &db.retry, "schedule": &db.schedule, "admin": &db.admin,
 		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor, "history": &db.history,
 	} {
-		if *set, err = namedSQL(name, schema, prefix); err != nil {
-			return nil, err
-		}
+		*set = mustNamed(name, schema, prefix)
 	}
-	db.retryQueue, err = namedSQL("queue", schema, prefix, "app.waybill_queue", "app.waybill_retry")
-	return db, err
+	db.retryQueue = mustNamed("queue", schema, prefix, "app.waybill_queue", "app.waybill_retry")
+	return db, nil
 }
 
 // openUnits opens the pool for units of work.
@@ -209,14 +206,10 @@ func (db *DB) openUnits(most int) (err error) {
 	return err
 }
 
-// namedSQL reads a file of named statements, with replaced names of tables: pairs of an old
-// and a new one.
-func namedSQL(file, schema, prefix string, replaced ...string) (sqlfile.Set, error) {
-	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		return sqlfile.Set{}, err
-	}
-	return sqlfile.MustParse(file+".sql", qualify(strings.NewReplacer(replaced...).Replace(string(text)), schema, prefix)), nil
+// mustNamed returns the statements of an embedded file, with replaced words such as the
+// names of tables: pairs of an old and a new one.
+func mustNamed(file, schema, prefix string, replaced ...string) sqlfile.Set {
+	return sqlfile.MustRead(sqlFiles, file, qualify(schema, prefix), replaced...)
 }
 
 // Pool returns a pool of the same database, for statements and transactions of

@@ -149,8 +149,7 @@ func (c *claim) probe(ctx context.Context) (found []int16, again bool, err error
 // freeBehind returns the buckets whose low watermarks are far behind the table's next id and that
 // no dispatcher writes to: every lower id of theirs has been committed or rolled back. If
 // the statement that follows shows neither a row nor a blocked key of such a bucket, its
-// mark may be raised. Buckets with a cursor are left out: they are not read from their
-// mark.
+// low watermark may be raised. Buckets with a cursor are left out: they are not read from it.
 func (c *claim) freeBehind(ctx context.Context, cursors []int64) (free map[int16]bool, err error) {
 	behind := slices.DeleteFunc(c.on.Behind(c.batch.View, time.Now()), func(b int16) bool { return cursors[b] >= 0 })
 	if len(behind) == 0 {

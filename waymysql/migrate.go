@@ -38,10 +38,7 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 	if _, err := db.server(ctx); err != nil {
 		return nil, err
 	}
-	all, err := migrations(db.schema, db.prefix)
-	if err != nil {
-		return nil, err
-	}
+	all := migrations(db.schema, db.prefix)
 	conn, release, err := db.oneMigrator(ctx)
 	if err != nil {
 		return nil, err
@@ -100,11 +97,7 @@ func (db *DB) oneMigrator(ctx context.Context) (conn *sql.Conn, release func(), 
 // apply runs the statements of m from the first that was not run. The server
 // knows no transaction of DDL, so each step is written down.
 func (db *DB) apply(ctx context.Context, conn *sql.Conn, m sqlcore.Migration, done int) error {
-	statements, err := sqlfile.Statements(m.SQL)
-	if err != nil {
-		return err
-	}
-	for i, s := range statements {
+	for i, s := range sqlfile.Statements(m.SQL) {
 		if i < done {
 			continue
 		}

@@ -3,7 +3,6 @@ package waymysql
 import (
 	"fmt"
 	"regexp"
-	"strings"
 
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
@@ -19,15 +18,12 @@ func badSchema(schema string) error {
 	return fmt.Errorf("waymysql: database %q: use letters, digits, '_' and '-'", schema)
 }
 
-// written is how the SQL files name tables and procedures.
-const written = "app." + sqlfile.Prefix
-
-// qualify puts database and prefix in the place of those the SQL files have. An
-// index is not qualified where it is named: it gets the prefix alone.
-func qualify(text, schema, prefix string) string {
-	const mark = "\x00"
-	text = sqlfile.Rewrite(strings.ReplaceAll(text, written, mark), prefix)
-	return strings.ReplaceAll(text, mark, qualified(schema, prefix))
+// qualify returns a function that puts database and prefix in the place of those with which
+// the SQL files name tables and procedures.
+func qualify(schema, prefix string) func(text string) string {
+	return func(text string) string {
+		return sqlfile.Qualify(text, "app."+sqlfile.Prefix, qualified(schema, prefix), prefix)
+	}
 }
 
 // qualified begins the name of every table and procedure.

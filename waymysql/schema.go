@@ -20,17 +20,14 @@ import (
 const wantedVersion = 1
 
 // migrations returns all of them in order.
-func migrations(schema, prefix string) (sqlcore.Migrations, error) {
-	return sqlcore.ReadMigrations(sqlFiles, func(text string) string { return qualify(text, schema, prefix) })
+func migrations(schema, prefix string) sqlcore.Migrations {
+	return sqlcore.MustReadMigrations(sqlFiles, qualify(schema, prefix))
 }
 
 // SchemaStatus compares the tables with this version's migrations. It refuses unknown
 // buckets, as every other use does.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
-	all, err := migrations(db.schema, db.prefix)
-	if err != nil {
-		return admin.SchemaStatus{}, err
-	}
+	all := migrations(db.schema, db.prefix)
 	current, _, err := db.schemaVersion(ctx, db.pool)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", translate(err))
@@ -56,23 +53,13 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	if !schemaForm.MatchString(schema) {
 		return "", badSchema(schema)
 	}
-	all, err := migrations(schema, prefix)
-	if err != nil {
-		return "", err
-	}
-	named, err := namedSQL("migrate", schema, prefix)
-	if err != nil {
-		return "", err
-	}
+	all := migrations(schema, prefix)
+	named := mustNamed("migrate", schema, prefix)
 	var b strings.Builder
 	b.WriteString("DELIMITER //\n\n") // bodies of procedures have semicolons
 	for _, m := range all {
-		statements, err := sqlfile.Statements(m.SQL)
-		if err != nil {
-			return "", err
-		}
 		fmt.Fprintf(&b, "-- %s\n", m.Name)
-		for _, s := range append(statements, noteVersion(named, m.Version)) {
+		for _, s := range append(sqlfile.Statements(m.SQL), noteVersion(named, m.Version)) {
 			fmt.Fprintf(&b, "%s //\n\n", s)
 		}
 	}

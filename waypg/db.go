@@ -105,7 +105,7 @@ type DB struct {
 	wakes     sqlcore.Wakes
 	retries   sqlcore.Wakes // of retry queues, which may have the names of queues
 	due       atomic.Bool   // delayed messages are, as a claim has seen
-	pace      readpos.PromotionPace
+	pace      promotionPace
 	promoter  promoter
 	longest   atomic.Int64 // the longest delay of a retry so far
 	retaining sqlcore.Retention

@@ -47,7 +47,7 @@ func (db *DB) promoteDue(ctx context.Context, p *catalog) error {
 // dispatch lock an open transaction holds, until a later round: waiting for the
 // lock would hold up a relay and, with the locks already taken, every dispatcher.
 func (db *DB) promote(ctx context.Context, p *catalog) error {
-	if !db.pace.Due(time.Now()) || !db.promoter.mu.TryLock() {
+	if !db.pace.isDue(time.Now()) || !db.promoter.mu.TryLock() {
 		return nil
 	}
 	defer db.promoter.mu.Unlock()
@@ -58,7 +58,7 @@ func (db *DB) promote(ctx context.Context, p *catalog) error {
 	if refusesRecord(err) {
 		more, err = true, at.oneByOne(ctx, db, p)
 	}
-	if err == nil && !more && len(at.held) > 0 && db.pace.Held(time.Now(), heldWait) {
+	if err == nil && !more && len(at.held) > 0 && db.pace.heldUp(time.Now(), heldWait) {
 		err = db.promoteHeld(ctx, p, at.held[rand.IntN(len(at.held))])
 	}
 	if err != nil || !more || len(at.held) == 0 {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"regexp"
-	"strings"
 
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
@@ -22,25 +21,18 @@ func badSchema(schema string) error {
 	return fmt.Errorf("waypg: schema %q: use letters, digits, '_' and '-'", schema)
 }
 
-// written is how the SQL files name tables and functions.
-const written = "public." + sqlfile.Prefix
-
-// qualify puts schema and prefix in the place of those the SQL files have. An
-// index is not qualified where it is created: it gets the prefix alone.
-func qualify(text, schema, prefix string) string {
-	const mark = "\x00"
-	text = sqlfile.Rewrite(strings.ReplaceAll(text, written, mark), prefix)
-	return strings.ReplaceAll(text, mark, qualified(schema, prefix))
+// qualify returns a function that puts schema and prefix in the place of those with which
+// the SQL files name tables and functions.
+func qualify(schema, prefix string) func(text string) string {
+	return func(text string) string {
+		return sqlfile.Qualify(text, "public."+sqlfile.Prefix, qualified(schema, prefix), prefix)
+	}
 }
 
 // mustNamed returns the statements of an embedded file, with replaced words such as the
 // names of tables: pairs of an old and a new one.
 func mustNamed(file, schema, prefix string, replaced ...string) sqlfile.Set {
-	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		panic(err) // the file is not in the binary
-	}
-	return sqlfile.MustParse(file+".sql", qualify(strings.NewReplacer(replaced...).Replace(string(text)), schema, prefix))
+	return sqlfile.MustRead(sqlFiles, file, qualify(schema, prefix), replaced...)
 }
 
 // qualified begins the name of every table and function.

@@ -19,8 +19,8 @@ import (
 )
 
 // migrations returns all of them in order.
-func migrations(schema, prefix string) (sqlcore.Migrations, error) {
-	return sqlcore.ReadMigrations(sqlFiles, func(text string) string { return qualify(text, schema, prefix) })
+func migrations(schema, prefix string) sqlcore.Migrations {
+	return sqlcore.MustReadMigrations(sqlFiles, qualify(schema, prefix))
 }
 
 const (
@@ -83,10 +83,7 @@ func (db *DB) patiently(ctx context.Context, p *catalog, change func() error) er
 const pauseTime = 10 * time.Second
 
 func (db *DB) migrate(ctx context.Context, p *catalog) (applied []string, err error) {
-	all, err := migrations(p.schema, db.prefix)
-	if err != nil {
-		return nil, err
-	}
+	all := migrations(p.schema, db.prefix)
 	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
 		if err := db.oneMigrator(ctx, tx, p); err != nil {
 			return err
@@ -132,11 +129,7 @@ func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *catalog) error {
 }
 
 func apply(ctx context.Context, tx pgx.Tx, m sqlcore.Migration, named sqlfile.Set) error {
-	statements, err := sqlfile.Statements(m.SQL)
-	if err != nil {
-		return err
-	}
-	for _, s := range append(statements, noteVersion(named, m.Version)) {
+	for _, s := range append(sqlfile.Statements(m.SQL), noteVersion(named, m.Version)) {
 		if _, err := tx.Exec(ctx, s, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
@@ -164,10 +157,7 @@ func (db *DB) versions(ctx context.Context) (admin.SchemaStatus, error) {
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
 	}
-	all, err := migrations(p.schema, db.prefix)
-	if err != nil {
-		return admin.SchemaStatus{}, err
-	}
+	all := migrations(p.schema, db.prefix)
 	current, err := db.schemaVersion(ctx, db.pool, p)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", translate(err))
@@ -188,10 +178,7 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	if !schemaForm.MatchString(schema) {
 		return "", badSchema(schema)
 	}
-	all, err := migrations(schema, prefix)
-	if err != nil {
-		return "", err
-	}
+	all := migrations(schema, prefix)
 	named := mustNamed("migrate", schema, prefix)
 	var b strings.Builder
 	for _, m := range all {

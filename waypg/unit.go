@@ -119,7 +119,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 	if err := waybill.CheckUnit(ctx, db); err != nil {
 		return err
 	}
-	place, err := db.beforeUnit(ctx)
+	p, err := db.beforeUnit(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 		return err
 	}
 	rows := u.End()
-	if err := db.commit(ctx, place, conn.Conn(), rows); err != nil {
+	if err := db.commit(ctx, p, conn.Conn(), rows); err != nil {
 		return err
 	}
 	committed = true

@@ -155,15 +155,9 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 		cursors: map[int64]cursor{}, claimed: map[part]bool{}, kept: statements{of: map[string]*sql.Stmt{}},
 	}
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "unique": &db.uniqueSQL, "retry": &db.retrySQL, "schedule": &db.scheduleSQL, "admin": &db.adminSQL, "history": &db.historySQL, "migrate": &db.migrateSQL} {
-		var err error
-		if *set, err = namedSQL(name, prefix); err != nil {
-			return nil, err
-		}
+		*set = mustNamed(name, prefix)
 	}
-	var err error
-	if db.retryQueueSQL, err = namedSQL("queue", prefix, "waybill_queue", "waybill_retry"); err != nil {
-		return nil, err
-	}
+	db.retryQueueSQL = mustNamed("queue", prefix, "waybill_queue", "waybill_retry")
 	var mode string
 	if err := writer.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
 		return nil, translate(err)
@@ -179,14 +173,14 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 	return db, nil
 }
 
-// namedSQL returns the statements of an embedded file, with replaced words such as the
+// mustNamed returns the statements of an embedded file, with replaced words such as the
 // names of tables: pairs of an old and a new one.
-func namedSQL(file, prefix string, replaced ...string) (sqlfile.Set, error) {
-	text, err := sqlFiles.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		return sqlfile.Set{}, err
-	}
-	return sqlfile.MustParse(file+".sql", sqlfile.Rewrite(strings.NewReplacer(replaced...).Replace(string(text)), prefix)), nil
+func mustNamed(file, prefix string, replaced ...string) sqlfile.Set {
+	return sqlfile.MustRead(sqlFiles, file, rewrite(prefix), replaced...)
+}
+
+func rewrite(prefix string) func(text string) string {
+	return func(text string) string { return sqlfile.Rewrite(text, prefix) }
 }
 
 func badPrefix(prefix string) error {

@@ -15,17 +15,14 @@ import (
 )
 
 // migrations returns all of them in order, for tables with that prefix.
-func migrations(prefix string) (sqlcore.Migrations, error) {
-	return sqlcore.ReadMigrations(sqlFiles, func(text string) string { return sqlfile.Rewrite(text, prefix) })
+func migrations(prefix string) sqlcore.Migrations {
+	return sqlcore.MustReadMigrations(sqlFiles, rewrite(prefix))
 }
 
 // SchemaUp creates or upgrades the tables in one transaction. It may be run at
 // any time and does nothing when they are up to date.
 func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
-	all, err := migrations(db.prefix)
-	if err != nil {
-		return admin.SchemaStatus{}, err
-	}
+	all := migrations(db.prefix)
 	tx, err := db.writer.BeginTx(ctx, nil)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", translate(err))
@@ -51,16 +48,12 @@ func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
 }
 
 func (db *DB) migrate(ctx context.Context, tx *sql.Tx, m sqlcore.Migration) error {
-	statements, err := sqlfile.Statements(m.SQL)
-	if err != nil {
-		return err
-	}
-	for _, s := range statements {
+	for _, s := range sqlfile.Statements(m.SQL) {
 		if _, err := tx.ExecContext(ctx, s); err != nil {
 			return err
 		}
 	}
-	_, err = tx.ExecContext(ctx, noteVersion(db.migrateSQL, m.Version))
+	_, err := tx.ExecContext(ctx, noteVersion(db.migrateSQL, m.Version))
 	return err
 }
 
@@ -71,10 +64,7 @@ func noteVersion(named sqlfile.Set, version int) string {
 
 // SchemaStatus compares the tables with the schema of this version of waybill.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
-	all, err := migrations(db.prefix)
-	if err != nil {
-		return admin.SchemaStatus{}, err
-	}
+	all := migrations(db.prefix)
 	current, err := db.schemaVersion(ctx, db.reader)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
@@ -97,14 +87,8 @@ func SchemaSQL(prefix string) (string, error) {
 	if !sqlfile.ValidPrefix(prefix) {
 		return "", badPrefix(prefix)
 	}
-	all, err := migrations(prefix)
-	if err != nil {
-		return "", err
-	}
-	named, err := namedSQL("migrate", prefix)
-	if err != nil {
-		return "", err
-	}
+	all := migrations(prefix)
+	named := mustNamed("migrate", prefix)
 	var b strings.Builder
 	for _, m := range all {
 		fmt.Fprintf(&b, "-- %s\n%s\n", m.Name, strings.TrimSpace(m.SQL))

@@ -9,34 +9,20 @@ package crash
 
 // The points.
 const (
-	// DispatchBeforeCommit is a unit of work whose function has returned.
-	DispatchBeforeCommit = "dispatch-before-commit"
-	// DispatchAfterCommit is a unit of work that is committed and has not returned.
-	DispatchAfterCommit = "dispatch-after-commit"
-	// RelayAfterClaim is a relay that has claimed and published nothing.
-	RelayAfterClaim = "relay-after-claim"
-	// RelayInPublish is one that has results for a part of its published messages.
-	RelayInPublish = "relay-in-publish"
-	// RelayAfterPublish is one whose batch is confirmed and not settled.
-	RelayAfterPublish = "relay-after-publish"
-	// RelayAfterSettle is one whose batch is settled.
-	RelayAfterSettle = "relay-after-settle"
-	// WorkerBeforeCommit is an inbox handler that has returned.
-	WorkerBeforeCommit = "worker-after-handler-before-commit"
-	// WorkerBeforeAck is a worker that has handled a message.
-	WorkerBeforeAck = "worker-after-commit-before-ack"
-	// WorkerBeforeStore is a worker that has failed messages of its transport to store.
-	WorkerBeforeStore = "worker-after-failure-before-store"
-	// WorkerAfterStore is one that has stored them and not acknowledged them.
-	WorkerAfterStore = "worker-after-store-before-ack"
-	// WorkerBeforeMove is a worker that has failed messages of its retry queue to move.
-	WorkerBeforeMove = "worker-before-move"
-	// WorkerAfterMove is one that has moved them.
-	WorkerAfterMove = "worker-after-move"
-	// WorkerBeforeRetryAck is a worker that has handled messages of its retry queue.
-	WorkerBeforeRetryAck = "worker-before-retry-ack"
-	// WorkerAfterRetryAck is one that has acknowledged them.
-	WorkerAfterRetryAck = "worker-after-retry-ack"
+	DispatchBeforeCommit = "dispatch-before-commit"             // a unit of work whose function has returned
+	DispatchAfterCommit  = "dispatch-after-commit"              // a unit of work that is committed and has not returned
+	RelayAfterClaim      = "relay-after-claim"                  // a relay that has claimed and published nothing
+	RelayInPublish       = "relay-in-publish"                   // one that has results for a part of its published messages
+	RelayAfterPublish    = "relay-after-publish"                // one whose batch is confirmed and not settled
+	RelayAfterSettle     = "relay-after-settle"                 // one whose batch is settled
+	WorkerBeforeCommit   = "worker-after-handler-before-commit" // an inbox handler that has returned
+	WorkerBeforeAck      = "worker-after-commit-before-ack"     // a worker that has handled a message
+	WorkerBeforeStore    = "worker-after-failure-before-store"  // a worker that has failed messages of its transport to store
+	WorkerAfterStore     = "worker-after-store-before-ack"      // one that has stored them and not acknowledged them
+	WorkerBeforeMove     = "worker-before-move"                 // a worker that has failed messages of its retry queue to move
+	WorkerAfterMove      = "worker-after-move"                  // one that has moved them
+	WorkerBeforeRetryAck = "worker-before-retry-ack"            // a worker that has handled messages of its retry queue
+	WorkerAfterRetryAck  = "worker-after-retry-ack"             // one that has acknowledged them
 )
 
 // Points are all there are. The part before the first dash is the role.

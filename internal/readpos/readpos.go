@@ -35,8 +35,8 @@ type Positions struct {
 
 // A position is the read position of one bucket.
 type position struct {
-	lowWatermark int64   // low watermark: no rows at or below it
-	waiting      *cursor // behind blocked rows above mark; nil if there are none
+	lowWatermark int64   // no rows at or below it
+	waiting      *cursor // behind blocked rows above lowWatermark; nil if there are none
 	past         *cursor // of reads without the hot key; nil if there is none
 	turn         bool    // the next read is one without the hot key
 }

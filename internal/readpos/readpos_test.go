@@ -153,26 +153,3 @@ func TestHotKeyIsPassedEveryOtherTime(t *testing.T) {
 		t.Errorf("the read after that is %+v, want after 1004 with the hot key", read)
 	}
 }
-
-func TestPromoterWaitsForHeldLocksAFifthOfTheTimeAtTheMost(t *testing.T) {
-	var m PromotionPace
-	now := time.Now()
-	const wait = time.Second
-	waited, looks := time.Duration(0), 0
-	for start := now; now.Sub(start) < time.Minute; {
-		if !m.Due(now) {
-			now = now.Add(time.Millisecond)
-			continue
-		}
-		looks++
-		if m.Held(now, wait) {
-			now, waited = now.Add(wait), waited+wait
-		}
-	}
-	if waited < 10*time.Second || waited > 12*time.Second {
-		t.Errorf("of a minute it waited %v, want a fifth", waited)
-	}
-	if most := int(time.Minute / heldPause); looks < most/2 || looks > most {
-		t.Errorf("it looked %d times in a minute, want up to %d", looks, most)
-	}
-}

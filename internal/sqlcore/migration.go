@@ -1,9 +1,9 @@
 package sqlcore
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,28 +22,21 @@ type Migration struct {
 // Migrations are all migrations of a database, in order.
 type Migrations []Migration
 
-// ReadMigrations reads the files sql/schema/*.sql, whose names begin with a version of
-// four digits, and gives each text to rewrite.
-func ReadMigrations(files fs.FS, rewrite func(text string) string) (Migrations, error) {
-	names, err := fs.Glob(files, "sql/schema/*.sql")
+// MustReadMigrations reads the files of the directory sql/schema, whose names begin with a
+// version of four digits, and gives each text to rewrite. It panics on errors: the files are
+// part of the program.
+func MustReadMigrations(files fs.FS, rewrite func(text string) string) (all Migrations) {
+	entries, err := fs.ReadDir(files, "sql/schema") // in order
+	for _, e := range entries {
+		text, unread := fs.ReadFile(files, "sql/schema/"+e.Name())
+		version, unnamed := strconv.Atoi(e.Name()[:4])
+		err = errors.Join(err, unread, unnamed)
+		all = append(all, Migration{version, strings.TrimSuffix(e.Name(), ".sql"), rewrite(string(text))})
+	}
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
-	slices.Sort(names)
-	all := make(Migrations, 0, len(names))
-	for _, file := range names {
-		text, err := fs.ReadFile(files, file)
-		if err != nil {
-			return nil, err
-		}
-		name := strings.TrimSuffix(path.Base(file), ".sql")
-		version, err := strconv.Atoi(name[:4])
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", name, err)
-		}
-		all = append(all, Migration{version, name, rewrite(string(text))})
-	}
-	return all, nil
+	return all
 }
 
 // Wanted is the version of the last migration.

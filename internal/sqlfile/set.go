@@ -1,8 +1,10 @@
 package sqlfile
 
 import (
+	"bytes"
 	"fmt"
-	"regexp"
+	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -13,49 +15,39 @@ type Set struct {
 	queries map[string]string
 }
 
-// MustParse is Parse for embedded files, whose errors are those of the program:
-// it panics where Parse returns an error.
-func MustParse(file, text string) Set {
-	s, err := Parse(file, text)
+// MustRead reads the file sql/NAME.sql of named statements, with words replaced that are
+// pairs of an old and a new one, and then rewritten.
+func MustRead(files fs.FS, name string, rewrite func(text string) string, replaced ...string) Set {
+	text, err := fs.ReadFile(files, "sql/"+name+".sql")
 	if err != nil {
 		panic(err)
 	}
-	return s
+	return MustParse(name+".sql", rewrite(strings.NewReplacer(replaced...).Replace(string(text))))
 }
 
-// Parse reads text as a file of named statements. A section starts with a line
-// `-- name: claim` and holds one statement; its comments, and those ahead of
-// the first section, are for the reader. The file's name is for error messages,
-// which give it together with the line.
-func Parse(file, text string) (Set, error) {
+// MustParse reads text as a file of named statements. A section starts with a line
+// `-- name: claim` and holds one statement; its comments, and those ahead of the first
+// section, are for the reader. The file's name is for the messages of panics.
+func MustParse(file, text string) Set {
 	s := Set{file: file, queries: map[string]string{}}
-	fail := func(at int, format string, args ...any) (Set, error) {
-		return Set{}, fmt.Errorf("sqlfile: %s:%d: %s", file, lineOf(text, at), fmt.Sprintf(format, args...))
+	sections := strings.Split("\n"+text, "\n-- name: ")
+	if strings.TrimSpace(withoutComments(sections[0])) != "" {
+		panic(fmt.Sprintf("sqlfile: %s begins with a statement without a name", file))
 	}
-	secs, bad := sections(text)
-	if bad != nil {
-		return fail(bad.at, "%s", bad.what)
-	}
-	for _, sec := range secs {
-		body := text[sec.body:sec.end]
-		stmts, bad := split(body)
+	for _, section := range sections[1:] {
+		name, body, _ := strings.Cut(section, "\n")
+		statement := strings.TrimSuffix(strings.TrimSpace(withoutComments(body)), ";")
 		switch {
-		case bad != nil:
-			return fail(sec.body+bad.at, "%s", bad.what)
-		case sec.name == "" && len(stmts) == 0:
-			continue // the heading of the file
-		case sec.name == "":
-			return fail(stmts[0].start, "a statement ahead of the first `-- name: ...` line")
-		case s.queries[sec.name] != "":
-			return fail(sec.start, "%q is already the name of another statement", sec.name)
-		case len(stmts) == 0:
-			return fail(sec.start, "section %q has no statement", sec.name)
-		case len(stmts) > 1:
-			return fail(sec.body+stmts[1].start, "a second statement in section %q; give it a `-- name: ...` line of its own", sec.name)
+		case statement == "":
+			panic(fmt.Sprintf("sqlfile: section %q of %s has no statement", name, file))
+		case s.queries[name] != "":
+			panic(fmt.Sprintf("sqlfile: section %q of %s is there twice", name, file))
+		case slices.ContainsFunc(slices.Collect(tokens(statement)), func(token string) bool { return token == ";" || token == "'" }):
+			panic(fmt.Sprintf("sqlfile: section %q of %s has a second statement or an open string", name, file))
 		}
-		s.queries[sec.name] = withoutComments(body[stmts[0].start:stmts[0].end])
+		s.queries[name] = statement
 	}
-	return s, nil
+	return s
 }
 
 // Query returns the statement of that name, without comments and without a
@@ -68,59 +60,15 @@ func (s Set) Query(name string) string {
 	return q
 }
 
-// A section is text[body:end], introduced by the line that begins at start. The
-// first section of a file has no name: it is what stands ahead of the others.
-type section struct {
-	name             string
-	start, body, end int
-}
-
-var headerLine = regexp.MustCompile(`^-- name: ([a-z][a-z0-9_]*)\s*$`)
-
-func sections(text string) ([]section, *syntaxError) {
-	secs := []section{{}}
-	for tok := range tokens(text) {
-		last := &secs[len(secs)-1]
-		last.end = tok.end
-		comment := text[tok.start:tok.end]
-		if tok.kind != lineComment || !strings.HasPrefix(strings.TrimLeft(comment, "- \t"), "name:") {
-			continue
-		}
-		header := headerLine.FindStringSubmatch(comment)
-		if header == nil || tok.start > 0 && text[tok.start-1] != '\n' {
-			// Read as a plain comment, a misspelt header would join two statements.
-			return nil, &syntaxError{tok.start, "a section starts with a line like `-- name: claim`, in lower case and not indented"}
-		}
-		last.end = tok.start
-		secs = append(secs, section{name: header[1], start: tok.start, body: tok.end, end: tok.end})
-	}
-	return secs, nil
-}
-
-// withoutComments drops the comments of a statement, and the lines that held
-// nothing else.
-func withoutComments(stmt string) string {
+// withoutComments drops comments, and the lines that held nothing else.
+func withoutComments(text string) string {
 	var out []byte
-	for tok := range tokens(stmt) {
-		switch tok.kind {
-		case lineComment:
-			out = trimSpaceRight(out)
-		case blockComment:
-			out = append(out, ' ') // it may be all that keeps two words apart
-		default:
-			out = append(out, stmt[tok.start:tok.end]...)
+	for token := range tokens(text) {
+		if strings.HasPrefix(token, "--") {
+			out = bytes.TrimRight(out, " \t\r\n")
+		} else {
+			out = append(out, token...)
 		}
 	}
 	return string(out)
-}
-
-func trimSpaceRight(b []byte) []byte {
-	for len(b) > 0 && isSpace(b[len(b)-1]) {
-		b = b[:len(b)-1]
-	}
-	return b
-}
-
-func lineOf(text string, at int) int {
-	return 1 + strings.Count(text[:at], "\n")
 }

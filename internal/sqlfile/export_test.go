@@ -1,9 +1,0 @@
-package sqlfile
-
-import (
-	"maps"
-	"slices"
-)
-
-// Names returns the names of the statements.
-func (s Set) Names() []string { return slices.Sorted(maps.Keys(s.queries)) }
