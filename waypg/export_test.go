@@ -2,6 +2,7 @@ package waypg
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,4 +34,25 @@ func (db *DB) QueueWake(queue string) <-chan struct{} { return db.wakes.Queue(qu
 // Examine is Findings with limits of the test's.
 func (db *DB) Examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
 	return db.examine(ctx, with)
+}
+
+// PlanOf returns the plan of a statement of Settle, under the settings of a claim.
+func (db *DB) PlanOf(ctx context.Context, statement string, args ...any) (plan string, err error) {
+	at, err := db.ensureSchema(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, at.outbox.Query("settings"), "30s", int16(1)); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, "EXPLAIN "+at.settle.Query(statement), args...)
+		if err != nil {
+			return err
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		plan = strings.Join(lines, "\n")
+		return err
+	})
+	return plan, err
 }

@@ -1,10 +1,26 @@
 package waypg_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/waypg"
 )
+
+// A join with the rows would begin a scan for each.
+func TestSettleDeletesItsRowsInOneScan(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	for _, statement := range []string{"delete_outbox", "delete_unkeyed"} {
+		plan, err := db.PlanOf(t.Context(), statement, []pgtype.TID{}, []int64{})
+		if err != nil || !strings.Contains(plan, "Tid Scan") || strings.Contains(plan, "Nested Loop") {
+			t.Errorf("%s, %v:\n%s", statement, err, plan)
+		}
+	}
+}
 
 // rowsRead counts the rows of the outbox that the server reads during do.
 func rowsRead(t testing.TB, db *waypg.DB, do func()) int {

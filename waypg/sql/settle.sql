@@ -11,17 +11,16 @@ ON CONFLICT (transport, bucket) DO UPDATE SET version = v.version + 1;
 UPDATE public.waybill_transport SET route_version = route_version + 1 WHERE id = $1::smallint;
 
 -- name: delete_outbox
--- Exactly the confirmed rows, each at the ctid that the claim has read. A row moved since (only an UPDATE by
--- hand does that) stays. No condition is a prefix of an index: with the transport among the conditions,
--- deletions slowed down with the number of dead rows.
+-- Exactly the confirmed rows, at the ctids that the claim has read. A row moved since (only an UPDATE by hand
+-- does that) stays. No condition is a prefix of an index: with the transport among the conditions, deletions
+-- slowed down with the number of dead rows. One scan of all ctids takes less than half of the time of a join,
+-- which scans for each; IS TRUE keeps the ids from becoming one.
 DELETE FROM public.waybill_outbox AS o
-USING  unnest($1::tid[], $2::bigint[]) AS u (at, id)
-WHERE  o.ctid = u.at AND o.id = u.id;
+WHERE  o.ctid = ANY ($1::tid[]) AND (o.id IN (SELECT unnest($2::bigint[]))) IS TRUE;
 
 -- name: delete_unkeyed
 DELETE FROM public.waybill_outbox_unkeyed AS o
-USING  unnest($1::tid[], $2::bigint[]) AS u (at, id)
-WHERE  o.ctid = u.at AND o.id = u.id;
+WHERE  o.ctid = ANY ($1::tid[]) AND (o.id IN (SELECT unnest($2::bigint[]))) IS TRUE;
 
 -- name: block
 -- The first refusal of a row. Another row may have blocked the route already.
