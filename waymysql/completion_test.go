@@ -68,7 +68,7 @@ func TestCompletionTypeOfTheServerChangesNothing(t *testing.T) {
 					want = append(want, order{"k", len(want)})
 				}
 			}
-			await(t, "all come", 20*time.Second, func() bool { return len(sink.all()) >= len(want) })
+			await(t, "all come", 60*time.Second, func() bool { return len(sink.all()) >= len(want) })
 			stop()
 			if diff := cmp.Diff(want, sink.all()); diff != "" {
 				t.Errorf("came (-want +got):\n%s", diff)
@@ -101,7 +101,7 @@ func TestCompletionTypeOfTheServerChangesNothing(t *testing.T) {
 				}
 			}
 			_ = own.Close() // its sessions are chained
-			await(t, "no transaction is open", 5*time.Second, func() bool {
+			await(t, "no transaction is open", 60*time.Second, func() bool {
 				time.Sleep(120 * time.Millisecond) // see waiting
 				return count(t, db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> CONNECTION_ID()") == 0
 			})

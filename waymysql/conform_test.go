@@ -97,7 +97,7 @@ func harnessBy(t *testing.T, open func(t testing.TB, dsn string, cfg waymysql.Co
 		return db, func() { network.Reset() }
 	}
 	p.Impatient = func(t *testing.T) (waytest.Store[*sql.Tx], time.Duration) {
-		return open(t, dsn, waymysql.Config{IdleTimeout: time.Second}), time.Second
+		return open(t, dsn, waymysql.Config{IdleTimeout: 2 * time.Second}), 2 * time.Second
 	}
 	p.Queue = func(name string, lease time.Duration) (waytest.Transport, error) {
 		return db.Queue(name, waymysql.QueueConfig{Lease: lease})

@@ -271,7 +271,7 @@ func TestLateCommitOfALowIdIsNotOverlooked(t *testing.T) {
 	if err := send(out, order{keys[0], 0}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the relay is at work", 10*time.Second, func() bool { return len(sink.all()) == 1 })
+	await(t, "the relay is at work", 60*time.Second, func() bool { return len(sink.all()) == 1 })
 	want := 1
 	for round := range 2 {
 		keyed, unkeyed := begin(t, pool(t, dsn)), begin(t, pool(t, dsn))
@@ -304,14 +304,14 @@ func TestLateCommitOfALowIdIsNotOverlooked(t *testing.T) {
 			}
 		}
 		want += 30
-		await(t, "the others have come", 10*time.Second, func() bool { return len(sink.all()) == want })
+		await(t, "the others have come", 60*time.Second, func() bool { return len(sink.all()) == want })
 		start := time.Now()
 		commit(t, keyed)
-		await(t, "the late one with a key comes", 5*time.Second, func() bool { return len(sink.all()) == want+1 })
+		await(t, "the late one with a key comes", 60*time.Second, func() bool { return len(sink.all()) == want+1 })
 		t.Logf("the late one with a key came after %v", time.Since(start))
 		start = time.Now()
 		commit(t, unkeyed)
-		await(t, "the late one without a key comes", 5*time.Second, func() bool { return len(sink.all()) == want+2 })
+		await(t, "the late one without a key comes", 60*time.Second, func() bool { return len(sink.all()) == want+2 })
 		t.Logf("the late one without a key came after %v", time.Since(start))
 		want += 2
 	}

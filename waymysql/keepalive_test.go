@@ -13,7 +13,7 @@ import (
 // The driver would send a ping into the middle of a result.
 func TestOpenResultIsLeftAloneByTheKeepAlive(t *testing.T) {
 	t.Parallel()
-	const idle = time.Second
+	const idle = 2 * time.Second
 	db, _ := newDB(t, waymysql.Config{IdleTimeout: idle})
 	const many, query = 200_000, "SELECT CONCAT(REPEAT('x', 100), seq) FROM "
 	for name, read := range map[string]func(ctx context.Context, tx *sql.Tx) (*sql.Rows, error){

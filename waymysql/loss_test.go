@@ -165,7 +165,7 @@ func TestDuplicateBesideALostTransactionStaysCertain(t *testing.T) {
 			return nil
 		}
 		go func() { second <- b.receive(rec) }()
-		await(t, "the duplicate waits", 10*time.Second, func() bool { return waiting(t, db) == 1 })
+		await(t, "the duplicate waits", 60*time.Second, func() bool { return waiting(t, db) == 1 })
 		if err := b.swallow(1)(ctx, tx); err != nil {
 			t.Error(err)
 		}

@@ -273,7 +273,7 @@ func TestSerializableDispatcherHoldsUpNoSettle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for _, part := range []outbox.Part{outbox.Keyed, outbox.Unkeyed} {
 		c := claimPart(t, db, part, manyRows)
@@ -350,7 +350,7 @@ func TestStatementsAreText(t *testing.T) {
 	out := newOutbox(t, db, outbox.Config{})
 	go func() { done <- send(out, order{"k", 1}) }()
 	var text []byte
-	await(t, "the dispatcher waits", 10*time.Second, func() bool {
+	await(t, "the dispatcher waits", 60*time.Second, func() bool {
 		err := db.Pool().QueryRow("SELECT info FROM information_schema.processlist WHERE info LIKE '%INSERT INTO%outbox%' AND id <> CONNECTION_ID() AND db = DATABASE()").Scan(&text)
 		return err == nil
 	})
@@ -409,7 +409,7 @@ func TestSentinelsComeBack(t *testing.T) {
 		msgs = append(msgs, order{fmt.Sprint("k", i), 0})
 	}
 	put(t, db, msgs...)
-	await(t, "they are back", 20*time.Second, func() bool {
+	await(t, "they are back", 60*time.Second, func() bool {
 		drained(t, db)
 		return count(t, db, sentinels) == want
 	})

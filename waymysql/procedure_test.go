@@ -247,7 +247,7 @@ func TestProceduresTakeTurnsWithGo(t *testing.T) {
 		}
 		done := make(chan error, 2)
 		go func() { done <- send(out, order{"k", 1}) }()
-		await(t, "Go waits for SQL", 10*time.Second, func() bool { return waiting(t, db) == 1 })
+		await(t, "Go waits for SQL", 60*time.Second, func() bool { return waiting(t, db) == 1 })
 		commit(t, tx)
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -261,7 +261,7 @@ func TestProceduresTakeTurnsWithGo(t *testing.T) {
 			_, err := db.Pool().ExecContext(context.Background(), fmt.Sprintf(statement, 3))
 			done <- err
 		}()
-		await(t, "SQL waits for Go", 10*time.Second, func() bool { return waiting(t, db) == 1 })
+		await(t, "SQL waits for Go", 60*time.Second, func() bool { return waiting(t, db) == 1 })
 		commit(t, own)
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -306,7 +306,7 @@ func TestProceduresKeepTheirOrderWithoutATransaction(t *testing.T) {
 		})
 	}
 	all.Wait()
-	await(t, "all come", 20*time.Second, func() bool { return len(sink.all()) >= len(keys)*each })
+	await(t, "all come", 60*time.Second, func() bool { return len(sink.all()) >= len(keys)*each })
 	for key, n := range perKey(t, sink.all()) {
 		if n != each {
 			t.Errorf("key %s: %d came, want %d", key, n, each)

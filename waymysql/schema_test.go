@@ -386,7 +386,7 @@ func TestSchemaUpUnderLoadTakesNoLongLock(t *testing.T) {
 	db, _ := newDB(t, waymysql.Config{})
 	put(t, db, order{"k", 0})
 	publishing := claim(t, db, manyRows)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := db.SchemaUp(ctx); err != nil {
 		t.Errorf("SchemaUp beside a publish = %v", err)

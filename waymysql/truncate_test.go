@@ -32,7 +32,7 @@ func TestRelayNoticesATruncate(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			await(t, "the marks are warm", 10*time.Second, func() bool { return len(sink.all()) == first })
+			await(t, "the marks are warm", 60*time.Second, func() bool { return len(sink.all()) == first })
 			time.Sleep(2500 * time.Millisecond) // surveys
 			for _, s := range statements {
 				exec(t, db, s)
@@ -43,7 +43,7 @@ func TestRelayNoticesATruncate(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			await(t, "low ids come", 10*time.Second, func() bool { return len(sink.all()) == first+200 })
+			await(t, "low ids come", 60*time.Second, func() bool { return len(sink.all()) == first+200 })
 			t.Logf("they came within %v", time.Since(start))
 			perKey(t, sink.all())
 		})
