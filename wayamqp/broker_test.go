@@ -77,7 +77,7 @@ func (b *broker) ready(queue string) int {
 func (b *broker) awaitReady(queue string, want int) {
 	b.Helper()
 	got := -1
-	for range 500 {
+	for range 3000 {
 		if got = b.ready(queue); got == want {
 			return
 		}

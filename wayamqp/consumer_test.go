@@ -59,7 +59,7 @@ func receive(tb testing.TB, c *Consumer, n int) (ds []*waybill.Delivery) {
 func stock(tb testing.TB, c *Consumer, n int) {
 	tb.Helper()
 	held := 0
-	for range 1000 {
+	for range 6000 {
 		s, err := c.connected(within(tb, 10*time.Second))
 		if err != nil {
 			tb.Fatal(err)

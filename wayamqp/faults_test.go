@@ -107,7 +107,7 @@ func TestBlockedSocketEndsAtTheDeadline(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} { // it fits into the socket's buffer, or not
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			proxy, address := through(t, b.url)
-			p := b.publisher(Config{URL: address, Exchange: "events"})
+			p := b.publisher(Config{URL: address, Exchange: "events", Heartbeat: time.Minute})
 			goodOnes(t, publishAll(within(t, 10*time.Second), t, p, records("order.placed", 1)), -1)
 			b.awaitReady("orders", 1)
 			b.numbers("orders")
@@ -123,7 +123,7 @@ func TestBlockedSocketEndsAtTheDeadline(t *testing.T) {
 			defer cancel()
 			p.Publish(ctx, items, results)
 			errs, err := collect(results, 50)
-			if late := time.Since(deadline); err != nil || late > 200*time.Millisecond {
+			if late := time.Since(deadline); err != nil || late > 5*time.Second { // nothing else ends it within a minute
 				t.Fatalf("the results came %v after the deadline: %v", late, err)
 			}
 			for i, err := range errs {
@@ -149,8 +149,8 @@ func TestCloseDoesNotWaitForABlockedSocket(t *testing.T) {
 	b := newBroker(t)
 	b.topic("events", "orders")
 	proxy, address := through(t, b.url)
-	p := b.publisher(Config{URL: address, Exchange: "events"})
-	c := b.consumer(Config{URL: address})
+	p := b.publisher(Config{URL: address, Exchange: "events", Heartbeat: time.Minute})
+	c := b.consumer(Config{URL: address, Heartbeat: time.Minute})
 	goodOnes(t, publishAll(within(t, 10*time.Second), t, p, records("order.placed", 1)), -1)
 	ds := receive(t, c, 1)
 	proxy.BlackHole(true)
@@ -167,7 +167,7 @@ func TestCloseDoesNotWaitForABlockedSocket(t *testing.T) {
 	_ = p.Close()
 	_ = c.Ack(t.Context(), ds...)
 	_ = c.Close()
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > 8*time.Second {
 		t.Errorf("closing both took %v", took)
 	}
 	wg.Wait()
@@ -204,7 +204,7 @@ func TestFrozenBrokerIsNoticedByTheHeartbeat(t *testing.T) {
 	start := time.Now()
 	errs := publishAll(within(t, 20*time.Second), t, p, records("order.placed", 3))
 	wantCut(t, errs, false)
-	if took := time.Since(start); took > 6*time.Second {
+	if took := time.Since(start); took > 15*time.Second {
 		t.Errorf("it took %v with a heartbeat of 1 s", took)
 	}
 }
@@ -243,7 +243,7 @@ func TestBlockedPublisherWaitsAndSaysWhy(t *testing.T) {
 	for l.raised() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	for _, err := range publishAll(within(t, 100*time.Millisecond), t, p, records("order.placed", 3)) {
+	for _, err := range publishAll(within(t, time.Second), t, p, records("order.placed", 3)) {
 		var cut *outbox.ConnectionLostError
 		if !errors.Is(err, waybill.ErrUnavailable) || errors.As(err, &cut) || !strings.Contains(err.Error(), "blocks publishers: low on memory") {
 			t.Errorf("got %v", err)
@@ -271,7 +271,7 @@ func TestBrokerInAlarmBlocks(t *testing.T) {
 	p := b.publisher(Config{Exchange: "events"})
 	said := false
 	for range 20 { // the broker may take the first
-		err := p.Send(within(t, 300*time.Millisecond), record("order.placed", 1))
+		err := p.Send(within(t, 2*time.Second), record("order.placed", 1)) // it dials, too
 		if said = err != nil && strings.Contains(err.Error(), "blocks publishers: low on memory"); said {
 			break
 		}
@@ -498,10 +498,16 @@ func TestEveryItemGetsOneResultUnderFaults(t *testing.T) {
 	})
 	var mu sync.Mutex
 	delivered, failed := map[string]bool{}, 0
+	enough := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(delivered) >= 100 && failed >= 100
+	}
 	for worker := range uint64(3) {
 		publishers.Go(func() {
 			r := rand.New(rand.NewPCG(seed, worker+1))
-			for end := time.Now().Add(8 * time.Second); time.Now().Before(end); {
+			// For longer where a slow machine has had too few of either.
+			for start := time.Now(); time.Since(start) < 8*time.Second || !enough() && time.Since(start) < time.Minute; {
 				items := records("order.placed", 1+r.IntN(200))
 				for i := range items {
 					switch r.IntN(100) {
@@ -541,7 +547,7 @@ func TestEveryItemGetsOneResultUnderFaults(t *testing.T) {
 	publishers.Wait()
 	close(done)
 	faults.Wait()
-	if len(delivered) < 100 || failed < 100 {
+	if !enough() {
 		t.Errorf("%d delivered and %d failed: that proves nothing", len(delivered), failed)
 	}
 	all := len(delivered)

@@ -51,16 +51,20 @@ func TestLatencyDelaysBothDirectionsAndLosesNoSpeed(t *testing.T) {
 		t.Errorf("to the client took %v, want at least %v", took, latency)
 	}
 
-	// 50 delays one after the other would be 2 s.
-	begin = time.Now()
-	go func() {
-		for range 50 {
-			_, _ = client.Write([]byte("x"))
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	wantBytes(t, "server", server, strings.Repeat("x", 50))
-	if took := time.Since(begin); took > 1500*time.Millisecond {
+	// 50 delays one after the other would be 2 s, each time.
+	took := time.Hour
+	for tries := 0; took > 1500*time.Millisecond && tries < 5; tries++ {
+		begin = time.Now()
+		go func() {
+			for range 50 {
+				_, _ = client.Write([]byte("x"))
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		wantBytes(t, "server", server, strings.Repeat("x", 50))
+		took = time.Since(begin)
+	}
+	if took > 1500*time.Millisecond {
 		t.Errorf("50 bytes in a row took %v, want the delay once", took)
 	}
 }
