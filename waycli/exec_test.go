@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,22 +141,30 @@ func TestExecTakesACommandThatReadsNothing(t *testing.T) {
 }
 
 func TestExecKillsTheProcessGroupWithItsContext(t *testing.T) {
-	dir := t.TempDir()
-	r := newExecRun(t, "cd "+dir+"; (sleep 1; touch survived) & touch started; wait")
+	life := filepath.Join(t.TempDir(), "life")
+	if err := syscall.Mkfifo(life, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newExecRun(t, "sleep 60 >"+life+" & wait")
 	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
 	go func() {
-		for ctx.Err() == nil {
-			if _, err := os.Stat(filepath.Join(dir, "started")); err == nil {
-				cancel(waybill.ErrLeaseLost)
-			}
-			time.Sleep(5 * time.Millisecond)
+		child, err := os.Open(life) // waits for the child
+		cancel(waybill.ErrLeaseLost)
+		if err == nil {
+			_, err = io.ReadAll(child) // until nobody has it open
 		}
+		ended <- err
 	}()
 	if err := r.handle(ctx); !errors.Is(err, waybill.ErrLeaseLost) {
 		t.Errorf("handle = %v, want the cause of the context's end", err)
 	}
-	time.Sleep(1500 * time.Millisecond) // longer than a leftover process would need
-	if _, err := os.Stat(filepath.Join(dir, "survived")); err == nil {
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
 		t.Error("a child of the command survived")
 	}
 }

@@ -407,18 +407,30 @@ func endsWithItsCommands(t *testing.T, signals []os.Signal, exit int) {
 			t.Fatalf("%s: %v\n%s", args, err, out)
 		}
 	}
-	exists := func(name string) bool {
-		_, err := os.Stat(filepath.Join(dir, name))
-		return err == nil
+	life := filepath.Join(dir, "life")
+	if err := syscall.Mkfifo(life, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	cmd := waybill("consume", "work", "--exec", "(touch started; sleep 2; touch survived) & wait")
+	cmd := waybill("consume", "work", "--exec", "sleep 60 >life & wait")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for start := time.Now(); !exists("started"); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 10*time.Second {
-			t.Fatal("the command did not start")
+	begun, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		child, err := os.Open(life) // waits for the child
+		begun <- err
+		if err == nil {
+			_, err = io.ReadAll(child) // until nobody has it open
 		}
+		ended <- err
+	}()
+	select {
+	case err := <-begun:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the command did not start")
 	}
 	for _, s := range signals {
 		if err := cmd.Process.Signal(s); err != nil {
@@ -429,8 +441,12 @@ func endsWithItsCommands(t *testing.T, signals []os.Signal, exit int) {
 	if got := cmd.ProcessState.ExitCode(); got != exit {
 		t.Errorf("exit code %d, want %d", got, exit)
 	}
-	time.Sleep(2500 * time.Millisecond) // real processes need real time
-	if exists("survived") {
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
 		t.Error("the command outlived the process that ran it")
 	}
 }
