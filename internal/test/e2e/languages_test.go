@@ -277,7 +277,7 @@ func TestOtherLanguagesKeepTheirOrderBesideGo(t *testing.T) {
 			b.note("Go", id)
 		}
 
-		s.eventually(30*time.Second, "the outbox is empty", func() bool { return s.left() == 0 })
+		s.eventually(patience, "the outbox is empty", func() bool { return s.left() == 0 })
 		for _, r := range relays {
 			r.end()
 		}

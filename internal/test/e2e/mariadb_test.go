@@ -39,7 +39,7 @@ var mariaDBKind = kind{
 	began:   "SELECT count(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE p.db = database() AND t.trx_started <= ?",
 	says:    "concat_ws(' ', p.id, p.command, p.time, p.state, p.info, t.trx_started, t.trx_state, t.trx_rows_locked, t.trx_rows_modified)",
 	pause:   200 * time.Millisecond,
-	grace:   4 * time.Second, // its timeouts are whole seconds
+	grace:   8 * time.Second, // its timeouts are whole seconds
 	client:  mariadbClient,
 }
 

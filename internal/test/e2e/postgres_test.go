@@ -39,7 +39,7 @@ var postgresKind = kind{
 	now:     "SELECT now()::text",
 	began:   "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start <= ?::timestamptz",
 	says:    "concat_ws(' ', pid, state, xact_start, query)",
-	grace:   2 * time.Second,
+	grace:   6 * time.Second,
 	client:  psql,
 }
 

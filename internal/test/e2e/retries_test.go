@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -81,10 +82,13 @@ var errDown = errors.New("the warehouse is down")
 // isBad reports whether m is the third message of a key bad-*.
 func isBad(m counted) bool { return strings.HasPrefix(m.Key, "bad-") && m.N == 3 }
 
-// retrying fails with the third message of each key bad-* until a time.
+// retrying fails with the third message of each key bad-* until a file exists.
 func retrying(ctx context.Context, db database, r role) error {
-	return handling{db, r.Broker, worker.Config{}, func(m counted) error {
-		if isBad(m) && time.Now().Before(r.Until) {
+	return handling{db, r.Broker, worker.Config{MaxRetries: 1000}, func(m counted) error {
+		if !isBad(m) {
+			return nil
+		}
+		if _, err := os.Stat(r.Mended); err != nil {
 			return errDown
 		}
 		return nil
@@ -120,7 +124,7 @@ func (s *stack) limitedQueue(limit int) {
 	s.must(s.ch.QueueBind(handled, "#", transport, false, nil))
 }
 
-// The third of ten messages of some keys fails for some seconds. The active worker is
+// The third of ten messages of some keys fails until it is mended. The active worker is
 // killed meanwhile, more than once: its successor keeps the order of each key, and loses
 // nothing. Nothing waits at the broker.
 func TestKeysKeepTheirOrderThroughRetriesAndTakeovers(t *testing.T) {
@@ -128,7 +132,7 @@ func TestKeysKeepTheirOrderThroughRetriesAndTakeovers(t *testing.T) {
 		s := on.stack(t)
 		s.orderedQueue()
 		s.quickRelay()
-		r := role{Place: withRetries, Until: time.Now().Add(8 * time.Second)}
+		r := role{Place: withRetries, Mended: filepath.Join(t.TempDir(), "mended")}
 		workers := []*process{s.start(r), s.start(r)}
 		keys := append(keyNames("bad", 5), keyNames("good", 30)...)
 		for range 10 {
@@ -142,6 +146,7 @@ func TestKeysKeepTheirOrderThroughRetriesAndTakeovers(t *testing.T) {
 			workers[0].signal(syscall.SIGKILL)
 			workers = append(workers[1:], s.start(r))
 		}
+		s.must(os.WriteFile(r.Mended, nil, 0o600))
 		s.eventually(patience, "good keys are handled while bad ones wait", func() bool {
 			return s.count("SELECT count(*) FROM effects WHERE k LIKE 'good-%'") == 300
 		})

@@ -32,7 +32,7 @@ type role struct {
 	Patient          bool
 	Place            string // empty means nowhere
 	Signal           syscall.Signal
-	Until            time.Time // the end of a failure
+	Mended           string // the file whose existence ends a failure
 }
 
 // The places.
@@ -44,7 +44,7 @@ const (
 	withExit      = "in a handler that calls os.Exit, of a worker with a store"
 	withStrangers = "nowhere: a worker that fails on messages of other programs"
 	withMended    = "nowhere: a worker that handles any message"
-	withRetries   = "nowhere: a worker whose third message of each key bad-* fails until a time"
+	withRetries   = "nowhere: a worker whose third message of each key bad-* fails until it is mended"
 )
 
 func play(text string) int {
