@@ -117,7 +117,7 @@ func (db *DB) sure(ctx context.Context, tx *sql.Tx, e inbox.Entry) error {
 	case err != nil && !errors.Is(err, sql.ErrNoRows): // pruned in this moment: it was certain
 		return translate(err)
 	case inDoubt:
-		return waybill.Unrecoverable(fmt.Errorf("handler %q ran a statement that commits, such as DDL, for message %s: part of its effect may have happened; see to it, then delete its row from %sinbox to have it handled again, or set processed_at to leave it",
+		return waybill.Unrecoverable(fmt.Errorf("handler %q ran a statement that commits, such as DDL, for message %s: part of its effect may have happened; see to it, then delete its row from %sinbox to have it handled again, or set its in_doubt to 0 to leave it",
 			e.Handler, e.MessageID, qualified(db.schema, db.prefix)))
 	}
 	return nil

@@ -61,7 +61,7 @@ func (b *billing) receive(rec *waybill.Record) error {
 // remembered counts a message's completed rows in the inbox.
 func (b *billing) remembered(id waybill.MessageID) int {
 	b.t.Helper()
-	return count(b.t, b.db, "SELECT COUNT(*) FROM waybill_inbox WHERE message_id = ? AND processed_at IS NOT NULL", id[:])
+	return count(b.t, b.db, "SELECT COUNT(*) FROM waybill_inbox WHERE message_id = ? AND in_doubt = 0", id[:])
 }
 
 func (b *billing) effects() int {
@@ -143,7 +143,7 @@ func TestWorkerWhoseHandlerSwallowsDeadlocksHasOneEffectEach(t *testing.T) {
 	if left := count(t, db, "SELECT COUNT(*) FROM waybill_queue"); left != 0 {
 		t.Errorf("%d messages were not handled", left)
 	}
-	if got, rows := b.effects(), count(t, db, "SELECT COUNT(*) FROM waybill_inbox WHERE processed_at IS NOT NULL"); got != n || rows != n {
+	if got, rows := b.effects(), count(t, db, "SELECT COUNT(*) FROM waybill_inbox WHERE in_doubt = 0"); got != n || rows != n {
 		t.Errorf("%d effects and %d rows of the inbox, want %d", got, rows, n)
 	}
 	if got := count(t, db, "SELECT COUNT(DISTINCT k, seq) FROM effects"); got != n {
@@ -227,7 +227,7 @@ func TestHandlerWhoseStatementCommitsIsNeverAcknowledged(t *testing.T) {
 				after := effects()
 				for range 3 {
 					err := b.receive(rec)
-					if err == nil || !waybill.IsUnrecoverable(err) || !strings.Contains(err.Error(), "processed_at") || !strings.Contains(err.Error(), "waybill_inbox") || !strings.Contains(err.Error(), rec.ID.String()) {
+					if err == nil || !waybill.IsUnrecoverable(err) || !strings.Contains(err.Error(), "in_doubt") || !strings.Contains(err.Error(), "waybill_inbox") || !strings.Contains(err.Error(), rec.ID.String()) {
 						t.Errorf("%s: redelivered = %v, want an unrecoverable error that says what to do", name, err)
 					}
 				}
@@ -236,7 +236,7 @@ func TestHandlerWhoseStatementCommitsIsNeverAcknowledged(t *testing.T) {
 				}
 				b.before, b.after = nil, nil
 				if seq%2 == 0 { // the operator finds that it has happened
-					exec(t, db, "UPDATE waybill_inbox SET processed_at = UTC_TIMESTAMP(6) WHERE message_id = ?", rec.ID[:])
+					exec(t, db, "UPDATE waybill_inbox SET in_doubt = 0 WHERE message_id = ?", rec.ID[:])
 				} else {
 					exec(t, db, "DELETE FROM waybill_inbox WHERE message_id = ?", rec.ID[:])
 					after++

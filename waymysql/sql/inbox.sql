@@ -4,12 +4,12 @@
 -- until the unit is over, so that a statement which commits on its own cannot
 -- make it look like an effect that has happened.
 INSERT INTO app.waybill_inbox
-       (handler, dedup_key, message_id, processed_at)
-VALUES (?, ?, UNHEX(?), CASE WHEN ? THEN NULL ELSE UTC_TIMESTAMP(6) END);
+       (handler, dedup_key, message_id, in_doubt)
+VALUES (?, ?, UNHEX(?), ?);
 
 -- name: processed
 UPDATE app.waybill_inbox
-SET    processed_at = UTC_TIMESTAMP(6)
+SET    in_doubt = 0
 WHERE  handler = ? AND dedup_key = ?;
 
 -- name: mark
@@ -18,7 +18,7 @@ INSERT IGNORE INTO app.waybill_inbox (handler, dedup_key, message_id) VALUES (?,
 -- name: in_doubt
 -- Whether an entry was committed by a statement of its handler, as it is now and
 -- not as the transaction's snapshot has it.
-SELECT processed_at IS NULL
+SELECT in_doubt
 FROM   app.waybill_inbox
 WHERE  handler = ? AND dedup_key = ?
 LOCK   IN SHARE MODE;
@@ -28,8 +28,8 @@ SELECT EXISTS (SELECT 1 FROM app.waybill_inbox WHERE handler = ? AND dedup_key =
 
 -- name: stats
 SELECT handler, COUNT(*),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(MIN(processed_at), UTC_TIMESTAMP(6))),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(MAX(processed_at), UTC_TIMESTAMP(6)))
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(processed_at)),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MAX(processed_at))
 FROM   app.waybill_inbox
 GROUP  BY handler
 ORDER  BY handler;
@@ -44,12 +44,12 @@ SELECT MIN(dedup_key) FROM app.waybill_inbox WHERE handler = ? AND dedup_key >= 
 -- name: lookup
 -- By message id, and by dedup keys.
 SELECT handler, dedup_key, message_id,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(processed_at, '1970-01-01'))
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', IF(in_doubt, '1970-01-01', processed_at))
 FROM   app.waybill_inbox
 WHERE  message_id = UNHEX(?)
 UNION
 SELECT i.handler, i.dedup_key, i.message_id,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(i.processed_at, '1970-01-01'))
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', IF(i.in_doubt, '1970-01-01', i.processed_at))
 FROM   JSON_TABLE(?, '$[*]' COLUMNS (handler VARCHAR(380) PATH '$[0]', dedup_key VARCHAR(1024) PATH '$[1]')) AS k
 STRAIGHT_JOIN app.waybill_inbox AS i FORCE INDEX (PRIMARY)
        ON i.handler = UNHEX(k.handler) AND i.dedup_key = UNHEX(k.dedup_key)
@@ -58,7 +58,8 @@ ORDER  BY 4, 1;
 -- name: count_older
 SELECT COUNT(*)
 FROM   app.waybill_inbox
-WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND;
+WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+AND    in_doubt = 0;
 
 -- name: old
 -- A small batch, so that handlers wait for milliseconds; locked rows are for the
@@ -66,6 +67,7 @@ WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND;
 SELECT handler, dedup_key
 FROM   app.waybill_inbox FORCE INDEX (waybill_inbox_by_processed_at)
 WHERE  processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+AND    in_doubt = 0
 ORDER  BY processed_at
 LIMIT  ?
 FOR    UPDATE SKIP LOCKED;

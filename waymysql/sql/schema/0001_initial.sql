@@ -170,13 +170,15 @@ CREATE TABLE app.waybill_audit (
     messages INTEGER NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- processed_at is NULL where a handler's own statement has committed the entry,
--- such as DDL: part of the effect may be missing.
+-- in_doubt is 1 where a handler's own statement has committed the entry, such as DDL:
+-- part of the effect may be missing. It is in no index, because each message of a worker
+-- changes it.
 CREATE TABLE app.waybill_inbox (
     handler      VARBINARY(190) NOT NULL,
     dedup_key    VARBINARY(512) NOT NULL,
     message_id   BINARY(16) NOT NULL,
-    processed_at DATETIME(6) DEFAULT (UTC_TIMESTAMP(6)),
+    processed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    in_doubt     TINYINT NOT NULL DEFAULT 0,
     PRIMARY KEY (handler, dedup_key),
     KEY waybill_inbox_by_processed_at (processed_at),
     KEY waybill_inbox_by_message_id (message_id)
