@@ -34,8 +34,8 @@ type Database interface {
 	// Blocked lists the blocked routes and then the keys, parked ones included, each
 	// longest blocked first.
 	Blocked(ctx context.Context, transport string, limit int) ([]BlockedKey, error)
-	// BlockedKeys lists entries as Blocked does, but without Waiting and Parked: it does not
-	// read the outbox.
+	// BlockedKeys lists entries as Blocked does. Waiting and Parked are those of a Key that it is
+	// asked for; without one they are zero, and it does not read the outbox.
 	BlockedKeys(ctx context.Context, q BlockedKeysQuery) ([]BlockedKey, error)
 	// Release makes blocked routes and keys due at once, and returns how many. An
 	// entry without rows in the outbox is removed. The rows of a parked key move back

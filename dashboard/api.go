@@ -28,6 +28,12 @@ func (d *Dashboard) apiRoutes() []route {
 		{"POST " + apiPath + "failed/remove", Admin, func(r *request) error { return d.apiChange(r, removeKind) }},
 		{"GET " + apiPath + "retries", Viewer, d.apiRetries},
 		{"GET " + apiPath + "inbox", Viewer, d.apiInbox},
+		{"GET " + apiPath + "messages", Viewer, d.apiMessages},
+		{"POST " + apiPath + "failed/{number}/edit", Operator, d.apiEdit},
+		{"POST " + apiPath + "retries/release", Operator, d.apiReleaseParked},
+		{"GET " + apiPath + "stats", Viewer, d.apiStats},
+		{"GET " + apiPath + "workers", Viewer, d.apiWorkers},
+		{"POST " + apiPath + "workers/{id}/stop", Admin, d.apiStop},
 		{"GET " + apiPath + "schedules", Viewer, d.apiSchedules},
 		{"GET " + apiPath + "audit", Viewer, d.apiAudit},
 		{"GET " + apiPath + "operations", Viewer, d.apiOperations},
@@ -37,15 +43,16 @@ func (d *Dashboard) apiRoutes() []route {
 	}
 }
 
-// list is the answer of the API with a list: items, and the after of the next page.
+// list is the answer of the API with a list: items, and the after of the next page, a number
+// or a text.
 type list[T any] struct {
-	Items []T   `json:"items"`
-	More  bool  `json:"more"`
-	After int64 `json:"after,omitempty"`
+	Items []T  `json:"items"`
+	More  bool `json:"more"`
+	After any  `json:"after,omitempty"`
 }
 
 // answer writes a list, as CSV if the address asks for it.
-func answer[T any](r *request, items []T, more bool, after func(T) int64) error {
+func answer[T any](r *request, items []T, more bool, after func(T) any) error {
 	l := list[T]{Items: items, More: more}
 	if l.Items == nil {
 		l.Items = []T{}
@@ -66,11 +73,11 @@ func answer[T any](r *request, items []T, more bool, after func(T) int64) error 
 
 // writeCSV writes items with a line of the names of their JSON fields. A cell that a
 // spreadsheet would take for a formula begins with an apostrophe.
-func writeCSV[T any](w http.ResponseWriter, items []T, after int64) error {
+func writeCSV[T any](w http.ResponseWriter, items []T, after any) error {
 	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
 	w.Header().Set("Content-Disposition", `attachment; filename="waybill.csv"`)
-	if after != 0 {
-		w.Header().Set("X-Next-After", strconv.FormatInt(after, 10))
+	if after != nil {
+		w.Header().Set("X-Next-After", fmt.Sprint(after))
 	}
 	out := csv.NewWriter(w)
 	header := columns[T]()
@@ -120,24 +127,32 @@ func (d *Dashboard) apiOutbox(r *request) error {
 	if err != nil {
 		return err
 	}
-	return answer(r, v.Messages, v.More, func(m admin.OutboxMessage) int64 { return m.Row })
+	return answer(r, v.Messages, v.More, func(m admin.OutboxMessage) any { return m.Row })
 }
 
 func (d *Dashboard) apiBlocked(r *request) error {
-	p, err := parsePage(r.URL.Query())
+	values := r.URL.Query()
+	q := admin.BlockedKeysQuery{Transport: values.Get("transport"), Key: values.Get("key")}
+	var err error
+	if q.After, err = parseMark(values.Get("after")); err != nil {
+		return err
+	}
+	values.Del("after") // the rest is that of lists
+	p, err := parsePage(values)
 	if err != nil {
 		return err
 	}
 	keys, more, err := upTo(p.Limit, func(limit int) ([]admin.BlockedKey, error) {
-		return d.db.BlockedKeys(r.Context(), admin.BlockedKeysQuery{Transport: r.URL.Query().Get("transport"), Limit: limit})
+		q.Limit = limit
+		return d.db.BlockedKeys(r.Context(), q)
 	})
 	if err != nil {
 		return err
 	}
-	if _, err := d.countWaiting(r.Context(), patient, keys); err != nil {
+	if _, err := d.countWaiting(r.Context(), patient, q.Key, keys); err != nil {
 		return err
 	}
-	return answer(r, keys, more, nil)
+	return answer(r, keys, more, func(k admin.BlockedKey) any { return markOf(k) })
 }
 
 func (d *Dashboard) apiFailed(r *request) error {
@@ -145,7 +160,7 @@ func (d *Dashboard) apiFailed(r *request) error {
 	if err != nil {
 		return err
 	}
-	return answer(r, v.Messages, v.More, func(m admin.FailedMessage) int64 { return m.Number })
+	return answer(r, v.Messages, v.More, func(m admin.FailedMessage) any { return m.Number })
 }
 
 func (d *Dashboard) apiGroups(r *request) error {
@@ -181,7 +196,7 @@ func (d *Dashboard) apiRetries(r *request) error {
 	if err != nil {
 		return err
 	}
-	return answer(r, v.Messages, v.More, func(m admin.RetryingMessage) int64 { return m.Row })
+	return answer(r, v.Messages, v.More, func(m admin.RetryingMessage) any { return m.Row })
 }
 
 func (d *Dashboard) apiInbox(r *request) error {
@@ -201,7 +216,7 @@ func (d *Dashboard) apiAudit(r *request) error {
 	if err != nil {
 		return err
 	}
-	return answer(r, entries, more, func(e admin.AuditEntry) int64 { return e.Number })
+	return answer(r, entries, more, func(e admin.AuditEntry) any { return e.Number })
 }
 
 func (d *Dashboard) apiOperations(r *request) error {

@@ -5,16 +5,18 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/dashboard"
 )
 
 func TestAPIListsAndChanges(t *testing.T) {
 	f := newFixture(t, dashboard.Config{})
 	f.story()
-	for _, path := range []string{"overview", "outbox", "blocked", "failed", "failed/groups", "failed/8", "retries", "inbox?id=x", "schedules", "audit", "operations", "openapi.json"} {
+	for _, path := range []string{"overview", "outbox", "blocked", "failed", "failed/groups", "failed/8", "retries", "inbox?id=x", "messages?id=01890a5d-ac96-774b-bcce-b302099a8057", "stats", "workers", "schedules", "audit", "operations", "openapi.json"} {
 		res, text := f.do("GET", "/api/v1/"+path, nil)
 		if res.StatusCode != http.StatusOK || !json.Valid([]byte(text)) {
 			t.Errorf("%s: %s\n%s", path, res.Status, text)
@@ -59,5 +61,37 @@ func TestFormulasOfSpreadsheetsAreTexts(t *testing.T) {
 	f.letters(1, `=HYPERLINK("http://evil")`, `{}`)
 	if _, text := f.do("GET", "/api/v1/failed?format=csv", nil); !strings.Contains(text, `"'=HYPERLINK`) {
 		t.Errorf("the export:\n%s", text)
+	}
+}
+
+func TestBlockedKeysComePageByPage(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.story()
+	f.dispatch("=1")
+	f.refuse("o-17 o-23 =1")
+	var keys []string
+	for after := ""; len(keys) < 9; {
+		var page struct {
+			Items []admin.BlockedKey `json:"items"`
+			After string             `json:"after"`
+		}
+		_, text := f.do("GET", "/api/v1/blocked?limit=1&after="+url.QueryEscape(after), nil)
+		if err := json.Unmarshal([]byte(text), &page); err != nil || len(page.Items) != 1 || page.Items[0].Waiting == 0 {
+			t.Fatalf("%v in %s", err, text)
+		}
+		keys = append(keys, page.Items[0].Key)
+		if after = page.After; after == "" {
+			break
+		}
+	}
+	slices.Sort(keys)
+	if !slices.Equal(keys, []string{"=1", "o-17", "o-23"}) {
+		t.Errorf("the pages have %q", keys)
+	}
+	if _, text := f.do("GET", "/api/v1/blocked?key=o-17", nil); !strings.Contains(text, `"waiting":2`) || strings.Contains(text, "o-23") {
+		t.Errorf("one key: %s", text)
+	}
+	if res, _ := f.do("GET", "/api/v1/blocked?after=x", nil); res.StatusCode != http.StatusBadRequest {
+		t.Errorf("a wrong place: %s", res.Status)
 	}
 }

@@ -57,16 +57,41 @@ func (d *Dashboard) editable(r *request) (m admin.FailedMessage, content admin.F
 	return m, content, nil
 }
 
-func (d *Dashboard) edit(r *request) error {
+// edited reads the form of an edit: which message it changes, and its content as it is.
+func (d *Dashboard) edited(r *request) (m admin.FailedMessage, content admin.FailedContent, err error) {
 	if err := r.ParseForm(); err != nil {
-		return bad("the form cannot be read", "send it again")
+		return m, content, bad("the form cannot be read", "send it again")
 	}
-	m, content, err := d.editable(r)
+	if m, content, err = d.editable(r); err != nil {
+		return m, content, err
+	}
+	if r.PostForm.Get("hash") != hashOf(content.Body) {
+		return m, content, &Error{http.StatusConflict, "the body was changed meanwhile", "look at it again, and edit it as it is now"}
+	}
+	return m, content, nil
+}
+
+// apiEdit is edit without a page: a form with the new body, and the hash of the old one.
+func (d *Dashboard) apiEdit(r *request) error {
+	m, content, err := d.edited(r)
 	if err != nil {
 		return err
 	}
-	if r.PostForm.Get("hash") != hashOf(content.Body) {
-		return &Error{http.StatusConflict, "the body was changed meanwhile", "look at it again, and edit it as it is now"}
+	body := []byte(r.PostForm.Get("body"))
+	if isJSON(content) && !json.Valid(body) {
+		return bad("the new body is not JSON", "mend it, and send it again")
+	}
+	if err := d.editBody(r.Context(), r, m, content.Body, body); err != nil {
+		return err
+	}
+	writeJSON(r.w, http.StatusOK, map[string]int64{"number": m.Number})
+	return nil
+}
+
+func (d *Dashboard) edit(r *request) error {
+	m, content, err := d.edited(r)
+	if err != nil {
+		return err
 	}
 	body := []byte(r.PostForm.Get("body"))
 	if !bytes.Contains(content.Body, []byte("\r\n")) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 )
 
@@ -15,12 +16,22 @@ type inboxView struct {
 	Stats     []admin.InboxStats
 	At        time.Time // of Stats; zero if they are not known yet
 	Retention string
+	Causation *causationView // of the message with the id; nil if nothing can be known
 }
 
 func (d *Dashboard) inboxPage(r *request) error {
 	v, err := d.readInbox(r.Context(), strings.TrimSpace(r.URL.Query().Get("id")))
 	if err != nil {
 		return err
+	}
+	id, err := waybill.ParseMessageID(v.ID)
+	if err != nil && len(v.Entries) > 0 {
+		id, err = v.Entries[0].MessageID, nil // of an idempotency key
+	}
+	if err == nil {
+		if v.Causation, err = d.causation(r.Context(), r.who, id); err != nil {
+			return err
+		}
 	}
 	return d.page(r, "inbox", "Inbox", v)
 }

@@ -24,6 +24,7 @@ type messageView struct {
 	admin.FailedMessage
 	Content    contentView
 	Attempts   []admin.FailedAttempt
+	Causation  *causationView // nil if nothing can be known
 	Timeline   []event
 	Command    string // dispatches it once more; empty if it cannot be written
 	Changeable bool
@@ -78,6 +79,10 @@ func (d *Dashboard) readMessage(r *request) (v messageView, err error) {
 		return v, err
 	}
 	v.Content = d.show(content, hidden)
+	if v.Causation, err = d.causation(ctx, r.who, v.ID); err != nil {
+		return v, err
+	}
+	v.Causation.from(v.Content.Headers)
 	if v.Content.Whole && v.Content.Text {
 		v.Command = dispatchCommand(d.cfg.Command, v.FailedMessage, v.Content)
 	}

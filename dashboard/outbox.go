@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,6 +25,8 @@ type outboxView struct {
 	NextBlocked string    // address of the page with the entries after Blocked
 	CountedAt   time.Time // of the waiting messages of Blocked; zero if they are not counted yet
 	Messages    []admin.OutboxMessage
+	Relays      []RelayState // that may publish messages of the key of Filter
+	Reports     bool         // whether relays report
 	More        bool
 	Next, CSV   string
 }
@@ -62,10 +65,28 @@ func (d *Dashboard) outboxPage(r *request) error {
 		values.Set("blocked", markOf(v.Blocked[len(v.Blocked)-1]))
 		v.NextBlocked = "/outbox?" + values.Encode()
 	}
-	if v.CountedAt, err = d.countWaiting(r.Context(), time.Until(deadline), v.Blocked); err != nil {
+	if v.CountedAt, err = d.countWaiting(r.Context(), time.Until(deadline), q.Key, v.Blocked); err != nil {
 		return err
 	}
+	if v.Filter.Key != "" && len(v.Messages) > 0 {
+		if v.Relays, err = d.relaysOf(r.Context(), v.Messages); err != nil {
+			return err
+		}
+		v.Reports = d.keepsReports()
+	}
 	return d.livePage(r, "outbox", "Outbox", v)
+}
+
+// relaysOf returns the relays of the transports of messages. One of them locks the bucket of a
+// key while it publishes from it.
+func (d *Dashboard) relaysOf(ctx context.Context, messages []admin.OutboxMessage) (all []RelayState, err error) {
+	relays, err := d.db.Relays(ctx)
+	for _, r := range relays {
+		if slices.ContainsFunc(messages, func(m admin.OutboxMessage) bool { return m.Transport == r.Transport }) {
+			all = append(all, stateOfRelay(r, time.Now()))
+		}
+	}
+	return all, err
 }
 
 // readOutbox reads the messages that the parameters of an address select.
@@ -109,7 +130,7 @@ func parseMark(text string) (*admin.BlockedKey, error) {
 		err = json.Unmarshal(decoded, &m)
 	}
 	if err != nil {
-		return nil, bad("blocked: that is no place in the list", "leave it out for the first page")
+		return nil, bad("that is no place in the list of blocked keys", "leave it out for the first page")
 	}
 	return &admin.BlockedKey{Transport: m.Transport, Route: m.Route, Key: m.Key, Row: m.Row, FirstFailedAt: m.Since}, nil
 }
@@ -122,11 +143,14 @@ type blockedID struct {
 
 func idOf(k admin.BlockedKey) blockedID { return blockedID{k.Transport, k.Route, k.Key, k.Row} }
 
-// countWaiting sets Waiting and Parked of entries, which are zero until they are counted: see
-// figureOf.
-func (d *Dashboard) countWaiting(ctx context.Context, wait time.Duration, entries []admin.BlockedKey) (at time.Time, err error) {
-	if len(entries) == 0 {
+// countWaiting sets Waiting and Parked of the entries of a key, or of all keys, which are zero
+// until they are counted: see figureOf.
+func (d *Dashboard) countWaiting(ctx context.Context, wait time.Duration, key string, entries []admin.BlockedKey) (at time.Time, err error) {
+	switch {
+	case len(entries) == 0:
 		return time.Time{}, nil
+	case key != "": // they come with their counts
+		return time.Now(), nil
 	}
 	counted, at, err := figureOf(ctx, d.counts, "blocked", wait, func(ctx context.Context) (map[blockedID]admin.BlockedKey, error) {
 		all, err := d.db.Blocked(ctx, "", 0)
@@ -200,7 +224,7 @@ func (d *Dashboard) countRelease(ctx context.Context, q admin.BlockedQuery) (v r
 	if err != nil {
 		return v, err
 	}
-	if v.At, err = d.countWaiting(ctx, patience, blocked); err != nil {
+	if v.At, err = d.countWaiting(ctx, patience, q.Key, blocked); err != nil {
 		return v, err
 	}
 	v.Query, v.All = q, q.Key == "" && q.Route == "" && q.Row == 0

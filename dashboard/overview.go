@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -120,15 +121,40 @@ func (d *Dashboard) readOverview(ctx context.Context, wait time.Duration) (o Ove
 		return o, err
 	}
 	o.Queues, o.Inbox, o.CountedAt = f.queues, f.inbox, at
-	if db, ok := d.db.(interface{ Traits() outbox.StoreTraits }); ok {
-		o.Reports = db.Traits().KeepsReports
-	}
+	o.Reports = d.keepsReports()
 	o.Transports = transportStates(f)
 	for _, relay := range relays {
 		o.Relays = append(o.Relays, stateOfRelay(relay, time.Now()))
 	}
 	o.judge()
 	return o, nil
+}
+
+// keepsReports reports whether relays of the database report.
+func (d *Dashboard) keepsReports() bool {
+	db, ok := d.db.(interface{ Traits() outbox.StoreTraits })
+	return ok && db.Traits().KeepsReports
+}
+
+// apiStats answers with the counts and reports of the command stats.
+func (d *Dashboard) apiStats(r *request) error {
+	f, _, err := d.figures(r.Context(), patient)
+	if err != nil {
+		return err
+	}
+	relays, err := d.db.Relays(r.Context())
+	if err != nil {
+		return err
+	}
+	writeJSON(r.w, http.StatusOK, struct {
+		Outbox  []admin.OutboxStats `json:"outbox"`
+		Queues  []admin.QueueStats  `json:"queues"`
+		Retries []admin.WorkerStats `json:"retries"`
+		Inbox   []admin.InboxStats  `json:"inbox"`
+		Relays  []admin.Relay       `json:"relays"`
+		Reports bool                `json:"relays_report"`
+	}{f.outbox, f.queues, f.workers, f.inbox, relays, d.keepsReports()})
+	return nil
 }
 
 // transportStates brings together the figures of each transport.

@@ -59,9 +59,7 @@ func parsePages(cfg Config) (*pages, error) {
 		"link": link,
 		"dict": dict, "several": several, "short": shorten,
 		"blocked": blockedLink, "states": func() []string { return failedStates }, "none": func() admin.FailedGroup { return admin.FailedGroup{} },
-		"attempts": func(transport string, id waybill.MessageID) string {
-			return "/retries/" + url.PathEscape(transport) + "/" + id.String()
-		},
+		"attempts": attemptsLink, "stored": storedLink,
 		"text": func(v any) string { return fmt.Sprint(v) }, "heap": func(n uint64) string { return size(int(n)) },
 		"message":   func(n int64) string { return "/failed/" + strconv.FormatInt(n, 10) },
 		"operation": func(n int) string { return "/operations/" + strconv.Itoa(n) },
@@ -136,6 +134,11 @@ func link(path string, pairs ...string) string {
 		}
 	}
 	return strings.TrimSuffix(path+"?"+v.Encode(), "?")
+}
+
+// attemptsLink is the address of the failed attempts at a message of a retry queue.
+func attemptsLink(transport string, id waybill.MessageID) string {
+	return "/retries/" + url.PathEscape(transport) + "/" + id.String()
 }
 
 // dict makes a map of pairs, for templates with several arguments.

@@ -62,6 +62,7 @@ type attemptsView struct {
 	Transport string
 	ID        waybill.MessageID
 	Attempts  []admin.FailedAttempt
+	Causation *causationView // nil if nothing can be known
 }
 
 func (d *Dashboard) attemptsPage(r *request) error {
@@ -71,6 +72,9 @@ func (d *Dashboard) attemptsPage(r *request) error {
 	}
 	v := attemptsView{Transport: r.PathValue("transport"), ID: id}
 	if v.Attempts, err = d.db.FailedAttempts(r.Context(), v.Transport, id); err != nil {
+		return err
+	}
+	if v.Causation, err = d.causation(r.Context(), r.who, id); err != nil {
 		return err
 	}
 	return d.page(r, "attempts", "Attempts", v)
@@ -124,9 +128,17 @@ func (d *Dashboard) releaseParked(r *request) error {
 		v.Changed = true
 		return d.page(r, "parked", "Release retries", v)
 	}
+	id, err := d.startParked(r, v)
+	if err != nil {
+		return err
+	}
+	return d.redirect(r, "/operations/"+strconv.Itoa(id))
+}
+
+func (d *Dashboard) startParked(r *request, v parkedView) (int, error) {
 	filter, _ := json.Marshal(map[string]string{"transport": v.Transport, "key": v.Key})
 	action := r.action(filter)
-	id, err := d.operations.start(Operation{Kind: "retries release", By: action.Actor, What: string(filter), Total: v.Count}, d.log,
+	return d.operations.start(Operation{Kind: "retries release", By: action.Actor, What: string(filter), Total: v.Count}, d.log,
 		func(ctx context.Context, update func(func(*Operation))) error {
 			release, err := d.slot(ctx)
 			if err != nil {
@@ -137,8 +149,19 @@ func (d *Dashboard) releaseParked(r *request) error {
 			update(func(op *Operation) { op.Tried, op.Done = max(n, op.Total), n })
 			return err
 		})
+}
+
+// apiReleaseParked is releaseParked without a page: a form with its count.
+func (d *Dashboard) apiReleaseParked(r *request) error {
+	if err := r.ParseForm(); err != nil {
+		return bad("the form cannot be read", "send application/x-www-form-urlencoded")
+	}
+	v, err := d.countParked(r.Context(), r.PostForm)
 	if err != nil {
 		return err
 	}
-	return d.redirect(r, "/operations/"+strconv.Itoa(id))
+	if ok, err := confirmed(r, v.Count); !ok {
+		return err
+	}
+	return d.begun(r)(d.startParked(r, v))
 }

@@ -9,11 +9,14 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gofrs/uuid/v5"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -115,6 +118,28 @@ func TestBlockedKeysAreReleased(t *testing.T) {
 	blockedKeysAreReleased(t, newFixture(t, dashboard.Config{}))
 }
 
+// relaysAreNamed asks for the relay of a key, whose transport has one that reports.
+func relaysAreNamed(t *testing.T, f *fixture) {
+	t.Helper()
+	f.dispatch("mine")
+	if _, text := f.get("/outbox?key=mine"); !strings.Contains(text, "No relay reports for its transport: nothing publishes it.") {
+		t.Errorf("without a relay:\n%s", text)
+	}
+	for _, transport := range []string{"events", "elsewhere"} {
+		id, err := uuid.NewV7()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.db.Report(t.Context(), outbox.Report{Relay: id, Transport: transport, Problem: "connection refused"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := fmt.Sprintf("Its relay is process %d on ", os.Getpid())
+	if _, text := f.get("/outbox?key=mine"); !strings.Contains(text, want) || !strings.Contains(text, "connection refused") {
+		t.Errorf("no %q:\n%s", want, text)
+	}
+}
+
 // The servers are private ones of the test.
 func TestPagesOnServers(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
@@ -122,14 +147,20 @@ func TestPagesOnServers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		blockedKeysAreReleased(t, fixtureOn(t, db, dispatcher(t, db), dashboard.Config{}))
+		f := fixtureOn(t, db, dispatcher(t, db), dashboard.Config{})
+		blockedKeysAreReleased(t, f)
+		causationIsLinked(t, f)
+		relaysAreNamed(t, f)
 	})
 	t.Run("mariadb", func(t *testing.T) {
 		db, err := waymysql.Open(t.Context(), mariaDB(t), waymysql.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		blockedKeysAreReleased(t, fixtureOn(t, db, dispatcher(t, db), dashboard.Config{}))
+		f := fixtureOn(t, db, dispatcher(t, db), dashboard.Config{})
+		blockedKeysAreReleased(t, f)
+		causationIsLinked(t, f)
+		relaysAreNamed(t, f)
 	})
 }
 

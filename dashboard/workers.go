@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 
@@ -17,13 +18,9 @@ type workersView struct {
 }
 
 func (d *Dashboard) workersPage(r *request) error {
-	v := workersView{}
-	var err error
-	if db, ok := d.db.(admin.Workers); ok {
-		v.Known = true
-		if v.Workers, err = db.Workers(r.Context()); err != nil {
-			return err
-		}
+	v, err := d.readWorkers(r.Context())
+	if err != nil {
+		return err
 	}
 	if v.Relays, err = d.db.Relays(r.Context()); err != nil {
 		return err
@@ -31,8 +28,23 @@ func (d *Dashboard) workersPage(r *request) error {
 	return d.livePage(r, "workers", "Workers", v)
 }
 
+func (d *Dashboard) readWorkers(ctx context.Context) (v workersView, err error) {
+	if db, ok := d.db.(admin.Workers); ok {
+		v.Known = true
+		v.Workers, err = db.Workers(ctx)
+	}
+	return v, err
+}
+
 // stopWorker asks a process to stop. Its page has asked the user.
 func (d *Dashboard) stopWorker(r *request) error {
+	if err := d.stop(r); err != nil {
+		return err
+	}
+	return d.redirect(r, "/workers")
+}
+
+func (d *Dashboard) stop(r *request) error {
 	db, ok := d.db.(admin.Workers)
 	if !ok {
 		return &Error{http.StatusNotFound, "this database has no reports of workers", ""}
@@ -49,5 +61,21 @@ func (d *Dashboard) stopWorker(r *request) error {
 		return err
 	}
 	d.log.LogAttrs(r.Context(), slog.LevelInfo, "a worker was asked to stop", slog.String("worker", id), slog.String("by", r.who.Name))
-	return d.redirect(r, "/workers")
+	return nil
+}
+
+func (d *Dashboard) apiWorkers(r *request) error {
+	v, err := d.readWorkers(r.Context())
+	if err != nil {
+		return err
+	}
+	return answer(r, v.Workers, false, nil)
+}
+
+func (d *Dashboard) apiStop(r *request) error {
+	if err := d.stop(r); err != nil {
+		return err
+	}
+	writeJSON(r.w, http.StatusOK, map[string]int{"requested": 1})
+	return nil
 }

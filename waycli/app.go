@@ -82,6 +82,7 @@ type Database interface {
 	admin.Retries
 	admin.DeadLetters
 	admin.Sampler
+	admin.MessageFinder
 	admin.Workers
 	admin.Schedules
 	history.Store

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,8 +55,7 @@ func (s *session) outboxBlocked(ctx context.Context, transport, key string, limi
 		if key == "" {
 			return db.Blocked(ctx, transport, limit)
 		}
-		all, err := db.Blocked(ctx, transport, 0)
-		return slices.DeleteFunc(all, func(k admin.BlockedKey) bool { return k.Key != key }), err
+		return db.BlockedKeys(ctx, admin.BlockedKeysQuery{Transport: transport, Key: key, Limit: limit})
 	})
 	if err != nil {
 		return err

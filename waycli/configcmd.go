@@ -137,10 +137,21 @@ func (s *session) notes(cfg *config.Config) []string {
 	if len(cfg.Outbox.Routes) > 0 && !slices.ContainsFunc(transportNames(cfg), hasBroker) {
 		notes = append(notes, "outbox.routes: no transport has a broker, so they change nothing")
 	}
-	if _, err := cfg.OutboxTransport(); err != nil && len(cfg.Routing) == 0 && len(cfg.Transports) > 0 {
+	if _, err := cfg.OutboxTransport(); err != nil && len(cfg.Routing) == 0 && len(cfg.Transports) > 0 && !handlesOnly(cfg) {
 		notes = append(notes, err.Error())
 	}
 	return notes
+}
+
+// handlesOnly reports whether the configuration is that of a service with workers alone, where
+// nothing dispatches to an outbox.
+func handlesOnly(cfg *config.Config) bool {
+	for path, origin := range cfg.Origins() {
+		if strings.HasPrefix(path, "outbox.") && origin != "default" {
+			return false
+		}
+	}
+	return len(cfg.Workers) > 0 && len(cfg.Schedules) == 0
 }
 
 // configFile returns the name of the file that config.Load reads, or nothing.

@@ -1,6 +1,7 @@
 package waycli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,9 +32,13 @@ With --json: {"inbox": [{"handler", "entries", "oldest", "newest"}]}.`,
 			Short: "Say which handlers have handled a message",
 			Long: `Say which handlers have handled a message. ID is a message id or an idempotency
 key, which is looked up under all message names. Exit code 3 says that none has,
-or that it is forgotten.
+or that it is forgotten. It lists where the message is stored still, such as among the
+dead letters, and the messages that it has caused (causation id), as far as they are
+stored: it searches up to 5,000 messages of each table, the newest of most.
 
-With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}]}.`,
+With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}],
+"stored": [{"source", "transport", "row", "name", "key", "id", "created_at",
+"causation_id", "correlation_id"}]}.`,
 			Example: "  waybill inbox lookup 01a1fc09-a0cf-7710-b8d1-97ca6868221e\n  waybill inbox lookup order-42",
 			Args:    cobra.ExactArgs(1),
 			RunE:    c.run(func(ctx context.Context, s *session, args []string) error { return s.inboxLookup(ctx, args[0]) }),
@@ -81,10 +86,19 @@ func (s *session) inboxLookup(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	message, err := waybill.ParseMessageID(id)
+	if err != nil {
+		message = entries[0].MessageID // of an idempotency key
+	}
+	stored, err := db.FindMessages(ctx, message, admin.FindLimit)
+	if err != nil {
+		return err
+	}
 	if s.flags.json {
 		s.stdout.json(struct {
-			Entries []admin.InboxEntry `json:"entries"`
-		}{entries})
+			Entries []admin.InboxEntry    `json:"entries"`
+			Stored  []admin.StoredMessage `json:"stored"`
+		}{entries, stored})
 		return nil
 	}
 	rows := make([][]any, len(entries))
@@ -92,7 +106,21 @@ func (s *session) inboxLookup(ctx context.Context, id string) error {
 		rows[i] = []any{e.Handler, e.DedupKey, e.MessageID, e.ProcessedAt.Format(time.RFC3339)}
 	}
 	s.stdout.table([]string{"HANDLER", "DEDUP KEY", "MESSAGE", "PROCESSED"}, rows)
+	s.storedTable(stored)
 	return nil
+}
+
+// storedTable lists the rows of a message and of its effects.
+func (s *session) storedTable(stored []admin.StoredMessage) {
+	if len(stored) == 0 {
+		return
+	}
+	rows := make([][]any, len(stored))
+	for i, m := range stored {
+		rows[i] = []any{m.Source, m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), cmp.Or(m.CausationID, "-")}
+	}
+	s.stdout.line("\nStored")
+	s.stdout.table([]string{"SOURCE", "ROW", "TRANSPORT", "NAME", "KEY", "MESSAGE", "AGE", "CAUSED BY"}, rows)
 }
 
 func (c *cli) inboxPruneCommand() *cobra.Command {

@@ -26,7 +26,8 @@ const tokenVariable = "WAYBILL_SERVER_TOKEN"
 
 // remoteCommands are the commands that the JSON API of a dashboard covers.
 var remoteCommands = []string{
-	"outbox list", "outbox blocked", "failed list", "failed groups", "failed show", "failed retry", "failed remove", "retries list", "inbox lookup",
+	"stats", "outbox list", "outbox blocked", "outbox release", "failed list", "failed groups", "failed show", "failed edit", "failed retry", "failed remove",
+	"retries list", "retries release", "inbox lookup", "workers list", "workers stop", "schedules list",
 }
 
 // checkServer refuses --server with a command that the API does not cover.
@@ -55,6 +56,7 @@ type remote struct {
 	token    string
 	client   *http.Client
 	attempts map[waybill.MessageID][]admin.FailedAttempt // of messages that were shown
+	figures  *remoteFigures                              // nil until they are needed
 }
 
 // remote returns the database of --server.
@@ -152,19 +154,23 @@ func refusal(status int, text []byte) error {
 const maxRemotePage = 1000
 
 // listed reads the pages of a list, up to limit items; zero means all.
-func listed[T any](ctx context.Context, r *remote, path string, query url.Values, after int64, limit int) (all []T, err error) {
+func listed[T any](ctx context.Context, r *remote, path string, query url.Values, from int64, limit int) (all []T, err error) {
 	all = []T{}
+	after := ""
+	if from > 0 {
+		after = strconv.FormatInt(from, 10)
+	}
 	for {
 		size := maxRemotePage
 		if limit > 0 {
 			size = min(limit-len(all), maxRemotePage)
 		}
 		query.Set("limit", strconv.Itoa(size))
-		query.Set("after", strconv.FormatInt(after, 10))
+		set(query, "after", after)
 		var page struct {
-			Items []T   `json:"items"`
-			More  bool  `json:"more"`
-			After int64 `json:"after"`
+			Items []T             `json:"items"`
+			More  bool            `json:"more"`
+			After json.RawMessage `json:"after"` // a number or a text
 		}
 		if err := r.call(ctx, path, query, nil, &page); err != nil {
 			return nil, err
@@ -173,10 +179,10 @@ func listed[T any](ctx context.Context, r *remote, path string, query url.Values
 		switch {
 		case !page.More || limit > 0 && len(all) >= limit:
 			return all, nil
-		case page.After <= after: // a list without pages
+		case len(page.After) == 0 || string(page.After) == strconv.Quote(after): // a list without pages
 			return nil, &Error{Usage, fmt.Errorf("--server: there are more than %s", count(len(all))), "narrow it down, or give --limit"}
 		}
-		after = page.After
+		after = strings.Trim(string(page.After), `"`)
 	}
 }
 
@@ -198,6 +204,16 @@ func (r *remote) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.Outbo
 // Blocked implements admin.Database.
 func (r *remote) Blocked(ctx context.Context, transport string, limit int) ([]admin.BlockedKey, error) {
 	return listed[admin.BlockedKey](ctx, r, "blocked", set(url.Values{}, "transport", transport), 0, limit)
+}
+
+// BlockedKeys implements admin.Database, for the first page.
+func (r *remote) BlockedKeys(ctx context.Context, q admin.BlockedKeysQuery) ([]admin.BlockedKey, error) {
+	return listed[admin.BlockedKey](ctx, r, "blocked", set(url.Values{}, "transport", q.Transport, "key", q.Key), 0, q.Limit)
+}
+
+// FindMessages implements admin.MessageFinder, with the limit of the server.
+func (r *remote) FindMessages(ctx context.Context, id waybill.MessageID, _ int) ([]admin.StoredMessage, error) {
+	return listed[admin.StoredMessage](ctx, r, "messages", url.Values{"id": {id.String()}}, 0, 0)
 }
 
 // Retries implements admin.Retries.
@@ -277,60 +293,4 @@ func (r *remote) FailedContent(ctx context.Context, number int64) (c admin.Faile
 // FailedAttempts implements admin.Retries, for messages of FailedContent.
 func (r *remote) FailedAttempts(_ context.Context, _ string, id waybill.MessageID) ([]admin.FailedAttempt, error) {
 	return r.attempts[id], nil
-}
-
-// RetryFailed implements admin.Database.
-func (r *remote) RetryFailed(ctx context.Context, numbers ...int64) (int, error) {
-	return r.change(ctx, "failed/retry", withNumbers(url.Values{}, numbers))
-}
-
-// RetryFailedAsNew implements admin.DeadLetters.
-func (r *remote) RetryFailedAsNew(ctx context.Context, numbers ...int64) (int, error) {
-	return r.change(ctx, "failed/retry", withNumbers(url.Values{"as_new": {"true"}}, numbers))
-}
-
-// RemoveFailed implements admin.Database.
-func (r *remote) RemoveFailed(ctx context.Context, numbers ...int64) (int, error) {
-	return r.change(ctx, "failed/remove", withNumbers(url.Values{}, numbers))
-}
-
-// FailedAgain implements admin.DeadLetters.
-func (r *remote) FailedAgain(context.Context, ...admin.FailedMessage) (int, error) {
-	return 0, &Error{Usage, errors.New("--stop-after-failures with --server: the API does not cover it"), "the dashboard shows what has failed again, and cancels"}
-}
-
-// operationEvery is how often the end of an operation is looked for.
-const operationEvery = 100 * time.Millisecond
-
-// change counts a change of dead letters, begins it, and returns how many it has changed
-// when it has ended. None that can be changed is no error, as of a database.
-func (r *remote) change(ctx context.Context, path string, form url.Values) (int, error) {
-	var counted struct {
-		Count int `json:"count"`
-	}
-	if err := r.call(ctx, path, nil, form, &counted); errors.Is(err, waybill.ErrNotFound) {
-		return 0, nil
-	} else if err != nil {
-		return 0, err
-	}
-	form.Set("count", strconv.Itoa(counted.Count))
-	var op struct {
-		ID      int    `json:"id"`
-		State   string `json:"state"`
-		Done    int    `json:"done"`
-		Problem string `json:"problem"`
-	}
-	err := r.call(ctx, path, nil, form, &op)
-	for err == nil && op.State == "running" {
-		select {
-		case <-ctx.Done():
-			return op.Done, ctx.Err()
-		case <-time.After(operationEvery):
-		}
-		err = r.call(ctx, "operations/"+strconv.Itoa(op.ID), nil, nil, &op)
-	}
-	if err == nil && op.State != "done" {
-		err = fmt.Errorf("--server: operation %d: %s %s", op.ID, op.State, visible(op.Problem))
-	}
-	return op.Done, err
 }

@@ -34,6 +34,7 @@ type session struct {
 
 	cfg      *config.Config
 	opened   map[string]Database                // by DSN
+	server   Database                           // of --server; nil until it is needed
 	readOnly bool                               // of their sessions
 	closers  []io.Closer                        // ends of transports at brokers
 	need     int                                // connections, see Open
@@ -116,7 +117,11 @@ func at(flag string, err error) error {
 func (s *session) database(ctx context.Context) (Database, error) {
 	if s.flags.server != "" {
 		s.cfg = &config.Config{} // of no file: the server has its own
-		return s.remote()
+		var err error
+		if s.server == nil {
+			s.server, err = s.remote()
+		}
+		return s.server, err
 	}
 	cfg, err := s.config()
 	if err != nil {

@@ -138,7 +138,9 @@ func (db *DB) BlockedKeys(ctx context.Context, q admin.BlockedKeysQuery) ([]admi
 	if a := q.After; a != nil {
 		after = []any{1, a.Route == "", stamp(a.FirstFailedAt), []byte(a.Key), []byte(a.Route), []byte(a.Transport), a.Row}
 	}
-	return query(ctx, db, db.admin.Query("blocked_keys"), scanBlocked, append(append(twice(q.Transport, q.Key), after...), limit(q.Limit))...)
+	key := []byte(q.Key)
+	args := append([]any{key, key, key}, twice(q.Transport, q.Key)...)
+	return query(ctx, db, db.admin.Query("blocked_keys"), scanBlocked, append(append(args, after...), limit(q.Limit))...)
 }
 
 func scanBlocked(rows *sql.Rows, b *admin.BlockedKey) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
@@ -15,14 +16,28 @@ func (db *DB) Sample(ctx context.Context, n int, fn func(admin.Sample) error) er
 	_, err := query(ctx, db, adminSQL, "sample", func(rows pgx.Rows, _ *struct{}) error {
 		m := admin.Sample{Record: &waybill.Record{}}
 		var id [16]byte
-		var headers string
-		err := rows.Scan(&m.Source, &m.Transport, &m.Name, &m.Messages, &m.Row, &id, &m.Record.Key, &m.Record.DispatchedAt, &headers, &m.Record.Body)
+		var stored string
+		err := rows.Scan(&m.Source, &m.Transport, &m.Name, &m.Messages, &m.Row, &id, &m.Record.Key, &m.Record.DispatchedAt, &stored, &m.Record.Body)
 		if err != nil {
 			return err
 		}
 		m.Record.ID = id
-		sqlcore.CompleteSample(&m, headers)
+		sqlcore.CompleteSample(&m, stored)
 		return fn(m)
 	}, (n+1)/2, n/2)
 	return err
+}
+
+// FindMessages implements admin.MessageFinder.
+func (db *DB) FindMessages(ctx context.Context, id waybill.MessageID, limit int) ([]admin.StoredMessage, error) {
+	return query(ctx, db, adminSQL, "find", func(rows pgx.Rows, m *admin.StoredMessage) error {
+		var id [16]byte
+		var stored string
+		var rec waybill.Record
+		err := rows.Scan(&m.Source, &m.Transport, &m.Row, &id, &m.Name, &m.Key, &stored, &m.CreatedAt)
+		m.ID, m.CreatedAt = id, m.CreatedAt.UTC()
+		_ = headers.Decode(&rec, stored) // a defect of other headers leaves these as they are
+		m.CausationID, m.CorrelationID = rec.Headers[waybill.HeaderCausationID], rec.Headers[waybill.HeaderCorrelationID]
+		return err
+	}, id.String(), id.String(), limit)
 }

@@ -75,11 +75,17 @@ func poisonedKeyWaitsAlone[TX any](t *testing.T, s *fixture[TX]) {
 	}
 }
 
-// wantPages compares BlockedKeys, an entry a page, with what Blocked has returned.
+// wantPages compares BlockedKeys, of each key and an entry a page, with what Blocked has returned.
 func wantPages(t *testing.T, operator admin.Database, want []admin.BlockedKey) {
 	t.Helper()
 	want = slices.Clone(want)
-	for i := range want {
+	for i, w := range want {
+		if w.Key != "" {
+			one, err := operator.BlockedKeys(t.Context(), admin.BlockedKeysQuery{Key: w.Key})
+			if diff := cmp.Diff([]admin.BlockedKey{w}, one); err != nil || diff != "" {
+				t.Errorf("BlockedKeys of a key: %v (-want +got):\n%s", err, diff)
+			}
+		}
 		want[i].Waiting, want[i].Parked = 0, 0
 	}
 	var got []admin.BlockedKey

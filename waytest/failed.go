@@ -25,6 +25,7 @@ func failureCases[TX any]() []testCase[TX] {
 		{"RemovedMessageIsNeverSent", removedMessageIsNeverSent[TX]},
 		{"FailureStoreShowsWhatItHas", failureStoreShowsWhatItHas[TX]},
 		{"SamplesAreTheOldestAndTheNewest", samplesAreTheOldestAndTheNewest[TX]},
+		{"MessagesAreFoundByIDAndCause", messagesAreFoundByIDAndCause[TX]},
 		{"WorkersAreListedAndStopped", workersAreListedAndStopped[TX]},
 	}
 }

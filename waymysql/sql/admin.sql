@@ -88,12 +88,22 @@ ORDER  BY b.route = '', b.first_failed_at, b.partition_key, b.route, t.name, b.r
 LIMIT  ?;
 
 -- name: blocked_keys
--- Without counts. The entries after another one, from the sixth parameter on; the fifth is whether there is one.
+-- The entries after another one, from the ninth parameter on; the eighth is whether there is one. The first three
+-- are a key, for which alone messages are counted, in its bucket.
 SELECT t.name, b.route, b.partition_key, CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END,
        b.message_id, b.message_name, b.failures,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', b.first_failed_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CASE b.state WHEN 'retrying' THEN b.next_attempt_at END),
-       b.last_error, b.state, b.policy, 0, 0
+       b.last_error, b.state, b.policy,
+      (SELECT COUNT(*) FROM app.waybill_outbox AS o FORCE INDEX (PRIMARY)
+       WHERE  ? <> '' AND o.transport = b.transport AND o.bucket = b.bucket
+       AND    o.partition_key = b.partition_key)
+    + (SELECT COUNT(*) FROM app.waybill_outbox AS o FORCE INDEX (PRIMARY)
+       WHERE  ? <> '' AND o.transport = b.transport AND o.bucket = b.bucket + 1024
+       AND    o.partition_key = b.partition_key),
+      (SELECT COUNT(*) FROM app.waybill_outbox AS o FORCE INDEX (PRIMARY)
+       WHERE  ? <> '' AND o.transport = b.transport AND o.bucket = b.bucket + 1024
+       AND    o.partition_key = b.partition_key)
 FROM   app.waybill_outbox_blocked AS b
 JOIN   app.waybill_transport AS t ON t.id = b.transport
 WHERE (? = '' OR t.name = ?) AND (? = '' OR b.partition_key = ?)
@@ -225,6 +235,52 @@ ORDER  BY started_at, id;
 SELECT EXISTS (SELECT 1
                FROM   app.waybill_outbox AS o FORCE INDEX (PRIMARY)
                WHERE  o.transport = ? AND o.bucket = ? AND o.id BETWEEN 1 AND ?);
+
+-- name: find
+-- The messages with an id, and those with its text as causation id. No index has either: the newest of each
+-- table are read, as many as the first parameters say.
+SELECT m.source, m.transport, m.id, m.message_id, m.message_name, m.partition_key, m.headers,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at)
+FROM ((SELECT 'outbox' AS source, t.name AS transport, o.id, o.message_id, o.message_name, o.partition_key,
+              o.headers, o.created_at
+       FROM   app.waybill_outbox AS o FORCE INDEX (id)
+       JOIN   app.waybill_transport AS t ON t.id = o.transport
+       WHERE  o.id > 0
+       ORDER  BY o.id DESC
+       LIMIT  ?)
+      UNION  ALL
+      (SELECT 'outbox', t.name, u.id, u.message_id, u.message_name, '', u.headers, u.created_at
+       FROM   app.waybill_outbox_unkeyed AS u FORCE INDEX (id)
+       JOIN   app.waybill_transport AS t ON t.id = u.transport
+       WHERE  u.id > 0
+       ORDER  BY u.id DESC
+       LIMIT  ?)
+      UNION  ALL
+      (SELECT 'delayed', COALESCE(t.name, CONCAT('queue://', d.queue)), d.id, d.message_id, d.message_name,
+              d.partition_key, d.headers, d.created_at
+       FROM   app.waybill_delayed AS d
+       LEFT   JOIN app.waybill_transport AS t ON t.id = d.transport
+       ORDER  BY d.id DESC
+       LIMIT  ?)
+      UNION  ALL
+      (SELECT 'queue', CONCAT('queue://', q.queue), q.id, q.message_id, q.message_name, q.partition_key,
+              q.headers, q.created_at
+       FROM   app.waybill_queue AS q
+       ORDER  BY q.id DESC
+       LIMIT  ?)
+      UNION  ALL
+      (SELECT 'retries', r.queue, r.id, r.message_id, r.message_name, r.partition_key, r.headers, r.created_at
+       FROM   app.waybill_retry AS r
+       ORDER  BY r.id DESC
+       LIMIT  ?)
+      UNION  ALL
+      (SELECT 'failed', f.transport, f.id, f.message_id, f.message_name, f.partition_key, f.headers,
+              f.created_at
+       FROM   app.waybill_failed AS f
+       ORDER  BY f.id DESC
+       LIMIT  ?)) AS m
+WHERE  m.message_id = ? OR JSON_UNQUOTE(JSON_EXTRACT(m.headers, '$."x-causation-id"')) = ?
+ORDER  BY m.created_at, m.message_id, m.source;
 
 -- name: sample
 -- The oldest and the newest messages of each source, transport and name, as many as the parameters say. The

@@ -105,10 +105,16 @@ LEFT   JOIN routes AS r ON r.transport = s.transport AND r.message_name = s.rout
 ORDER  BY s.route = '', s.first_failed_at, s.partition_key, s.route, s.name, s.row_id;
 
 -- name: blocked_keys
--- Without counts. The entries after the one of $3 to $8.
+-- The entries after the one of $3 to $8. Messages are counted for the key $2 alone, in its bucket.
 SELECT t.name, b.route, b.partition_key, n.row,
        b.message_id, b.message_name, b.failures, b.first_failed_at,
-       CASE b.state WHEN 'retrying' THEN b.next_attempt_at END, b.last_error, b.state, b.policy, 0, 0
+       CASE b.state WHEN 'retrying' THEN b.next_attempt_at END, b.last_error, b.state, b.policy,
+      (SELECT count(*) FROM public.waybill_outbox AS o
+       WHERE  $2 <> '' AND o.transport = b.transport AND o.bucket IN (b.bucket, b.bucket + 1024)
+       AND    o.partition_key = b.partition_key),
+      (SELECT count(*) FROM public.waybill_outbox AS o
+       WHERE  $2 <> '' AND o.transport = b.transport AND o.bucket = b.bucket + 1024
+       AND    o.partition_key = b.partition_key)
 FROM   public.waybill_outbox_blocked AS b
 JOIN   public.waybill_transport AS t ON t.id = b.transport,
        LATERAL (SELECT CASE WHEN b.route = '' AND b.partition_key = '' THEN b.row_id ELSE 0 END AS row) AS n
@@ -151,6 +157,47 @@ WHERE  kind = 'relay' AND seen_at > now() - interval '60 seconds' ORDER BY trans
 -- name: workers
 SELECT report, started_at, seen_at, stop_requested_at FROM public.waybill_workers
 WHERE  kind = 'worker' AND seen_at > now() - interval '60 seconds' ORDER BY started_at, id;
+
+-- name: find
+-- The messages with the id $1, and those with its text $2 as causation id. No index has either: the newest $3 of
+-- each table are read, and any $3 of the outbox, which has no index by age.
+SELECT m.source, m.transport, m.id, m.message_id, m.message_name, m.partition_key, m.headers, m.created_at
+FROM ((SELECT 'outbox' AS source, t.name AS transport, o.id, o.message_id, o.message_name, o.partition_key,
+              o.headers, o.created_at
+       FROM   public.waybill_outbox AS o
+       JOIN   public.waybill_transport AS t ON t.id = o.transport
+       LIMIT  $3)
+      UNION  ALL
+      (SELECT 'outbox', t.name, u.id, u.message_id, u.message_name, '', u.headers, u.created_at
+       FROM   public.waybill_outbox_unkeyed AS u
+       JOIN   public.waybill_transport AS t ON t.id = u.transport
+       LIMIT  $3)
+      UNION  ALL
+      (SELECT 'delayed', coalesce(t.name, 'queue://' || d.queue), d.id, d.message_id, d.message_name,
+              d.partition_key, d.headers, d.created_at
+       FROM   public.waybill_delayed AS d
+       LEFT   JOIN public.waybill_transport AS t ON t.id = d.transport
+       ORDER  BY d.id DESC
+       LIMIT  $3)
+      UNION  ALL
+      (SELECT 'queue', 'queue://' || q.queue, q.id, q.message_id, q.message_name, q.partition_key, q.headers,
+              q.created_at
+       FROM   public.waybill_queue AS q
+       ORDER  BY q.id DESC
+       LIMIT  $3)
+      UNION  ALL
+      (SELECT 'retries', r.queue, r.id, r.message_id, r.message_name, r.partition_key, r.headers, r.created_at
+       FROM   public.waybill_retry AS r
+       ORDER  BY r.id DESC
+       LIMIT  $3)
+      UNION  ALL
+      (SELECT 'failed', f.transport, f.id, f.message_id, f.message_name, f.partition_key, f.headers,
+              f.created_at
+       FROM   public.waybill_failed AS f
+       ORDER  BY f.id DESC
+       LIMIT  $3)) AS m
+WHERE  m.message_id = $1::uuid OR m.headers->>'x-causation-id' = $2
+ORDER  BY m.created_at, m.message_id, m.source;
 
 -- name: sample
 -- The $1 oldest and the $2 newest messages of each source, transport and name. The names of all messages are

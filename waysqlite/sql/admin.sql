@@ -33,10 +33,14 @@ WHERE  ?1 = '' OR t.name = ?1
 ORDER  BY b.first_failed_at, b.partition_key, t.name, b.row_id LIMIT ?2;
 
 -- name: blocked_keys
--- Without counts. The entries after the one of ?3 to ?6, if there is one.
+-- The entries after the one of ?3 to ?6, if there is one. Messages are counted for the key ?2 alone.
 SELECT t.name, b.partition_key, iif(b.partition_key = '', b.row_id, 0) AS row, b.message_id, b.message_name,
        b.failures, b.first_failed_at, iif(b.state = 'parked', NULL, b.next_attempt_at), b.last_error,
-       b.state, b.policy, 0, 0
+       b.state, b.policy,
+      (SELECT count(*) FROM waybill_outbox AS o
+       WHERE  ?2 <> '' AND o.transport = b.transport AND o.partition_key = b.partition_key),
+      (SELECT count(*) FROM waybill_outbox AS o
+       WHERE  ?2 <> '' AND o.transport = b.transport AND o.partition_key = b.partition_key AND o.bucket = 1024)
 FROM   waybill_outbox_blocked AS b JOIN waybill_transport AS t ON t.id = b.transport
 WHERE  (?1 = '' OR t.name = ?1) AND (?2 = '' OR b.partition_key = ?2)
 AND    (?3 IS NULL OR (b.first_failed_at, b.partition_key, t.name, row) > (?3, ?4, ?5, ?6))
@@ -92,6 +96,35 @@ RETURNING stop_requested_at IS NOT NULL;
 -- name: forget_workers
 DELETE FROM waybill_workers
 WHERE  id = ? OR seen_at < CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 3600000000;
+
+-- name: find
+-- The messages with the id ?1, and those with its text ?2 as causation id. No index has either: the newest ?3 of
+-- each table are read.
+SELECT m.source, m.transport, m.id, m.message_id, m.message_name, m.partition_key, m.headers, m.created_at
+FROM  (SELECT * FROM (SELECT 'outbox' AS source, t.name AS transport, o.id, o.message_id, o.message_name,
+                             o.partition_key, o.headers, o.created_at
+                      FROM   waybill_outbox AS o JOIN waybill_transport AS t ON t.id = o.transport
+                      ORDER  BY o.id DESC LIMIT ?3)
+       UNION  ALL
+       SELECT * FROM (SELECT 'delayed', coalesce(t.name, 'queue://' || d.queue), d.id, d.message_id,
+                             d.message_name, d.partition_key, d.headers, d.created_at
+                      FROM   waybill_delayed AS d LEFT JOIN waybill_transport AS t ON t.id = d.transport
+                      ORDER  BY d.id DESC LIMIT ?3)
+       UNION  ALL
+       SELECT * FROM (SELECT 'queue', 'queue://' || q.queue, q.id, q.message_id, q.message_name,
+                             q.partition_key, q.headers, q.created_at
+                      FROM   waybill_queue AS q ORDER BY q.id DESC LIMIT ?3)
+       UNION  ALL
+       SELECT * FROM (SELECT 'retries', r.queue, r.id, r.message_id, r.message_name, r.partition_key,
+                             r.headers, r.created_at
+                      FROM   waybill_retry AS r ORDER BY r.id DESC LIMIT ?3)
+       UNION  ALL
+       SELECT * FROM (SELECT 'failed', f.transport, f.id, f.message_id, f.message_name, f.partition_key,
+                             f.headers, f.created_at
+                      FROM   waybill_failed AS f ORDER BY f.id DESC LIMIT ?3)) AS m
+WHERE  m.message_id = ?1
+OR     CASE WHEN json_valid(m.headers) THEN json_extract(m.headers, '$."x-causation-id"') = ?2 END
+ORDER  BY m.created_at, m.message_id, m.source;
 
 -- name: sample
 -- The ?1 oldest and the ?2 newest messages of each source, transport and name. The names of all messages are
