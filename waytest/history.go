@@ -127,24 +127,28 @@ func expiredMinutesArePruned[TX any](t *testing.T, s *fixture[TX]) {
 // Messages with names of strangers count, under one name, and no name is impossible to keep.
 func strangeNamesDoNotFillTheHistory[TX any](t *testing.T, s *fixture[TX]) {
 	store := historian(t, s.Store)
-	recorder, err := history.New(store, history.Config{})
-	try(t, "New", err)
 	names := []string{"", "a\x00b", "\xff", string(make([]byte, 300))}
 	for i := range 3 * history.MaxSeries {
 		names = append(names, fmt.Sprint("stranger", i))
 	}
-	for _, name := range names {
-		recorder.Observe(t.Context(), waybill.Event{Kind: waybill.Published, Name: name, Transport: "orders"})
-	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	try(t, "Run", recorder.Run(ended))
+	dropped := int64(1)
+	for tries := 0; dropped != 0 && tries < 5; tries++ { // a busy server may take longer than a write has
+		recorder, err := history.New(store, history.Config{})
+		try(t, "New", err)
+		for _, name := range names {
+			recorder.Observe(t.Context(), waybill.Event{Kind: waybill.Published, Name: name, Transport: "orders"})
+		}
+		try(t, "Run", recorder.Run(ended))
+		dropped = recorder.Dropped()
+	}
 	rows, err := store.History(t.Context(), history.Query{Since: thisMinute().Add(-time.Hour), Until: thisMinute(), BySeries: true})
 	published := int64(0)
 	for _, row := range rows {
 		published += row.Published
 	}
-	if err != nil || published != int64(len(names)) || len(rows) != history.MaxSeries+1 || recorder.Dropped() != 0 {
-		t.Errorf("%v: %d messages in %d series, %d dropped, want %d in %d", err, published, len(rows), recorder.Dropped(), len(names), history.MaxSeries+1)
+	if err != nil || published != int64(len(names)) || len(rows) != history.MaxSeries+1 || dropped != 0 {
+		t.Errorf("%v: %d messages in %d series, %d dropped, want %d in %d", err, published, len(rows), dropped, len(names), history.MaxSeries+1)
 	}
 }
