@@ -21,6 +21,7 @@ func silentHandlerLosesItsTransaction[TX any](t *testing.T, s *fixture[TX]) {
 		e := inbox.Entry{Handler: "h", DedupKey: newID(t).String(), MessageID: newID(t)}
 		inserted, proceed, ended := make(chan error, 1), make(chan struct{}), make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
+		start := time.Now() // before the silence: a slow moment makes it longer, never shorter
 		go func() {
 			ended <- silent.InTx(ctx, func(ctx context.Context, tx TX) error {
 				return insert(ctx, tx, e, func() error {
@@ -37,7 +38,6 @@ func silentHandlerLosesItsTransaction[TX any](t *testing.T, s *fixture[TX]) {
 			t.Fatal(err)
 		}
 		cancel()
-		start := time.Now()
 		succeeding, giveUp := context.WithTimeout(t.Context(), idle+patience)
 		err := s.inbox().InTx(succeeding, func(ctx context.Context, tx TX) error {
 			fresh, err := s.inbox().InsertTx(ctx, tx, e)
