@@ -95,7 +95,10 @@ func TestKilledRelayIsReplacedAtOnce(t *testing.T) {
 		s := on.stack(t)
 		w := s.watch(everyone)
 		var all []time.Duration
-		for trial := range 5 {
+		for trial := 0; len(all) < 5; trial++ {
+			if trial == 15 {
+				t.Fatal("nothing was in flight at most of the kills")
+			}
 			keys := keyNames(fmt.Sprint("k", trial), 40)
 			s.dispatch(keys, 3)
 			p := s.start(role{Patient: true, Place: beforeSettle, Signal: syscall.SIGSTOP})
@@ -107,13 +110,13 @@ func TestKilledRelayIsReplacedAtOnce(t *testing.T) {
 			held := func() int {
 				return s.count("SELECT count(*) FROM waybill_outbox WHERE partition_key LIKE ?", fmt.Sprint("k", trial, "-%"))
 			}
-			if held() == 0 {
-				t.Fatal("it was stopped with nothing in flight")
-			}
+			inFlight := held() > 0 // else the other one came after the idle timeout
 			killed := time.Now()
 			p.signal(syscall.SIGKILL)
 			s.eventually(patience, "the other relay has published its rows", func() bool { return held() == 0 })
-			all = append(all, time.Since(killed).Round(time.Millisecond))
+			if inFlight {
+				all = append(all, time.Since(killed).Round(time.Millisecond))
+			}
 			other.end()
 		}
 		slices.Sort(all)
