@@ -166,7 +166,9 @@ func TestOwnAnnouncementsAreNotHeard(t *testing.T) {
 	wake := db.Wake("default", outbox.Keyed)
 	hints(wake, 1)
 	put(t, db, outbox.Config{}, order{"k", 0})
-	if n := hints(wake, 1); n != 1 || db.NotifyStats().Sent != 1 {
+	n := hints(wake, 1)
+	await(t, "the announcement is sent", 60*time.Second, func() bool { return db.NotifyStats().Sent > 0 })
+	if n != 1 || db.NotifyStats().Sent != 1 {
 		t.Errorf("%d hints, %+v, want one hint and one announcement", n, db.NotifyStats())
 	}
 }

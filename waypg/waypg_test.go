@@ -423,7 +423,7 @@ func TestMessageTravelsFromTransactionToEffect(t *testing.T) {
 			_, err := tx.Exec(ctx, "INSERT INTO effects (k, seq) VALUES ($1, $2)", m.Key, m.Seq)
 			return err
 		})
-		w, err := worker.New(bus, newQueue(t, broker, "events", waypg.QueueConfig{}), worker.Config{Transport: "events", Idle: 300 * time.Millisecond})
+		w, err := worker.New(bus, newQueue(t, broker, "events", waypg.QueueConfig{}), worker.Config{Transport: "events", Idle: 3 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
