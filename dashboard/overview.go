@@ -136,7 +136,16 @@ func (d *Dashboard) keepsReports() bool {
 	return ok && db.Traits().KeepsReports
 }
 
-// apiStats answers with the counts and reports of the command stats.
+// Figures are the counts and reports of a database that /api/v1/stats answers with.
+type Figures struct {
+	Outbox  []admin.OutboxStats `json:"outbox"`
+	Queues  []admin.QueueStats  `json:"queues"`
+	Retries []admin.WorkerStats `json:"retries"`
+	Inbox   []admin.InboxStats  `json:"inbox"`
+	Relays  []admin.Relay       `json:"relays"`
+	Reports bool                `json:"relays_report"` // whether the relays of the database report
+}
+
 func (d *Dashboard) apiStats(r *request) error {
 	f, _, err := d.figures(r.Context(), patient)
 	if err != nil {
@@ -146,14 +155,7 @@ func (d *Dashboard) apiStats(r *request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(r.w, http.StatusOK, struct {
-		Outbox  []admin.OutboxStats `json:"outbox"`
-		Queues  []admin.QueueStats  `json:"queues"`
-		Retries []admin.WorkerStats `json:"retries"`
-		Inbox   []admin.InboxStats  `json:"inbox"`
-		Relays  []admin.Relay       `json:"relays"`
-		Reports bool                `json:"relays_report"`
-	}{f.outbox, f.queues, f.workers, f.inbox, relays, d.keepsReports()})
+	writeJSON(r.w, http.StatusOK, Figures{f.outbox, f.queues, f.workers, f.inbox, relays, d.keepsReports()})
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/dashboard"
 )
 
 // tokenVariable is the environment variable with the bearer token of --server.
@@ -56,7 +57,7 @@ type remote struct {
 	token    string
 	client   *http.Client
 	attempts map[waybill.MessageID][]admin.FailedAttempt // of messages that were shown
-	figures  *remoteFigures                              // nil until they are needed
+	figures  *dashboard.Figures                          // nil until they are needed
 }
 
 // remote returns the database of --server.

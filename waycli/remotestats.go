@@ -7,28 +7,19 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// remoteFigures are the counts and reports of the database of a dashboard.
-type remoteFigures struct {
-	Outbox  []admin.OutboxStats `json:"outbox"`
-	Queues  []admin.QueueStats  `json:"queues"`
-	Retries []admin.WorkerStats `json:"retries"`
-	Inbox   []admin.InboxStats  `json:"inbox"`
-	Relays  []admin.Relay       `json:"relays"`
-	Reports bool                `json:"relays_report"`
-}
-
 // stats reads the figures, once.
-func (r *remote) stats(ctx context.Context) (*remoteFigures, error) {
+func (r *remote) stats(ctx context.Context) (*dashboard.Figures, error) {
 	if r.figures != nil {
 		return r.figures, nil
 	}
-	f := &remoteFigures{}
+	f := &dashboard.Figures{}
 	if err := r.call(ctx, "stats", nil, nil, f); err != nil {
-		return &remoteFigures{}, err
+		return &dashboard.Figures{}, err
 	}
 	r.figures = f
 	return f, nil
