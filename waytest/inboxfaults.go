@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -232,14 +233,14 @@ func within(d time.Duration, wait func()) {
 func duplicatesBehindAFailureSucceed[TX any](t *testing.T, s *fixture[TX]) {
 	var effects []string
 	for n := range 5 {
-		h, failed := s.handling(), false
+		h := s.handling()
 		h.attempts.Store(int64(100 * n))
+		var failed atomic.Bool
 		h.handle("h", func(context.Context, TX, order) error {
-			if failed { // entries keep attempts apart
+			if failed.Swap(true) {
 				return nil
 			}
-			failed = true
-			time.Sleep(moment)
+			time.Sleep(moment) // the others come to the row of the inbox
 			return errChangedMind
 		})
 		rec := arrival(t, order{"k", n})
