@@ -53,7 +53,7 @@ var savepoints atomic.Int64
 
 // InTx implements outbox.Writer and inbox.Store. Savepoints that the function
 // sets by SAVEPOINT statements do not undo messages: use Tx.Savepoint. When the
-// server has ended the transaction under the function, by a deadlock, by a lost connection
+// server has ended the transaction under the function, by a deadlock
 // or by a statement that commits, nothing more of it is committed
 // and the error wraps waybill.ErrTransactionLost. When ctx ends while the unit
 // commits, which may wait for dispatchers to the same bucket, the outcome is
@@ -97,7 +97,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		}
 	}()
 	if err := fn(waybill.WithUnit(ctx, db), tx); err != nil {
-		return lostTo(ctx, conn, err)
+		return lostTo(err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -112,21 +112,14 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	return nil
 }
 
-// lostTo returns err, of a unit's function, with waybill.ErrTransactionLost if the server
-// has ended the transaction for it. A time limit of the function's own, for which the
-// driver closes the connection, has not.
-func lostTo(ctx context.Context, conn *sql.Conn, err error) error {
-	ended := ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if ended || errors.Is(err, waybill.ErrTransactionLost) || !is(err, errDeadlock) && !(unavailable(err) && broken(ctx, conn)) {
+// lostTo returns err, of a unit's function, with waybill.ErrTransactionLost if it is a deadlock
+// by which the server has ended a transaction. A lost connection is an error like others: a
+// statement may be what ends it, each time.
+func lostTo(err error) error {
+	if errors.Is(err, waybill.ErrTransactionLost) || !is(err, errDeadlock) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", waybill.ErrTransactionLost, err)
-}
-
-// broken reports whether the connection of a unit was lost.
-func broken(ctx context.Context, conn *sql.Conn) bool {
-	session, err := unitConnOf(conn)
-	return err != nil || session.alive(ctx) != nil
 }
 
 // commit ends a unit of work: it notes that its entries are certain, writes rows

@@ -73,7 +73,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 		_ = tx.Rollback() // after a commit this does nothing
 	}()
 	if err := fn(waybill.WithUnit(ctx, s.DB), tx); err != nil {
-		return lostTo(ctx, u.conn, err)
+		return lostTo(err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err

@@ -109,8 +109,8 @@ func (db *DB) unitOf(tx pgx.Tx) (*unit, error) {
 // in one round trip together with COMMIT, after the deferred constraints were
 // checked, so that the dispatch locks are held for as short as can be.
 //
-// An error of the function by which the server has ended the transaction, a deadlock or a
-// lost connection, wraps waybill.ErrTransactionLost as well.
+// A deadlock or a serialization failure that the function returns wraps
+// waybill.ErrTransactionLost as well.
 //
 // From its first inbox entry on the server ends the transaction of a process that is silent
 // for Config.IdleTimeout. A slow function is not silent, unless it keeps a result open for
@@ -145,7 +145,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) 
 		}
 	}()
 	if err := fn(waybill.WithUnit(ctx, db), &unitTx{&sharedTx{tx, &u.sharedConn}, u}); err != nil {
-		return lostTo(ctx, conn.Conn(), err)
+		return lostTo(err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -171,12 +171,11 @@ var errEnded = errors.New("the transaction was ended inside the unit of work, by
 // errAborted says that a statement failed and its error was ignored.
 var errAborted = errors.New("a statement of the unit of work failed and its error was ignored: nothing of it happened")
 
-// lostTo returns err, of a unit's function, with waybill.ErrTransactionLost if the server
-// has ended the transaction for it. A time limit of the function's own, for which the
-// driver closes the connection, has not.
-func lostTo(ctx context.Context, conn *pgx.Conn, err error) error {
-	ended := ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if ended || errors.Is(err, waybill.ErrTransactionLost) || !rolledBack(err) && !(conn.IsClosed() && unavailable(err)) {
+// lostTo returns err, of a unit's function, with waybill.ErrTransactionLost if it is a deadlock or a serialization failure
+// by which the server has ended a transaction. A lost connection is an error like others: a
+// statement may be what ends it, each time.
+func lostTo(err error) error {
+	if errors.Is(err, waybill.ErrTransactionLost) || !rolledBack(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", waybill.ErrTransactionLost, err)
