@@ -3,6 +3,7 @@ package waymysql_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -153,5 +154,19 @@ func TestSettingsOfTheSessionChangeNothing(t *testing.T) {
 				t.Error("a handler with a name of 191 bytes was remembered")
 			}
 		})
+	}
+}
+
+// A statement that ends its session each time is a failure of its message: as an outage it
+// would be tried for ever.
+func TestStatementThatEndsItsSessionIsNoOutage(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	err := db.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "KILL CONNECTION_ID()")
+		return err
+	})
+	if err == nil || errors.Is(err, waybill.ErrTransactionLost) || errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("InTx = %v, want the statement's error alone", err)
 	}
 }

@@ -111,3 +111,18 @@ func inGroup(t *testing.T, db *waypg.DB, n int, fn func(ctx context.Context, tx 
 	all.Wait()
 	return errs
 }
+
+// A statement that ends its session each time is a failure of its message: as an outage it
+// would be tried for ever.
+func TestStatementThatEndsItsSessionIsNoOutage(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		db := open(t, at, waypg.Config{})
+		err := db.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
+			return err
+		})
+		if err == nil || errors.Is(err, waybill.ErrTransactionLost) || errors.Is(err, waybill.ErrUnavailable) {
+			t.Errorf("InTx = %v, want the statement's error alone", err)
+		}
+	})
+}
