@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -210,10 +211,13 @@ func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
 	comes(t, here, sink, 60*time.Second)
 	await(t, "it listens", 60*time.Second, func() bool { return listeners(t, here) == 1 })
 	degraded(t, here, false)
+	var noticed []time.Duration
 	for outage := 1; outage <= 2; outage++ {
 		proxy.BlackHole(true)
-		comes(t, here, sink, 60*time.Second)                                                           // polling
-		await(t, "it does not listen", 60*heartbeat, func() bool { return there.ListenError() != "" }) // two, and a slow machine
+		start := time.Now()
+		comes(t, here, sink, 60*time.Second) // polling
+		await(t, "it does not listen", 60*heartbeat, func() bool { return there.ListenError() != "" })
+		noticed = append(noticed, time.Since(start))
 		degraded(t, here, true)
 		comes(t, here, sink, 60*time.Second)
 		proxy.BlackHole(false)
@@ -225,6 +229,9 @@ func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
 				t.Errorf("after outage %d %q was logged %d times:\n%s", outage, what, n, log.String())
 			}
 		}
+	}
+	if least := slices.Min(noticed); least > 2*heartbeat+heartbeat/2 { // one may meet a slow moment
+		t.Errorf("the lost connection was noticed after %v, want two heartbeats (%v) at most", noticed, 2*heartbeat)
 	}
 }
 
