@@ -16,6 +16,7 @@ import (
 // A blockedEntry is an entry that an operator releases.
 type blockedEntry struct {
 	entry
+	name    string // of its transport
 	problem string
 	parked  bool
 	gone    bool // its row is
@@ -28,7 +29,7 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 	}
 	which := append(twice(q.Transport, q.Key, q.Route), q.Row, q.Row)
 	entries, err := query(ctx, db, db.admin.Query("entries"), func(rows *sql.Rows, e *blockedEntry) error {
-		return rows.Scan(&e.transport, &e.route, &e.key, &e.row, &e.bucket, &e.failures, &e.problem, &e.parked, &e.gone)
+		return rows.Scan(&e.transport, &e.name, &e.route, &e.key, &e.row, &e.bucket, &e.failures, &e.problem, &e.parked, &e.gone)
 	}, which...)
 	parked := map[rowRef][]blockedEntry{} // by bucket and transport
 	for _, e := range entries {
@@ -73,23 +74,24 @@ const releaseWait = time.Second
 
 // releaseKeys is how many parked keys of a bucket are brought back before a key of
 // another bucket. Their rows go out before later rows of the bucket, so the next keys
-// wait until a relay has published the last batch, for at most releasePause, and then as
-// long again: half of the time is for other keys.
+// wait until a relay has published the last batch, for at most releasePause, and then
+// twice as long: two thirds of the time are for other keys.
 const (
 	releaseKeys  = 50
 	releasePause = 50 * time.Millisecond
 	releasePoll  = 2 * time.Millisecond
+	othersShare  = 2 // times the time of a batch
 )
 
-// published waits until the rows of a bucket up to an id are gone, and then as long as
-// has passed since start.
+// published waits until the rows of a bucket up to an id are gone, and then othersShare times
+// as long as since start.
 func (db *DB) published(ctx context.Context, start time.Time, transport, bucket int16, last int64) error {
 	for some, began := true, time.Now(); some && time.Since(began) < releasePause && sleep(ctx, releasePoll); {
 		if err := db.pool.QueryRowContext(ctx, db.admin.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil {
 			return err
 		}
 	}
-	sleep(ctx, time.Since(start))
+	sleep(ctx, othersShare*time.Since(start))
 	return ctx.Err()
 }
 
@@ -235,6 +237,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, q admin.Bl
 			return db.unblockKeys(ctx, tx, q, keys[0].entry, names)
 		})
 		if err == nil && !more && moved {
+			db.wakes.Hint(keys[0].name)
 			err = db.published(ctx, start, transport, bucket, next)
 		}
 		if err != nil {

@@ -268,6 +268,12 @@ func (db *DB) hintRows(rows []outbox.Row) {
 	}
 }
 
+// hint is hintRows for rows that came back to a transport.
+func (db *DB) hint(transport string) {
+	db.wakes.Hint(transport)
+	db.notifier.hint(transport)
+}
+
 // An SQLDB is a DB for transactions of database/sql. It is safe for concurrent
 // use.
 type SQLDB struct {

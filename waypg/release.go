@@ -16,12 +16,13 @@ import (
 // releaseBatch and releaseKeys bound the rows and the parked keys that one
 // transaction brings back. These rows precede newer ones of their bucket, so the
 // next batch of the bucket waits until a relay has published them, for at most
-// releasePause, and then as long again: half of the time is for other keys.
+// releasePause, and then twice as long: two thirds of the time are for other keys.
 const (
 	releaseBatch = 500
 	releaseKeys  = 50
 	releasePause = 50 * time.Millisecond
 	releasePoll  = 2 * time.Millisecond
+	othersShare  = 2 // times the time of a batch
 )
 
 // Release implements admin.Database.
@@ -185,7 +186,10 @@ func (r *release) parked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	type bucketRow struct{ Transport, Bucket int16 }
+	type bucketRow struct {
+		Transport, Bucket int16
+		Name              string // of the transport
+	}
 	buckets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[bucketRow])
 	if err != nil {
 		return err
@@ -201,6 +205,7 @@ func (r *release) parked(ctx context.Context) error {
 			})
 			if err == nil && last > 0 {
 				left = append(left, b)
+				r.db.hint(b.Name)
 				err = r.published(ctx, start, b.Transport, b.Bucket, last)
 			}
 			if err != nil {
@@ -212,15 +217,15 @@ func (r *release) parked(ctx context.Context) error {
 	return nil
 }
 
-// published waits until the rows of a bucket up to an id are gone, and then as long as
-// has passed since start.
+// published waits until the rows of a bucket up to an id are gone, and then othersShare times
+// as long as since start.
 func (r *release) published(ctx context.Context, start time.Time, transport, bucket int16, last int64) error {
 	for some, began := true, time.Now(); some && time.Since(began) < releasePause && sleep(ctx, releasePoll); {
 		if err := r.db.pool.QueryRow(ctx, r.at.settle.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil {
 			return err
 		}
 	}
-	sleep(ctx, time.Since(start))
+	sleep(ctx, othersShare*time.Since(start))
 	return ctx.Err()
 }
 

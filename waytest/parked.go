@@ -13,6 +13,7 @@ import (
 func parkedCases[TX any]() []testCase[TX] {
 	return []testCase[TX]{
 		{"ParkedKeyGoesOnInOrder", parkedKeyGoesOnInOrder[TX]},
+		{"ReleaseWakesRelays", releaseWakesRelays[TX]},
 		{"ReleasedKeyThatIsRefusedIsParkedAgain", releasedKeyThatIsRefusedIsParkedAgain[TX]},
 		{"ParkedRowsAreClaimedByNoRelay", parkedRowsAreClaimedByNoRelay[TX]},
 		{"ParkedRowsWaitForTheirRoute", parkedRowsWaitForTheirRoute[TX]},
@@ -245,6 +246,24 @@ func routeThatWorksAgainFreesNoParkedKey[TX any](t *testing.T, s *fixture[TX]) {
 		t.Errorf("blocked: %+v", b)
 	}
 	s.wantWaiting("a parked key")
+}
+
+// The rows of a released key go out at once, and not with the next poll.
+func releaseWakesRelays[TX any](t *testing.T, s *fixture[TX]) {
+	s.operator() // or skip
+	s.put(s.outbox(outbox.Config{}), order{"k", 0})
+	s.park(order{"k", 0})
+	wake := s.Store.Wake(outbox.DefaultTransport, outbox.Keyed)
+	select {
+	case <-wake: // by the dispatch
+	default:
+	}
+	s.release(admin.BlockedQuery{}, 1)
+	select {
+	case <-wake:
+	case <-time.After(5 * time.Second):
+		t.Error("a release wakes no relay")
+	}
 }
 
 // Each released entry is on record once: parked keys, keys that wait for a retry, and heads

@@ -115,7 +115,7 @@ LIMIT  ?;
 -- name: entries
 -- Blocked routes, keys and messages without a key, and whether the row of a retrying
 -- one is gone.
-SELECT b.transport, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.last_error,
+SELECT b.transport, t.name, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.last_error,
        b.state = 'parked',
        b.state = 'retrying'
        AND NOT EXISTS (SELECT 1

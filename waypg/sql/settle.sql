@@ -207,7 +207,7 @@ LIMIT  $10
 FOR    UPDATE OF b SKIP LOCKED;
 
 -- name: parked_buckets
-SELECT DISTINCT b.transport, b.bucket
+SELECT DISTINCT b.transport, b.bucket, t.name
 FROM   public.waybill_outbox_blocked AS b
 JOIN   public.waybill_transport AS t ON t.id = b.transport
 WHERE  b.state = 'parked'

@@ -40,8 +40,20 @@ func (p *mysql) load(ctx context.Context, r rows, into table) error {
 		FROM (%s) AS n ORDER BY i`, p.name(into), columns, name, more, r.numbers("{}deck")))
 }
 
+// purgeWait bounds the wait for the purge of deleted rows: an old snapshot can hold it up.
+const purgeWait = 20 * time.Second
+
 func (p *mysql) tidy(ctx context.Context, t table) error {
-	return p.exec(ctx, "ANALYZE TABLE "+p.name(t))
+	if err := p.exec(ctx, "ANALYZE TABLE "+p.name(t)); err != nil {
+		return err
+	}
+	const history = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'"
+	for start, left := time.Now(), 1; left > 0 && time.Since(start) < purgeWait; time.Sleep(50 * time.Millisecond) {
+		if err := p.db.Pool().QueryRowContext(ctx, history).Scan(&left); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *mysql) trace(ctx context.Context, oneIn int) error {

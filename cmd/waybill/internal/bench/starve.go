@@ -33,7 +33,8 @@ const (
 	loadKeys    = 1_000_000        // the first key of a load; live keys are below
 	retryIn     = 30 * time.Minute // longer than a case
 	livePace    = 10 * time.Millisecond
-	starveRatio = 2 // target: at the most
+	starveRatio = 2   // target: at the most
+	claimRatio  = 1.5 // target of claims
 )
 
 var errRefused = errors.New("refused by the benchmark")
@@ -236,7 +237,7 @@ func looks(ctx context.Context, opt Options, name string, size int, load func(ct
 		return Result{Case: fmt.Sprintf("starve, %s, %s", name, what), Database: sides[0].database(), Keys: opt.Keys, Workers: 1, Ordering: "strict", Ratio: g.Factor,
 			Min: slices.Min(factors), Max: slices.Max(factors), Rounds: opt.Rounds, Buckets: opt.buckets(), Batch: opt.Batch, Rows: size, Growth: &g}
 	}
-	return []Result{result("idle look", idle, Growth{MaxTo: 3}), result("keyed claim", claim, Growth{MaxFactor: starveRatio})}, nil
+	return []Result{result("idle look", idle, Growth{MaxTo: 3}), result("keyed claim", claim, Growth{MaxFactor: claimRatio})}, nil
 }
 
 // look returns two medians in milliseconds: of a claim of every part while no row
