@@ -173,6 +173,8 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"inbox: {retention: -1d}":                                                                       "inbox.retention: -1d is not above zero",
 		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {priority: 1}}":                              "workers.a.priority: it decides nothing",
 		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {priority: 1001}}\nlimits: {concurrency: 2}": "workers.a.priority: 1001 is not between 0 and 1000",
+		"transports: {a: {dsn: 'amqp://h?prefetch=1'}}\nworkers: {a: {concurrency: 10}}":                "workers.a.concurrency: of 10 messages 1 are in flight at most",
+		"transports: {a: {dsn: 'amqp://h?prefetch=1'}}\nworkers: {a: {concurrency: 10, prefetch: 5}}":   "workers.a.concurrency: of 10 messages 5 are in flight at most",
 		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {weight: 2}}":                                "workers.a.weight: it decides nothing",
 		"transports: {a: {dsn: 'queue://a'}}\nworkers: {a: {weight: 0}}\nlimits: {concurrency: 2}":      "workers.a.weight: 0 is not between 1 and 1000",
 		"limits: {concurrency: 0}":                                                                      "limits.concurrency: it is not above zero",
