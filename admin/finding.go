@@ -46,6 +46,7 @@ const (
 	MissingIndex       Code = "missing-index"
 	AutovacuumOff      Code = "autovacuum-off"
 	OldTransaction     Code = "old-transaction"
+	InactiveSlot       Code = "inactive-slot"
 	IdleTransaction    Code = "idle-transaction"
 	ClockSkew          Code = "clock-skew"
 	HiddenTransactions Code = "hidden-transactions"
@@ -70,7 +71,7 @@ const (
 var severities = map[Code]Severity{
 	NotDurable: Broken, MissingIndex: Broken, NoRelay: Broken, RelayProblem: Broken, SequenceCache: Broken, UnloggedTable: Broken,
 	ShortRetention: Broken, ShortRetries: Warning, LongHandler: Warning,
-	BinlogNotSynced: Warning, AutovacuumOff: Warning, OldTransaction: Warning, IdleTransaction: Warning,
+	BinlogNotSynced: Warning, AutovacuumOff: Warning, OldTransaction: Warning, InactiveSlot: Warning, IdleTransaction: Warning,
 	ClockSkew: Warning, UnusableSetting: Warning,
 	MissingQueue: Broken, QueueDrops: Broken, QueueUnordered: Broken, QueueType: Warning, FewConnections: Warning,
 	UnboundedWorker:    Warning,

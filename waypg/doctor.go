@@ -72,6 +72,9 @@ func finding(code admin.Code, detail string) admin.Finding {
 	case admin.OldTransaction:
 		problem = detail + ": vacuum keeps all rows deleted since, and claims read past them"
 		remedy = "end it (pg_terminate_backend, ROLLBACK PREPARED), and keep transactions short"
+	case admin.InactiveSlot:
+		problem = detail + ": the server keeps its log since, until the disk is full, and vacuum may keep deleted rows"
+		remedy = "start its reader, or pg_drop_replication_slot"
 	case admin.IdleTransaction:
 		problem = detail + ": keys that it has dispatched wait for it"
 		remedy = "commit or roll back in the application, and set idle_in_transaction_session_timeout"

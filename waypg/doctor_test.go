@@ -120,10 +120,11 @@ func TestServerThatForgetsCommitsIsAFinding(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartPostgres(t, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_connections": "12"})
 	db := openAt(t, server.URL()+"&pool_max_conns=10", waypg.Config{})
+	exec(t, db, "SELECT pg_create_physical_replication_slot('new'), pg_create_physical_replication_slot('left', true)")
 	at := sqlcore.DefaultExamination()
 	at.Now = func() time.Time { return time.Now().Add(-5 * time.Second) }
 	got := findings.Of(t, db, at)
-	if len(got) != 5 || !findings.Has(got, admin.FewConnections, "max_connections is 12, and one process uses up to 10") || !findings.Has(got, admin.NotDurable, "fsync is off") || !findings.Has(got, admin.NotDurable, "full_page_writes is off") ||
+	if len(got) != 6 || !findings.Has(got, admin.InactiveSlot, "the replication slot left") || !findings.Has(got, admin.FewConnections, "max_connections is 12, and one process uses up to 10") || !findings.Has(got, admin.NotDurable, "fsync is off") || !findings.Has(got, admin.NotDurable, "full_page_writes is off") ||
 		!findings.Has(got, admin.AutovacuumOff, "autovacuum is off") || !findings.Has(got, admin.ClockSkew, "5s ahead of this machine's") {
 		t.Errorf("got %v", got)
 	}

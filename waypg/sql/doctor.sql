@@ -40,7 +40,11 @@ UNION  ALL
 SELECT 'old-transaction', format('the prepared transaction %s has waited for %s s', gid,
        extract(epoch FROM clock_timestamp() - prepared)::int)
 FROM   pg_prepared_xacts
-WHERE  database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $1);
+WHERE  database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $1)
+UNION  ALL
+SELECT 'inactive-slot', format('nobody reads the replication slot %s', slot_name)
+FROM   pg_replication_slots
+WHERE  NOT active AND (restart_lsn IS NOT NULL OR xmin IS NOT NULL OR catalog_xmin IS NOT NULL);
 
 -- name: changed_tables
 -- Tables and sequences that were altered. Ids that a session takes from a cache are not in the order of
