@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -221,8 +220,10 @@ func (v *validation) worker(name string, w Worker) {
 	v.check(w.SlowHandler >= 0 && (w.SlowHandler > 0 || v.c.lines[slow.String()] == 0), slow, "it is not above zero", "leave it out for the default")
 	if t, ok := v.c.Transports[name]; ok {
 		v.check(t.DSN.Scheme != "sync", at, "a sync transport has no worker", "its messages are handled by their sender")
-		prefetch, _ := t.DSN.options["prefetch"].(int)
-		prefetch = cmp.Or(w.Prefetch, prefetch)
+		prefetch := w.Prefetch
+		if prefetch == 0 && Takes(t.DSN.Scheme, "prefetch") {
+			prefetch = t.DSN.Int("prefetch", 0)
+		}
 		v.check(prefetch == 0 || w.Concurrency <= prefetch, at.child("concurrency"),
 			fmt.Sprintf("of %d messages %d are in flight at most, by the prefetch", w.Concurrency, prefetch), "raise the prefetch, or leave it out for the default")
 	}
