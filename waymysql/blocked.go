@@ -80,18 +80,17 @@ const (
 	releaseKeys  = 50
 	releasePause = 50 * time.Millisecond
 	releasePoll  = 2 * time.Millisecond
-	othersShare  = 2 // times the time of a batch
 )
 
-// published waits until the rows of a bucket up to an id are gone, and then othersShare times
-// as long as since start.
+// published waits until the rows of a bucket up to an id are gone, and then twice as long as
+// has passed since start.
 func (db *DB) published(ctx context.Context, start time.Time, transport, bucket int16, last int64) error {
 	for some, began := true, time.Now(); some && time.Since(began) < releasePause && sleep(ctx, releasePoll); {
 		if err := db.pool.QueryRowContext(ctx, db.admin.Query("any_up_to"), transport, bucket, last).Scan(&some); err != nil {
 			return err
 		}
 	}
-	sleep(ctx, othersShare*time.Since(start))
+	sleep(ctx, 2*time.Since(start))
 	return ctx.Err()
 }
 
