@@ -21,10 +21,11 @@ type mysql struct {
 	db        *waymysql.DB
 	transport int
 	out       *outbox.Outbox[*sql.Tx]
+	say       func(format string, args ...any) // progress
 }
 
 func newMySQL(ctx context.Context, opt Options, prefix string) (_ *mysql, err error) {
-	p := &mysql{prefix: prefix, buckets: opt.buckets(), open: opt.MySQL}
+	p := &mysql{prefix: prefix, buckets: opt.buckets(), open: opt.MySQL, say: opt.say}
 	if p.db, err = opt.MySQL(ctx, waymysql.Config{Prefix: prefix, MaxConns: 40}); err != nil {
 		return nil, err
 	}

@@ -40,19 +40,35 @@ func (p *mysql) load(ctx context.Context, r rows, into table) error {
 		FROM (%s) AS n ORDER BY i`, p.name(into), columns, name, more, r.numbers("{}deck")))
 }
 
-// purgeWait bounds the wait for the purge of deleted rows: an old snapshot can hold it up.
+func (p *mysql) tidy(ctx context.Context, t table) error {
+	return p.exec(ctx, "ANALYZE TABLE "+p.name(t))
+}
+
+// purgeWait bounds the wait for the purge of moved rows, which an old transaction holds up.
 const purgeWait = 20 * time.Second
 
-func (p *mysql) tidy(ctx context.Context, t table) error {
-	if err := p.exec(ctx, "ANALYZE TABLE "+p.name(t)); err != nil {
-		return err
-	}
-	const history = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'"
-	for start, left := time.Now(), 1; left > 0 && time.Since(start) < purgeWait; time.Sleep(50 * time.Millisecond) {
-		if err := p.db.Pool().QueryRowContext(ctx, history).Scan(&left); err != nil {
+// unpurged returns the number of transactions whose old rows InnoDB has yet to remove.
+func (p *mysql) unpurged(ctx context.Context) (n int, err error) {
+	err = p.db.Pool().QueryRowContext(ctx, "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'").Scan(&n)
+	return n, err
+}
+
+// awaitPurge waits until there are no more of them than before.
+func (p *mysql) awaitPurge(ctx context.Context, before int) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for start := time.Now(); time.Since(start) < purgeWait; {
+		n, err := p.unpurged(ctx)
+		if err != nil || n <= before {
 			return err
 		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
 	}
+	p.say("the server has not purged the load within %v, and claims read past it: an open transaction, or other programs, hold it up", purgeWait)
 	return nil
 }
 
@@ -64,7 +80,11 @@ func (p *mysql) trace(ctx context.Context, oneIn int) error {
 
 func (p *mysql) block(ctx context.Context, parked bool) error {
 	state := map[bool]string{false: "retrying", true: "parked"}[parked]
-	err := p.exec(ctx,
+	before, err := p.unpurged(ctx)
+	if err != nil {
+		return err
+	}
+	err = p.exec(ctx,
 		fmt.Sprintf(`INSERT INTO {}outbox_blocked (transport, partition_key, row_id, bucket, message_id, message_name, failures,
 				first_failed_at, next_attempt_at, last_error, state)
 			SELECT transport, partition_key, MIN(id), bucket, MIN(message_id), MIN(message_name), 1,
@@ -73,6 +93,9 @@ func (p *mysql) block(ctx context.Context, parked bool) error {
 		"UPDATE {}outbox_bucket SET blocked_version = blocked_version + 1 WHERE bucket >= 0")
 	if err == nil && parked {
 		err = p.exec(ctx, fmt.Sprintf("UPDATE {}outbox SET bucket = bucket + %[1]d WHERE id > 0 AND bucket < %[1]d", outbox.ParkedBuckets))
+		if err == nil {
+			err = p.awaitPurge(ctx, before)
+		}
 	}
 	return errors.Join(err, p.tidy(ctx, "waybill_outbox_blocked"))
 }
