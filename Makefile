@@ -19,9 +19,6 @@ IN_TMP = set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 130' 
 .PHONY: test packages lint unit modules campaign healthy browser mutants-briefly mutants chaos-briefly chaos chaos-mutants matrix demo shop bench fuzz fmt screenshots
 .NOTPARALLEL:
 
-# With the race detector a process would sleep for a second at its end.
-export GORACE = atexit_sleep_ms=0
-
 STEPS = packages lint unit browser modules campaign
 test:
 	@begun=$$(date +%s); i=0; since() { echo "after $$(($$(date +%s) - begun)) s"; }; \

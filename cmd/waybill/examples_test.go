@@ -88,6 +88,7 @@ func runExample(t *testing.T, limit time.Duration, line string) (int, string) {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // as in the scripts
 	cmd.Stdout, cmd.Stderr = &out, &out
 	fatal(t, cmd.Start())
 	stop := time.AfterFunc(limit, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) })
