@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
@@ -266,6 +267,20 @@ func TestFirstCommitIsAnnouncedAtOnceAndTheLastAtTheEnd(t *testing.T) {
 	if got := db.NotifyStats(); got.Sent != 2 || got.Failed != 0 {
 		t.Errorf("%+v, want two sent", got)
 	}
+}
+
+func TestReleaseIsAnnounced(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, testserver.Postgres(t), waypg.Config{Notify: true})
+	db.SetNotifyEvery(0)
+	put(t, db, outbox.Config{}, order{"k", 0})
+	c := claim(t, db, "default", manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: outbox.Park, Exhausted: true})
+	await(t, "the dispatch is announced", 60*time.Second, func() bool { return db.NotifyStats().Sent == 1 })
+	if n, err := db.Release(t.Context(), admin.BlockedQuery{}); err != nil || n != 1 {
+		t.Fatalf("Release = %d, %v, want 1", n, err)
+	}
+	await(t, "the release is announced", 60*time.Second, func() bool { return db.NotifyStats().Sent == 2 })
 }
 
 // The error for a wrong listen DSN must not contain its password.
