@@ -24,7 +24,7 @@ import (
 func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		dsn := at(t)
-		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: 3 * time.Second})
+		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: 8 * time.Second})
 		other := connect(t, dsn, waypg.Config{})
 		put(t, frozen, outbox.Config{}, order{"k", 0})
 		c := claim(t, frozen, "default", manyRows)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -224,10 +225,10 @@ func TestRelayThatTurnsDeafPollsAndSaysSo(t *testing.T) {
 		await(t, "it listens", 60*time.Second, func() bool { return there.ListenError() == "" })
 		degraded(t, here, false)
 		comes(t, here, sink, 60*time.Second)
-		for what, want := range map[string]int{"level=WARN": outage, "degraded": outage, "LISTEN is back": outage} {
-			if n := strings.Count(log.String(), what); n != want {
-				t.Errorf("after outage %d %q was logged %d times:\n%s", outage, what, n, log.String())
-			}
+		// Once for each outage, and a slow machine may have more of them.
+		said := regexp.MustCompile("level=WARN|degraded|LISTEN is back").FindAllString(log.String(), -1)
+		if n := len(said) / 3; n < outage || !slices.Equal(said, slices.Repeat([]string{"level=WARN", "degraded", "LISTEN is back"}, n)) {
+			t.Errorf("after outage %d it said %q:\n%s", outage, said, log.String())
 		}
 	}
 	if least := slices.Min(noticed); least > 2*heartbeat+heartbeat/2 { // one may meet a slow moment

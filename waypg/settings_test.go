@@ -2,11 +2,13 @@ package waypg_test
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
@@ -32,11 +34,16 @@ func TestRelayIsRefusedWhereItsClaimsWouldBeEnded(t *testing.T) {
 			_, err := db.Outbox(t.Context(), admin.OutboxQuery{})
 			return err == nil
 		})
-		release, err := db.StartRelay(t.Context())
-		if err == nil {
-			release()
-		}
-		return err
+		var refused error
+		await(t, "an answer", 60*time.Second, func() bool {
+			release, err := db.StartRelay(t.Context())
+			if err == nil {
+				release()
+			}
+			refused = err
+			return !errors.Is(err, waybill.ErrUnavailable)
+		})
+		return refused
 	}
 	version := count(t, owner, "SELECT current_setting('server_version_num')::int")
 	for _, c := range []struct {
@@ -67,7 +74,7 @@ func TestRelayIsRefusedWhereItsClaimsWouldBeEnded(t *testing.T) {
 	// The relay says so, and does not try for ever.
 	exec(t, owner, "ALTER ROLE hasty SET statement_timeout = '5s'")
 	relay := newRelay(t, connect(t, u.String(), waypg.Config{}), &recorder{}, outbox.RelayConfig{})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	if err := relay.Run(ctx); err == nil || !strings.Contains(err.Error(), "statement_timeout = 5000 ms") {
 		t.Errorf("Run = %v, want the setting's name", err)

@@ -72,8 +72,17 @@ func TestReplayOfAllOrNone(t *testing.T) {
 // The count of replays that failed, which is repeated while a replay runs, takes time in
 // proportion to the messages.
 func TestManyReplaysThatFailedAreCountedInTime(t *testing.T) {
+	few, many := countReplays(t, 300), countReplays(t, 3000)
+	t.Logf("%v, and %v of ten times as many", few, many)
+	if many > 40*few { // one by one it is a hundred times
+		t.Errorf("it took %v, and %v of ten times as many messages", few, many)
+	}
+}
+
+// countReplays returns the time for n replays of each source, the least of three.
+func countReplays(t *testing.T, n int) time.Duration {
+	t.Helper()
 	db := open(t, waysqlite.Config{Normal: true})
-	const n = 10_000 // of each source
 	for _, of := range []string{"'worker', 'jobs', 'failed'", "'outbox', 'events', 'skipped'"} {
 		if _, err := db.SQL().Exec(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 			INSERT INTO waybill_failed (source, transport, state, message_id, message_name, partition_key, headers, body, created_at, failed_at, failures, last_error)
@@ -88,14 +97,14 @@ func TestManyReplaysThatFailedAreCountedInTime(t *testing.T) {
 	if _, err := db.SQL().Exec("UPDATE waybill_failed SET state = 'removed' WHERE id % 2 = 0"); err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
-	again, err := db.FailedAgain(t.Context(), found...)
-	took := time.Since(start)
-	t.Logf("%d of %d in %v", again, len(found), took)
-	if err != nil || again != n {
-		t.Errorf("FailedAgain = %d, %v, want %d", again, err, n)
+	least := time.Hour
+	for range 3 {
+		start := time.Now()
+		again, err := db.FailedAgain(t.Context(), found...)
+		least = min(least, time.Since(start))
+		if err != nil || again != n {
+			t.Errorf("FailedAgain = %d, %v, want %d", again, err, n)
+		}
 	}
-	if took > 10*time.Second { // one by one it reads 10^8 rows
-		t.Errorf("it took %v", took)
-	}
+	return least
 }

@@ -195,9 +195,9 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *fixture[TX]) {
 		return got
 	}
 	first := want("at first", order{a, 1}, order{a, 2}, order{b, 1}, order{b, 2}, order{c, 1})
-	s.settle(first, nil, outbox.Failure{Row: s.row(first, order{a, 1}), Err: errRefused, RetryIn: 1500 * time.Millisecond})
+	s.settle(first, nil, outbox.Failure{Row: s.row(first, order{a, 1}), Err: errRefused, RetryIn: 6 * time.Second})
 	blockedAt := time.Now()
-	soon := func() bool { return time.Since(blockedAt) < 700*time.Millisecond } // on a machine that is slow
+	soon := func() bool { return time.Since(blockedAt) < 2*time.Second } // on a machine that is slow
 	// An outage: b1 is not settled and must come again, before b2.
 	for range 2 {
 		if soon() {
