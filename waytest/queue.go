@@ -37,6 +37,7 @@ func Queue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"ClaimEndsSoonAfterItsCaller", claimEndsSoonAfterItsCaller[TX]},
 		{"RenewAndAckAtOnce", renewAndAckAtOnce[TX]},
 		{"MessagesOfADeadReceiverComeAgainInOrder", messagesOfADeadReceiverComeAgainInOrder[TX]},
+		{"KeyOfWhichAClaimReadsAPartKeepsItsOrder", keyOfWhichAClaimReadsAPartKeepsItsOrder[TX]},
 		{"HotKeyLeavesRoomForOthers", hotKeyLeavesRoomForOthers[TX]},
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/waybill-go/waybill"
 )
 
@@ -76,4 +78,31 @@ func renewedLeaseIsKept[TX any](t *testing.T, s *fixture[TX]) {
 		}
 	}
 	try(t, "Ack", a.Ack(t.Context(), ds...))
+}
+
+// A claim reads the oldest claimable messages. Where these end within a key, its messages set
+// aside are later than claimable ones that were not read.
+func keyOfWhichAClaimReadsAPartKeepsItsOrder[TX any](t *testing.T, s *fixture[TX]) {
+	a, b := s.queue("q", 0), s.queue("q", 0)
+	all := []order{{"x", 0}}
+	for i := range 200 { // more than a claim of 20 reads
+		all = append(all, order{"", i})
+	}
+	all = append(all, order{"x", 1})
+	s.local(all...)
+	leased := receive(t, a, 1000)
+	wantOrders(t, "all", leased, all...)
+	s.local(order{"x", 2})
+	wantOrders(t, "the one behind the leased ones, which is set aside", glance(t, b, 20))
+	try(t, "Release", a.Release(t.Context(), leased...))
+	var got []order
+	for len(got) <= len(all) {
+		ds := receive(t, b, 20)
+		got = append(got, ordersOf(ds)...)
+		try(t, "Ack", b.Ack(t.Context(), ds...))
+	}
+	got = slices.DeleteFunc(got, func(o order) bool { return o.Key != "x" })
+	if diff := cmp.Diff([]order{{"x", 0}, {"x", 1}, {"x", 2}}, got); diff != "" {
+		t.Errorf("order of the key (-want +got):\n%s", diff)
+	}
 }

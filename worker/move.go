@@ -45,12 +45,17 @@ func (r *running) store() {
 }
 
 // storeAll stores moves of one source. One that the store refuses does not affect the
-// others.
+// others. After one that was given up because the worker stops, none is stored: it may
+// be of the same key.
 func (r *running) storeAll(ms []move) {
-	err, this := r.storeOnce(ms), loop{nil, "store"}
-	for pause := minPause; errors.Is(err, waybill.ErrUnavailable); pause = min(2*pause, maxPause) {
+	err, this := r.gaveUp, loop{nil, "store"}
+	if err == nil {
+		err = r.storeOnce(ms)
+	}
+	for pause := minPause; errors.Is(err, waybill.ErrUnavailable) && r.gaveUp == nil; pause = min(2*pause, maxPause) {
 		r.outage.Failed(r.work, this, "failed messages not stored, will try again", slog.Int("messages", len(ms)), slog.Duration("retry_in", pause), slog.Any("err", err))
 		if !sleep(r.closing, pause) {
+			r.gaveUp = err
 			break
 		}
 		err = r.storeOnce(ms)

@@ -80,7 +80,7 @@ func TestOutageOfHandlersIsTwoLines(t *testing.T) {
 		start := time.Now()
 		p.cfg.Retry = waybill.Backoff{Jitter: -1}
 		refused := false
-		p.cfg.Store = &watchedStore{Store: p.db, fail: func() error {
+		p.cfg.Store = &watchedStore{Store: p.db, fail: func([]worker.Move) error {
 			if time.Since(start) < 20*time.Minute {
 				return waybill.ErrUnavailable
 			}

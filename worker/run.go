@@ -13,7 +13,7 @@ import (
 )
 
 // running is one call of Run. Its fields are only touched by run's goroutine, except
-// for the channels, stored and the sources.
+// for the channels, stored, gaveUp and the sources.
 type running struct {
 	*Worker
 	intake  context.Context // ends when the worker is to stop
@@ -44,6 +44,7 @@ type running struct {
 	stored   atomic.Int64        // number of the last move that is stored
 	waiting  map[string]int64    // by key with messages in the retry queue: number of its last move
 	closing  chan struct{}       // closed when coordinate has returned
+	gaveUp   error               // of store: why it stores no more
 	active   activeMessages
 	starved  sync.Map // names of handlers that gather in vain, see gathers
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,13 +172,13 @@ func (s *source) renew(r *running) {
 		if err != nil && r.work.Err() == nil {
 			r.outage.Failed(r.work, this, "leases not renewed, will try again", slog.Any("err", err))
 		}
-		if err == nil {
-			r.outage.Worked(r.work, this)
-			s.renewed(ds, began.Add(lease))
-		}
 		isLost := map[*waybill.Delivery]bool{}
 		for _, d := range lost {
 			isLost[d] = true
+		}
+		if err == nil {
+			r.outage.Worked(r.work, this)
+			s.renewed(slices.DeleteFunc(ds, func(d *waybill.Delivery) bool { return isLost[d] }), began.Add(lease))
 		}
 		now := time.Now()
 		s.lose(func(d *waybill.Delivery, c *claim) bool { return isLost[d] || c.ended(now) })

@@ -207,7 +207,7 @@ func TestKeyReturnsToTheTransport(t *testing.T) {
 type watchedStore struct {
 	worker.Store
 	added int
-	fail  func() error
+	fail  func(moves []worker.Move) error
 }
 
 func (s *watchedStore) RetryQueue(transport string) (worker.RetryQueue, error) {
@@ -222,7 +222,7 @@ type watchedQueue struct {
 
 func (q *watchedQueue) Add(ctx context.Context, moves ...worker.Move) error {
 	if q.store.fail != nil {
-		if err := q.store.fail(); err != nil {
+		if err := q.store.fail(moves); err != nil {
 			return err
 		}
 	}
@@ -476,7 +476,7 @@ func TestStoreThatIsAwayLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := stored(t)
 		start := time.Now()
-		p.cfg.Store = &watchedStore{Store: p.db, fail: func() error {
+		p.cfg.Store = &watchedStore{Store: p.db, fail: func([]worker.Move) error {
 			if time.Since(start) < time.Minute {
 				return waybill.ErrUnavailable
 			}
@@ -501,10 +501,53 @@ func TestStoreThatIsAwayLosesNothing(t *testing.T) {
 	})
 }
 
+// A worker that stops while the store is away stores no later message either: the first of its
+// key is still at the transport.
+func TestStoreThatComesBackTooLateTakesNoLaterMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		p.cfg.Concurrency, p.cfg.Prefetch = 1, 400
+		const n = 250 // are stored in three transactions
+		tries := 0
+		store := &watchedStore{Store: p.db, fail: func(moves []worker.Move) error {
+			if moves[0].Attempt == nil { // not the first of the key
+				return nil
+			}
+			tries++
+			return waybill.ErrUnavailable
+		}}
+		p.cfg.Store = store
+		failed := false
+		p.handle(func(_ context.Context, j job) error {
+			if !failed {
+				failed = true
+				return errDeclined
+			}
+			return nil
+		})
+		var want []string
+		for i := range n {
+			p.send(job{"a", i})
+			want = append(want, job{"a", i}.String())
+		}
+		stop := p.start(p.queue)
+		time.Sleep(10 * time.Second)
+		noError(t, stop())
+		if tries < 3 || store.added > 0 {
+			t.Errorf("after %d tries to store the first message of a key %d later ones were stored, want none", tries, store.added)
+		}
+		p.cfg.Store = p.db
+		stop = p.start(p.db.Queue("jobs"))
+		time.Sleep(time.Hour)
+		noError(t, stop())
+		p.wantDone(strings.Join(want, " "))
+	})
+}
+
 func TestMessageThatTheStoreRefusesStaysAtItsTransport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := stored(t)
-		p.cfg.Store = &watchedStore{Store: p.db, fail: func() error { return errors.New("too large") }}
+		p.cfg.Store = &watchedStore{Store: p.db, fail: func([]worker.Move) error { return errors.New("too large") }}
 		p.handle(func(context.Context, job) error { return errDeclined })
 		p.send(job{"a", 1})
 		stop := p.start(p.queue)

@@ -58,7 +58,7 @@ func claimRows(ctx context.Context, c QueueClaim, limit, window int) (ds []*wayb
 	if err != nil || len(rows) == 0 {
 		return nil, false, err
 	}
-	p := planClaim(rows, limit)
+	p := planClaim(readWhole(rows, window), limit)
 	if p.independent() {
 		ds, err = c.Lease(ctx, p.rows())
 		return ds, false, err
@@ -77,6 +77,21 @@ func claimRows(ctx context.Context, c QueueClaim, limit, window int) (ds []*wayb
 		ds, err = c.Lease(ctx, lease)
 	}
 	return ds, len(lease) == 0 && len(change[SetAside]) > 0, err
+}
+
+// readWhole leaves out rows set aside that are later than the last claimable one of a full
+// window: earlier claimable rows of their keys may lie beyond it.
+func readWhole(rows []QueueRow, window int) []QueueRow {
+	n, last := 0, int64(0)
+	for _, r := range rows {
+		if r.Held == Claimable {
+			n, last = n+1, max(last, r.ID)
+		}
+	}
+	if n < window {
+		return rows
+	}
+	return slices.DeleteFunc(rows, func(r QueueRow) bool { return r.Held == SetAside && r.ID > last })
 }
 
 // A claimPlan says what a claim does with the rows that it has read, if it can lock them.
