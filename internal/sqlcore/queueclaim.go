@@ -58,7 +58,7 @@ func claimRows(ctx context.Context, c QueueClaim, limit, window int) (ds []*wayb
 	if err != nil || len(rows) == 0 {
 		return nil, false, err
 	}
-	p := planClaim(readWhole(rows, window), limit)
+	p := planClaim(rows, limit, window)
 	if p.independent() {
 		ds, err = c.Lease(ctx, p.rows())
 		return ds, false, err
@@ -79,21 +79,6 @@ func claimRows(ctx context.Context, c QueueClaim, limit, window int) (ds []*wayb
 	return ds, len(lease) == 0 && len(change[SetAside]) > 0, err
 }
 
-// readWhole leaves out rows set aside that are later than the last claimable one of a full
-// window: earlier claimable rows of their keys may lie beyond it.
-func readWhole(rows []QueueRow, window int) []QueueRow {
-	n, last := 0, int64(0)
-	for _, r := range rows {
-		if r.Held == Claimable {
-			n, last = n+1, max(last, r.ID)
-		}
-	}
-	if n < window {
-		return rows
-	}
-	return slices.DeleteFunc(rows, func(r QueueRow) bool { return r.Held == SetAside && r.ID > last })
-}
-
 // A claimPlan says what a claim does with the rows that it has read, if it can lock them.
 type claimPlan struct {
 	lease []QueueRow       // in order
@@ -102,16 +87,20 @@ type claimPlan struct {
 }
 
 // planClaim decides on the rows that Read has returned. A key with a row in flight is left
-// alone. Of another one the oldest rows are leased, those set aside before included, up to
-// its share.
-func planClaim(found []QueueRow, limit int) claimPlan {
+// alone. Of another one the oldest rows are leased, up to its share, with those set aside before,
+// except beyond a full window: earlier claimable rows of the key may not have been read.
+func planClaim(found []QueueRow, limit, window int) claimPlan {
 	p := claimPlan{heads: map[string]int64{}}
 	keys := map[string][]QueueRow{}
 	slices.SortFunc(found, func(a, b QueueRow) int { return cmp.Compare(a.ID, b.ID) })
 	for _, r := range found {
-		if r.Held == InFlight {
+		if r.Held == Claimable {
+			window--
+		}
+		switch {
+		case r.Held == InFlight:
 			p.heads[r.Key] = r.ID
-		} else {
+		case r.Held == Claimable || window > 0:
 			keys[r.Key] = append(keys[r.Key], r)
 		}
 	}

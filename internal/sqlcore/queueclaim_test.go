@@ -40,7 +40,7 @@ func TestPlanOfAClaim(t *testing.T) {
 		"rows behind one that was renewed late wait":          {free, 20, all(free, map[int64]Held{3: InFlight}), []int64{5}, map[Held][]int64{Claimable: {4}}},
 	} {
 		const window = 4
-		lease, change := planClaim(readWhole(slices.Clone(tt.rows), window), tt.limit).locked(tt.states)
+		lease, change := planClaim(slices.Clone(tt.rows), tt.limit, window).locked(tt.states)
 		slices.Sort(lease)
 		if diff := cmp.Diff(tt.lease, lease); diff != "" {
 			t.Errorf("%s: leased (-want +got):\n%s", name, diff)
