@@ -94,15 +94,16 @@ func keyOfWhichAClaimReadsAPartKeepsItsOrder[TX any](t *testing.T, s *fixture[TX
 	wantOrders(t, "all", leased, all...)
 	s.local(order{"x", 2})
 	wantOrders(t, "the one behind the leased ones, which is set aside", glance(t, b, 20))
+	s.local(order{"x", 3})
 	try(t, "Release", a.Release(t.Context(), leased...))
 	var got []order
-	for len(got) <= len(all) {
+	for len(got) < len(all)+2 {
 		ds := receive(t, b, 20)
 		got = append(got, ordersOf(ds)...)
 		try(t, "Ack", b.Ack(t.Context(), ds...))
 	}
 	got = slices.DeleteFunc(got, func(o order) bool { return o.Key != "x" })
-	if diff := cmp.Diff([]order{{"x", 0}, {"x", 1}, {"x", 2}}, got); diff != "" {
+	if diff := cmp.Diff([]order{{"x", 0}, {"x", 1}, {"x", 2}, {"x", 3}}, got); diff != "" {
 		t.Errorf("order of the key (-want +got):\n%s", diff)
 	}
 }

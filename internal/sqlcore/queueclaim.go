@@ -88,20 +88,20 @@ type claimPlan struct {
 
 // planClaim decides on the rows that Read has returned. A key with a row in flight is left
 // alone. Of another one the oldest rows are leased, up to its share, with those set aside before,
-// except beyond a full window: earlier claimable rows of the key may not have been read.
+// but none beyond a full window: earlier claimable rows of its key may not have been read.
 func planClaim(found []QueueRow, limit, window int) claimPlan {
 	p := claimPlan{heads: map[string]int64{}}
 	keys := map[string][]QueueRow{}
 	slices.SortFunc(found, func(a, b QueueRow) int { return cmp.Compare(a.ID, b.ID) })
 	for _, r := range found {
-		if r.Held == Claimable {
-			window--
-		}
 		switch {
 		case r.Held == InFlight:
 			p.heads[r.Key] = r.ID
-		case r.Held == Claimable || window > 0:
+		case window > 0:
 			keys[r.Key] = append(keys[r.Key], r)
+		}
+		if r.Held == Claimable {
+			window--
 		}
 	}
 	for _, r := range found {

@@ -21,7 +21,7 @@ func TestPlanOfAClaim(t *testing.T) {
 	}
 	free := []QueueRow{row(9, "k", Claimable), row(3, "k", SetAside), row(4, "k", SetAside), row(5, "", Claimable)}
 	busy := []QueueRow{row(2, "k", Claimable), row(5, "", Claimable), row(1, "k", InFlight)}
-	edge := []QueueRow{row(1, "k", Claimable), row(2, "k", SetAside), row(3, "", Claimable), row(4, "", Claimable), row(5, "", Claimable), row(7, "k", SetAside)}
+	edge := []QueueRow{row(1, "k", Claimable), row(2, "k", SetAside), row(3, "", Claimable), row(4, "", Claimable), row(5, "", Claimable), row(7, "k", SetAside), row(8, "k", Claimable)}
 	for name, tt := range map[string]struct {
 		rows   []QueueRow
 		limit  int
@@ -35,7 +35,7 @@ func TestPlanOfAClaim(t *testing.T) {
 		"a key with a row in flight is left alone":            {busy, 20, all(busy, nil), []int64{5}, map[Held][]int64{SetAside: {2}}},
 		"nothing is set aside behind a row that is settled":   {busy, 20, map[int64]Held{2: Claimable, 5: Claimable}, []int64{5}, map[Held][]int64{}},
 		"nothing is set aside behind a row that was released": {busy, 20, all(busy, map[int64]Held{1: Claimable}), []int64{5}, map[Held][]int64{}},
-		"rows set aside beyond a full window wait":            {edge, 40, all(edge, nil), []int64{1, 2, 3, 4, 5}, map[Held][]int64{}},
+		"rows beyond a full window wait":                      {edge, 40, all(edge, nil), []int64{1, 2, 3, 4, 5}, map[Held][]int64{}},
 		"rows behind one that is settled late wait":           {free, 20, map[int64]Held{4: SetAside, 9: Claimable, 5: Claimable}, []int64{5}, map[Held][]int64{Claimable: {4}}},
 		"rows behind one that was renewed late wait":          {free, 20, all(free, map[int64]Held{3: InFlight}), []int64{5}, map[Held][]int64{Claimable: {4}}},
 	} {
