@@ -89,7 +89,10 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.RawMessage) error {
 	id, _ := waybill.Last[waybill.MessageID](env)
 	attempt, _ := waybill.Last[waybill.Redelivery](env)
-	cmd := shellCommand(ctx, x.command)
+	cmd, goAhead, err := shellCommand(ctx, x.command)
+	if err != nil {
+		return fmt.Errorf("command: %w", err)
+	}
 	cmd.Stdin = bytes.NewReader(m.Body)
 	cmd.Env = append(os.Environ(),
 		"WAYBILL_MESSAGE_ID="+id.String(),
@@ -106,9 +109,12 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 	forget, err := x.last.during(cmd.Start, func() { _ = cmd.Cancel() })
 	if err == nil {
 		ended := x.reaper.begun(cmd)
+		goAhead()
 		err = cmd.Wait()
 		ended()
 		forget()
+	} else {
+		goAhead() // closes its pipe
 	}
 	stdout.flush()
 	stderr.flush()

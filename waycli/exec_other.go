@@ -8,6 +8,6 @@ import (
 )
 
 // shellCommand returns command; the end of ctx kills the shell.
-func shellCommand(ctx context.Context, command string) *exec.Cmd {
-	return exec.CommandContext(ctx, "cmd", "/C", command)
+func shellCommand(ctx context.Context, command string) (cmd *exec.Cmd, goAhead func(), err error) {
+	return exec.CommandContext(ctx, "cmd", "/C", command), func() {}, nil
 }
