@@ -3,6 +3,7 @@ package waycli
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"slices"
@@ -124,6 +125,10 @@ func (s *session) worker(ctx context.Context, name string, transports []string, 
 		return nil, err
 	}
 	cfg := workerConfig(name, s.cfg.Transports[name], settings, f)
+	if n := cmp.Or(f.concurrency, s.cfg.Workers[name].Concurrency); cfg.Prefetch > 0 && n > cfg.Prefetch {
+		err := fmt.Errorf("transport %s: of %d messages at once %d are in flight at most, by the prefetch", name, n, cfg.Prefetch)
+		return nil, &Error{Usage, err, "raise --prefetch, or take less --concurrency"}
+	}
 	cfg.Log, cfg.Observer, cfg.Inbox = s.log, waybill.Observers{watch.counts, watch.limits, s.observer()}, expired
 	cfg.Process, cfg.Slots = watch.process, watch.slots
 	cfg.Priority, cfg.Weight = s.cfg.Workers[name].Priority, s.cfg.Workers[name].Weight
