@@ -3,7 +3,6 @@ package docs_test
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/test/testserver/port"
 	"github.com/waybill-go/waybill/waysqlite"
 )
 
@@ -30,12 +30,11 @@ func TestServiceOfThePageWorks(t *testing.T) {
 	if n := len(regexp.MustCompile(`(?m)^.*\S`).FindAllString(program+block("yaml"), -1)); n >= 60 {
 		t.Errorf("the service has %d lines that are not blank", n)
 	}
-	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := port.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listen.Addr().String()
-	_ = listen.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", p)
 	dir := t.TempDir()
 	program = strings.Replace(program, "127.0.0.1:8080", address, 1)
 	writeModule(t, dir, map[string]string{"main.go": program, "waybill.yaml": block("yaml")})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/test/testserver"
+	"github.com/waybill-go/waybill/internal/test/testserver/port"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waycli"
 	"github.com/waybill-go/waybill/waycli/mysql"
@@ -253,12 +253,11 @@ func TestPartsOfAService(t *testing.T) {
 
 // A request that has begun when a service ends is answered, and its end waits for it.
 func TestServiceAnswersWhatHasBegun(t *testing.T) {
-	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := port.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listen.Addr().String()
-	_ = listen.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", p)
 	begun, ending, answered := make(chan bool), make(chan bool), make(chan error, 1)
 	exit, out := runService(t, "database: sqlite://"+filepath.Join(t.TempDir(), "s.db"), func(_ context.Context, svc *waycli.Service) (*waybill.Bus, error) {
 		svc.Serve("http", &http.Server{Addr: address, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,6 +23,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill/internal/test/testserver"
+	"github.com/waybill-go/waybill/internal/test/testserver/port"
 )
 
 // patience is how long anything here may take.
@@ -65,10 +65,9 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, database: testserver.Postgres(t), broker: testserver.RabbitMQ(t), warehouse: newWarehouse(t)}
-	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := port.Free()
 	f.try(err)
-	f.address = listen.Addr().String()
-	_ = listen.Close()
+	f.address = fmt.Sprintf("127.0.0.1:%d", p)
 	f.db, err = pgxpool.New(t.Context(), f.database)
 	f.try(err)
 	t.Cleanup(f.db.Close)
