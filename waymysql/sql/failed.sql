@@ -24,9 +24,9 @@ LIMIT  ?;
 SELECT g.fingerprint, g.message_name, g.handler, g.messages,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', g.first_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', g.last_at),
        g.example, e.last_error
-FROM  (SELECT fingerprint, CASE WHEN fingerprint = '' THEN MD5(last_error) ELSE '' END AS kind, message_name, handler,
-              COUNT(*) AS messages, MIN(COALESCE(first_failed_at, failed_at)) AS first_at,
-              MAX(failed_at) AS last_at, MAX(id) AS example
+FROM  (SELECT fingerprint, CASE WHEN fingerprint = '' THEN SHA2(last_error, 256) ELSE '' END AS kind,
+              message_name, handler, COUNT(*) AS messages,
+              MIN(COALESCE(first_failed_at, failed_at)) AS first_at, MAX(failed_at) AS last_at, MAX(id) AS example
        FROM   app.waybill_failed
        WHERE  CASE WHEN ? = '' THEN state <> 'removed' ELSE state = ? END
        AND   (? = '' OR transport = ?) AND (? = '' OR partition_key = ?) AND (? = '' OR message_name = ?)
@@ -48,7 +48,7 @@ AND   (? = '' OR FIND_IN_SET(id, ?)) AND (? = '' OR source = ?) AND (? = '' OR f
 AND   (? = '' OR handler = ?) AND (? = '' OR fingerprint = ?)
 AND   (? = '' OR LOCATE(LOWER(?), LOWER(last_error)) > 0)
 AND    failed_at >= ? AND failed_at < ?
-GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN MD5(last_error) ELSE '' END, ago;
+GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN SHA2(last_error, 256) ELSE '' END, ago;
 
 -- name: failed_again
 -- How many of the messages, pairs of a transport and an id in hexadecimal, have failed.
