@@ -43,7 +43,8 @@ SET    q.held = 0, q.held_until = NULL;
 
 -- name: read
 -- The oldest claimable rows, each with a row of its key in flight and the oldest one set aside. It is one
--- statement: settling transactions make rows claimable meanwhile.
+-- statement: settling transactions make rows claimable meanwhile. Of an ORDER BY a.id alone MySQL does not
+-- know that the index has it, and sorts all rows set aside for each claimable one.
 SELECT w.id, w.partition_key,
        (SELECT h.id FROM app.waybill_queue AS h FORCE INDEX (waybill_queue_held)
         WHERE  h.queue = w.queue AND h.partition_key = w.partition_key AND h.held = 1
@@ -52,7 +53,7 @@ SELECT w.id, w.partition_key,
        (SELECT a.id FROM app.waybill_queue AS a FORCE INDEX (waybill_queue_held)
         WHERE  a.queue = w.queue AND a.partition_key = w.partition_key AND a.held = 2
         AND    w.partition_key <> ''
-        ORDER  BY a.id
+        ORDER  BY a.queue, a.partition_key, a.held, a.id
         LIMIT  1)
 FROM  (SELECT q.id, q.queue, q.partition_key
        FROM   app.waybill_queue AS q FORCE INDEX (waybill_queue_claimable)
@@ -131,7 +132,7 @@ STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id;
 SELECT n.next, n.head
 FROM  (SELECT (SELECT a.id FROM app.waybill_queue AS a FORCE INDEX (waybill_queue_held)
                WHERE  a.queue = ? AND a.partition_key = UNHEX(k.hex) AND a.held = 2
-               ORDER  BY a.id
+               ORDER  BY a.queue, a.partition_key, a.held, a.id
                LIMIT  1) AS next,
               (SELECT h.id FROM app.waybill_queue AS h FORCE INDEX (waybill_queue_held)
                WHERE  h.queue = ? AND h.partition_key = UNHEX(k.hex) AND h.held = 1
