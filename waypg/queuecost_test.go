@@ -3,6 +3,7 @@ package waypg_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -131,6 +132,10 @@ func counted(t testing.TB, db *waypg.DB, counter string, fn func()) int {
 			t.Fatal(err)
 		}
 		defer conn.Close(t.Context())
+		await(t, "the sessions have ended", 60*time.Second, func() (ended bool) {
+			err := conn.QueryRow(t.Context(), "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()").Scan(&ended)
+			return err == nil && ended
+		})
 		err = conn.QueryRow(t.Context(), "SELECT "+counter+" WHERE relname = 'waybill_queue'").Scan(&n)
 		if err != nil {
 			t.Fatal(err)
