@@ -93,6 +93,7 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 	if err != nil {
 		return fmt.Errorf("command: %w", err)
 	}
+	defer goAhead() // closes its pipe if the command does not start
 	cmd.Stdin = bytes.NewReader(m.Body)
 	cmd.Env = append(os.Environ(),
 		"WAYBILL_MESSAGE_ID="+id.String(),
@@ -113,8 +114,6 @@ func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.
 		err = cmd.Wait()
 		ended()
 		forget()
-	} else {
-		goAhead() // closes its pipe
 	}
 	stdout.flush()
 	stderr.flush()

@@ -11,7 +11,8 @@ import (
 
 // shellCommand returns command in a separate process group: a Ctrl-C at the terminal
 // does not reach it, and the end of ctx kills it with its child processes. Once started it
-// waits for goAhead, and ends if this process ends before; goAhead must be called.
+// waits for goAhead, and ends if this process ends before. goAhead must be called; a second
+// call does nothing.
 func shellCommand(ctx context.Context, command string) (cmd *exec.Cmd, goAhead func(), err error) {
 	wait, begin, err := os.Pipe()
 	if err != nil {

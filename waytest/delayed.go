@@ -147,7 +147,7 @@ func delayedMessageOfABusyKeyIsMoved[TX any](t *testing.T, s *fixture[TX]) {
 	s.relaying(s.relays(1)[0], sink, outbox.RelayConfig{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
-	for i := range 8 { // who is next for SQLite's writing connection is drawn by lot
+	for i := range 8 { // SQLite's writing connection goes to any of its waiters: with many, one waits for long
 		busy.Go(func() {
 			for n := range 1_000_000 {
 				if err := send(context.WithoutCancel(ctx), out, order{"k", i*1_000_000 + n}); err != nil {

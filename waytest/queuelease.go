@@ -80,8 +80,8 @@ func renewedLeaseIsKept[TX any](t *testing.T, s *fixture[TX]) {
 	try(t, "Ack", a.Ack(t.Context(), ds...))
 }
 
-// A claim reads the oldest claimable messages. Where these end within a key, its messages set
-// aside are later than claimable ones that were not read.
+// A claim reads a window of the oldest claimable messages. Where it ends within a key, claimable
+// messages beyond it come before the key's messages set aside.
 func keyOfWhichAClaimReadsAPartKeepsItsOrder[TX any](t *testing.T, s *fixture[TX]) {
 	a, b := s.queue("q", 0), s.queue("q", 0)
 	all := []order{{"x", 0}}

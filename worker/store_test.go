@@ -25,6 +25,18 @@ func stored(t *testing.T) *fixture {
 	return p
 }
 
+// handleAfterAFailure declines the first attempt, and handles all others.
+func (p *fixture) handleAfterAFailure() {
+	failed := false
+	p.handle(func(context.Context, job) error {
+		if !failed {
+			failed = true
+			return errDeclined
+		}
+		return nil
+	})
+}
+
 // wantAttempts checks the dead letters by their number of attempts.
 func (p *fixture) wantAttempts(want ...int) {
 	p.t.Helper()
@@ -182,14 +194,7 @@ func TestKeyReturnsToTheTransport(t *testing.T) {
 		p := stored(t)
 		watched := &watchedStore{Store: p.db}
 		p.cfg.Store = watched
-		failed := false
-		p.handle(func(_ context.Context, j job) error {
-			if !failed {
-				failed = true
-				return errDeclined
-			}
-			return nil
-		})
+		p.handleAfterAFailure()
 		stop := p.start(p.queue)
 		for n := range 5 {
 			p.send(job{"a", n})
@@ -517,14 +522,7 @@ func TestStoreThatComesBackTooLateTakesNoLaterMessage(t *testing.T) {
 			return waybill.ErrUnavailable
 		}}
 		p.cfg.Store = store
-		failed := false
-		p.handle(func(_ context.Context, j job) error {
-			if !failed {
-				failed = true
-				return errDeclined
-			}
-			return nil
-		})
+		p.handleAfterAFailure()
 		var want []string
 		for i := range n {
 			p.send(job{"a", i})

@@ -140,8 +140,8 @@ UNION  ALL
 		{"internal/keyorder/publishqueue.go", "case follows && !atomic:", "case false:"},
 	}},
 
-	// A claim of a queue takes the messages of a key that are set aside for the next ones, where
-	// claimable ones lie beyond those that it has read.
+	// A claim of a queue takes messages of a key set aside for its next ones, although claimable
+	// ones between them lie beyond its window.
 	{"window-ends-in-a-key", []edit{
 		{"internal/sqlcore/queueclaim.go", "case window > 0:", "default:"},
 	}},
