@@ -73,8 +73,8 @@ type Outbox struct {
 	Ordering    Ordering
 	OnExhausted OnExhausted
 	Retry       OutboxRetry
-	// IdleTimeout is how long a relay may be silent before the database ends its
-	// claims. (A SQLite file has one relay, and waits.)
+	// IdleTimeout is how long a relay or worker that holds locks may be silent before the
+	// database ends its session. (A SQLite file has one relay, and waits.)
 	IdleTimeout time.Duration
 	// PublishDeadline is how long publishing one batch may take, confirmations
 	// included. IdleTimeout must exceed it by three heartbeats of the broker and

@@ -66,8 +66,8 @@ type Open struct {
 	Create bool
 	// Retention is how long inbox entries are kept.
 	Retention time.Duration
-	// IdleTimeout is how long a relay may be silent before the database ends its
-	// claims.
+	// IdleTimeout is how long a relay or worker that holds locks may be silent before the
+	// database ends its session.
 	IdleTimeout time.Duration
 	// ReadOnly has the database refuse every write of its sessions.
 	ReadOnly bool

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/gofrs/uuid/v5"
+
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
@@ -30,4 +32,25 @@ func (db *DB) WithoutCompounds(ctx context.Context) error {
 // Examine is Findings with limits of the test's.
 func (db *DB) Examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
 	return db.examine(ctx, with)
+}
+
+// HoldTurn begins a claim of a queue, and is silent until over.
+func (db *DB) HoldTurn(queue string, begun chan<- error, over <-chan struct{}) error {
+	to := sqlcore.Consumer{Queue: queue, Holder: uuid.Must(uuid.NewV4()), Lease: time.Hour}
+	return queueStore{db}.Claim(context.Background(), to, func(ctx context.Context, c sqlcore.QueueClaim) error {
+		_, err := c.Read(ctx, 1, 1)
+		begun <- err
+		<-over
+		return err
+	})
+}
+
+// HoldLock runs a statement in a transaction of waybill's own, and is silent until over.
+func (db *DB) HoldLock(statement string, begun chan<- error, over <-chan struct{}) error {
+	return db.inTx(context.Background(), func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(context.Background(), statement)
+		begun <- err
+		<-over
+		return err
+	})
 }

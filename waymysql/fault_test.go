@@ -494,3 +494,55 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 		t.Errorf("Settle on a session that was ended = %v, want ErrUnavailable", err)
 	}
 }
+
+// Claims of a queue take turns: a worker that is frozen in its own must not keep the others
+// from the queue.
+func TestTurnOfAFrozenWorkerEnds(t *testing.T) {
+	t.Parallel()
+	frozen, dsn := newDB(t, waymysql.Config{IdleTimeout: 2 * time.Second})
+	other := open(t, dsn, waymysql.Config{})
+	q, err := other.Queue("q", waymysql.QueueConfig{Lease: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Send(t.Context(), record(t, order{"k", 0})); err != nil {
+		t.Fatal(err)
+	}
+	silent(t, func(begun chan<- error, over <-chan struct{}) error { return frozen.HoldTurn("q", begun, over) })
+	await(t, "the other has the message", 60*time.Second, func() bool {
+		ds, err := q.Receive(t.Context(), 1)
+		if err != nil && !errors.Is(err, waybill.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return len(ds) > 0
+	})
+}
+
+// A promotion holds dispatch locks, and an operator's action rows.
+func TestTransactionOfAFrozenProcessEnds(t *testing.T) {
+	t.Parallel()
+	frozen, dsn := newDB(t, waymysql.Config{IdleTimeout: 2 * time.Second})
+	other := open(t, dsn, waymysql.Config{})
+	put(t, frozen, order{"k", 0})
+	silent(t, func(begun chan<- error, over <-chan struct{}) error {
+		return frozen.HoldLock("UPDATE waybill_transport SET name = name", begun, over)
+	})
+	exec(t, other, "UPDATE waybill_transport SET name = name")
+}
+
+// silent runs a transaction that is silent until the end of the test, and which must have lost
+// its session by then.
+func silent(t *testing.T, hold func(begun chan<- error, over <-chan struct{}) error) {
+	t.Helper()
+	begun, over, done := make(chan error, 1), make(chan struct{}), make(chan error, 1)
+	go func() { done <- hold(begun, over) }()
+	t.Cleanup(func() {
+		close(over)
+		if err := <-done; err == nil {
+			t.Error("the frozen transaction = nil, want an error")
+		}
+	})
+	if err := <-begun; err != nil {
+		t.Fatal(err)
+	}
+}

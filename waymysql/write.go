@@ -19,9 +19,14 @@ import (
 // an earlier one waited, whatever the server's default is.
 var readCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
-// inTx runs fn in a transaction of waybill's own.
+// inTx runs fn in a transaction of waybill's own, which the server ends when its process is
+// silent for Config.IdleTimeout: a frozen one keeps no lock for longer.
 func (db *DB) inTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	tx, err := db.pool.BeginTx(ctx, readCommitted)
+	pool, err := db.relayPool(ctx)
+	if err != nil {
+		return err
+	}
+	tx, err := pool.BeginTx(ctx, readCommitted)
 	if err != nil {
 		return err
 	}

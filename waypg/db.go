@@ -58,8 +58,8 @@ type Config struct {
 	// Retention is how long the inbox remembers; zero means 30 days. A message
 	// older than that is not handled.
 	Retention time.Duration
-	// IdleTimeout is how long the process of a relay that holds rows, or of an inbox
-	// handler, may be silent before the server ends its session; zero means 30 s. It
+	// IdleTimeout is how long the process of a relay or worker that holds locks, or of an
+	// inbox handler, may be silent before the server ends its session; zero means 30 s. It
 	// must be longer than the relay's publish deadline and three heartbeats of its
 	// broker together.
 	IdleTimeout time.Duration

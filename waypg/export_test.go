@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofrs/uuid/v5"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/admin"
@@ -55,4 +56,25 @@ func (db *DB) PlanOf(ctx context.Context, statement string, args ...any) (plan s
 		return err
 	})
 	return plan, err
+}
+
+// HoldTurn begins a claim of a queue, and is silent until over.
+func (db *DB) HoldTurn(queue string, begun chan<- error, over <-chan struct{}) error {
+	to := sqlcore.Consumer{Queue: queue, Holder: uuid.Must(uuid.NewV4()), Lease: time.Hour}
+	return queueStore{db}.Claim(context.Background(), to, func(ctx context.Context, c sqlcore.QueueClaim) error {
+		_, err := c.Read(ctx, 1, 1)
+		begun <- err
+		<-over
+		return err
+	})
+}
+
+// HoldLock runs a statement in a transaction of waybill's own, and is silent until over.
+func (db *DB) HoldLock(statement string, begun chan<- error, over <-chan struct{}) error {
+	return db.inTx(context.Background(), func(tx pgx.Tx) error {
+		_, err := tx.Exec(context.Background(), statement)
+		begun <- err
+		<-over
+		return err
+	})
 }

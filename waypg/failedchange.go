@@ -51,7 +51,7 @@ func (db *DB) change(ctx context.Context, fn func(ctx context.Context, tx sqlcor
 	if err != nil {
 		return err
 	}
-	return translate(pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+	return translate(db.inTx(ctx, func(tx pgx.Tx) error {
 		return fn(ctx, operatorTx{db, p, tx})
 	}))
 }

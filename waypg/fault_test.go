@@ -3,6 +3,7 @@ package waypg_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -53,15 +54,7 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 	for part, key := range map[outbox.Part]string{outbox.Keyed: "k", outbox.Unkeyed: ""} {
 		dsn := testserver.Postgres(t)
 		other := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
-		u, err := url.Parse(dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		network := cutter{stall: 256 << 10, over: make(chan struct{})}
-		goOn := sync.OnceFunc(func() { close(network.over) })
-		u.Host = network.start(t, u.Host)
-		t.Cleanup(goOn) // before the proxy ends
-		frozen := connect(t, u.String(), waypg.Config{IdleTimeout: time.Second})
+		frozen, goOn := stalled(t, dsn, waypg.Config{IdleTimeout: time.Second})
 		var msgs []any
 		for range 24 {
 			msgs = append(msgs, waybill.RawMessage{Name: "big", Key: key, ContentType: "x/y", Body: slices.Repeat([]byte("0123456789abcdef"), 1<<16)})
@@ -72,9 +65,7 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 			_, err := frozen.Claim(context.Background(), "default", part, outbox.ClaimLimit{Rows: 100, Bytes: 128 << 20})
 			done <- err
 		}()
-		await(t, "the server is blocked in sending", 60*time.Second, func() bool {
-			return count(t, other, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'") == 1
-		})
+		await(t, "the server is blocked in sending", 60*time.Second, blockedInSending(t, other))
 		await(t, "the successor has the rows", 60*time.Second, func() bool {
 			for _, part := range []outbox.Part{outbox.Keyed, part} { // the keyed claim includes upkeep
 				c, err := other.Claim(t.Context(), "default", part, outbox.ClaimLimit{Rows: 100, Bytes: 4 << 20})
@@ -92,6 +83,103 @@ func TestSessionStuckInSendingIsEndedByTheSuccessor(t *testing.T) {
 		if err := <-done; err == nil { // of the server's end
 			t.Error("the frozen claim = nil, want an error")
 		}
+	}
+}
+
+// Claims of a queue take turns: a worker that is frozen in its own must not keep the others
+// from the queue.
+func TestTurnOfAFrozenWorkerEnds(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		dsn := at(t)
+		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
+		local(t, frozen, order{"k", 0})
+		silent(t, func(begun chan<- error, over <-chan struct{}) error { return frozen.HoldTurn("q", begun, over) })
+		receiveSome(t, newQueue(t, connect(t, dsn, waypg.Config{}), "q", waypg.QueueConfig{Lease: time.Second}), 1)
+	})
+}
+
+// A promotion holds dispatch locks, and an operator's action rows.
+func TestTransactionOfAFrozenProcessEnds(t *testing.T) {
+	everywhere(t, func(t *testing.T, at opener) {
+		dsn := at(t)
+		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
+		put(t, frozen, outbox.Config{}, order{"k", 0})
+		lock := "LOCK TABLE waybill_transport IN ACCESS EXCLUSIVE MODE"
+		silent(t, func(begun chan<- error, over <-chan struct{}) error { return frozen.HoldLock(lock, begun, over) })
+		if n := count(t, connect(t, dsn, waypg.Config{}), "SELECT count(*) FROM waybill_transport"); n == 0 {
+			t.Error("no transport")
+		}
+	})
+}
+
+// silent runs a transaction that is silent until the end of the test, and which must have lost
+// its session by then.
+func silent(t *testing.T, hold func(begun chan<- error, over <-chan struct{}) error) {
+	t.Helper()
+	begun, over, done := make(chan error, 1), make(chan struct{}), make(chan error, 1)
+	go func() { done <- hold(begun, over) }()
+	t.Cleanup(func() {
+		close(over)
+		if err := <-done; err == nil {
+			t.Error("the frozen transaction = nil, want an error")
+		}
+	})
+	if err := <-begun; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// So is a worker that is frozen while the server sends it what it has leased.
+func TestWorkerStuckInReceivingLosesItsTurn(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	other := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
+	frozen, goOn := stalled(t, dsn, waypg.Config{IdleTimeout: time.Second})
+	var msgs []any
+	for i := range 24 {
+		msgs = append(msgs, waybill.RawMessage{Name: "big", Key: fmt.Sprint(i), ContentType: "x/y", Body: slices.Repeat([]byte("0123456789abcdef"), 1<<16)})
+	}
+	cfg := raw()
+	cfg.To, cfg.Queues = "q", map[string]string{"q": "q"}
+	put(t, other, cfg, msgs...)
+	done := make(chan error, 1)
+	slow := newQueue(t, frozen, "q", waypg.QueueConfig{Lease: time.Hour})
+	go func() {
+		_, err := slow.Receive(t.Context(), 100)
+		done <- err
+	}()
+	await(t, "the server is blocked in sending", 60*time.Second, blockedInSending(t, other))
+	q := newQueue(t, other, "q", waypg.QueueConfig{Lease: time.Second})
+	await(t, "the successor has a message", 60*time.Second, func() bool {
+		ds, err := q.Receive(t.Context(), 1)
+		if err != nil && !errors.Is(err, waybill.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return len(ds) > 0
+	})
+	goOn()
+	if err := <-done; err == nil { // of the server's end
+		t.Error("the frozen Receive = nil, want an error")
+	}
+}
+
+// stalled connects through a proxy that stops in the middle of a long answer, until goOn.
+func stalled(t *testing.T, dsn string, cfg waypg.Config) (db *waypg.DB, goOn func()) {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := cutter{stall: 256 << 10, over: make(chan struct{})}
+	goOn = sync.OnceFunc(func() { close(network.over) })
+	u.Host = network.start(t, u.Host)
+	t.Cleanup(goOn) // before the proxy ends
+	return connect(t, u.String(), cfg), goOn
+}
+
+func blockedInSending(t *testing.T, db *waypg.DB) func() bool {
+	return func() bool {
+		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'") == 1
 	}
 }
 

@@ -76,7 +76,7 @@ func (db *DB) promote(ctx context.Context, p *catalog) error {
 // batch promotes up to limit messages, or only one id. more is true if later
 // messages may be due.
 func (at *promoter) batch(ctx context.Context, db *DB, p *catalog, limit int, only *int64) (seen int, more bool, err error) {
-	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+	err = db.inTx(ctx, func(tx pgx.Tx) error {
 		seen, _, more, err = at.move(ctx, tx, p, limit, only)
 		return err
 	})
@@ -126,7 +126,7 @@ func (at *promoter) oneByOne(ctx context.Context, db *DB, p *catalog) error {
 // promoteHeld queues for one held lock, with no other held, and promotes: where
 // transactions follow each other closely a try never succeeds.
 func (db *DB) promoteHeld(ctx context.Context, p *catalog, lock int32) error {
-	err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+	err := db.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, p.outbox.Query("wait_for_lock"), p.namespace, lock, fmt.Sprint(heldWait.Milliseconds())); err != nil {
 			return err
 		}

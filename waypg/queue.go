@@ -2,6 +2,7 @@ package waypg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -98,18 +99,28 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, fn func(cont
 	return s.db.claimRows(ctx, s.db.resolved().queue, to, fn)
 }
 
-// claimRows is Claim by the statements of a table.
+// claimRows is Claim by the statements of a table. One that times out may wait for the turn of
+// a session that is stuck.
 func (db *DB) claimRows(ctx context.Context, sql sqlfile.Set, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
-	ctx, cancel := sqlcore.ClaimContext(ctx, to.Lease)
+	claim, cancel := sqlcore.ClaimContext(ctx, to.Lease)
 	defer cancel()
-	return translate(db.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { // which ends the connection after an error
-		c := &queueClaim{conn: conn.Conn(), sql: sql, namespace: db.resolved().namespace, to: to}
+	err := db.claimOnce(claim, sql, to, fn)
+	if err != nil && errors.Is(claim.Err(), context.DeadlineExceeded) {
+		_, stuck := db.pool.Exec(ctx, db.resolved().outbox.Query("end_stuck"), db.idle.Seconds())
+		err = errors.Join(err, stuck)
+	}
+	return translate(err)
+}
+
+func (db *DB) claimOnce(ctx context.Context, sql sqlfile.Set, to sqlcore.Consumer, fn func(context.Context, sqlcore.QueueClaim) error) error {
+	return db.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { // which ends the connection after an error
+		c := &queueClaim{conn: conn.Conn(), sql: sql, namespace: db.resolved().namespace, idle: fmt.Sprint(db.idle.Milliseconds()), to: to}
 		c.next.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 		if err := fn(ctx, c); err != nil {
 			return err
 		}
 		return c.commit(ctx)
-	}))
+	})
 }
 
 // queueClaim implements sqlcore.QueueClaim, in two round trips without Lock.
@@ -117,6 +128,7 @@ type queueClaim struct {
 	conn      *pgx.Conn
 	sql       sqlfile.Set
 	namespace int32
+	idle      string // idle_in_transaction_session_timeout
 	to        sqlcore.Consumer
 	next      pgx.Batch // statements of the next round trip
 	committed bool
@@ -140,7 +152,7 @@ func (c *queueClaim) commit(ctx context.Context) error {
 
 // Read implements sqlcore.QueueClaim.
 func (c *queueClaim) Read(ctx context.Context, limit, each int) (found []sqlcore.QueueRow, err error) {
-	c.next.Queue(c.sql.Query("turn"), c.namespace, c.to.Queue)
+	c.next.Queue(c.sql.Query("turn"), c.namespace, c.to.Queue, c.idle)
 	c.next.Queue(c.sql.Query("due"), c.to.Queue, limit)
 	c.next.Queue(c.sql.Query("read"), c.to.Queue, limit, each).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlcore.QueueRow])

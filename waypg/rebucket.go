@@ -32,7 +32,7 @@ func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admi
 		return done, translate(err)
 	}
 	err = db.patiently(ctx, p, func() error {
-		return pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error { return db.rebucket(ctx, tx, p, &done) })
+		return db.inTx(ctx, func(tx pgx.Tx) error { return db.rebucket(ctx, tx, p, &done) })
 	})
 	if err != nil {
 		return done, fmt.Errorf("rebucket: %w", translate(err))

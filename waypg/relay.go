@@ -181,9 +181,13 @@ func (db *DB) noteDelay(d time.Duration) {
 // is replaced within its idle timeout and this.
 const stuckEvery = 500 * time.Millisecond
 
-// readCommitted is for transactions whose later statements must see the rows
-// committed while an earlier one waited, whatever the server's default is.
-var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+// inTx runs fn in a transaction of waybill's own, which the server ends when its process is
+// silent for Config.IdleTimeout: a frozen one keeps no lock for longer. Its later statements see
+// the rows committed while an earlier one waited, whatever the server's default is.
+func (db *DB) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = %d", db.idle.Milliseconds())
+	return pgx.BeginTxFunc(ctx, db.pool, pgx.TxOptions{BeginQuery: begin}, fn)
+}
 
 // positions returns the read positions of a transport.
 func (db *DB) positions(transport int16) *readpos.Positions {

@@ -94,7 +94,7 @@ func (r *release) retrying(ctx context.Context) error {
 		return err
 	}
 	var due int
-	err = pgx.BeginTxFunc(ctx, r.db.pool, readCommitted, func(tx pgx.Tx) error {
+	err = r.db.inTx(ctx, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, r.at.settle.Query("due_now"), r.query...).Scan(&due); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (r *release) audit(ctx context.Context, tx pgx.Tx, n int) error {
 // that a settle of Retries takes, and in its order: entries, buckets, transport.
 func (r *release) each(ctx context.Context, query string, args []any, remove bool, fn func(pgx.Tx, entryRow) error) error {
 	for last, more := (entryRow{}), true; more; {
-		err := pgx.BeginTxFunc(ctx, r.db.pool, readCommitted, func(tx pgx.Tx) error {
+		err := r.db.inTx(ctx, func(tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, r.at.settle.Query(query), append(args[:len(args):len(args)], last.Transport, last.Route, last.Key, last.Row, entryBatch)...)
 			if err != nil {
 				return err
@@ -198,7 +198,7 @@ func (r *release) parked(ctx context.Context) error {
 		for _, b := range buckets {
 			var last int64
 			start := time.Now()
-			err := pgx.BeginTxFunc(ctx, r.db.pool, readCommitted, func(tx pgx.Tx) (err error) {
+			err := r.db.inTx(ctx, func(tx pgx.Tx) (err error) {
 				last, err = r.bringBack(ctx, tx, b.Transport, b.Bucket)
 				return err
 			})

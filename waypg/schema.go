@@ -84,7 +84,7 @@ const pauseTime = 10 * time.Second
 
 func (db *DB) migrate(ctx context.Context, p *catalog) (applied []string, err error) {
 	all := migrations(p.schema, db.prefix)
-	err = pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+	err = db.inTx(ctx, func(tx pgx.Tx) error {
 		if err := db.oneMigrator(ctx, tx, p); err != nil {
 			return err
 		}

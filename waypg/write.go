@@ -43,7 +43,7 @@ func (db *DB) addTransports(ctx context.Context, names []string) error {
 		return err
 	}
 	if wrong || slices.ContainsFunc(names, func(name string) bool { return db.knownTransport(name) == 0 }) {
-		err := pgx.BeginTxFunc(ctx, db.pool, readCommitted, func(tx pgx.Tx) error {
+		err := db.inTx(ctx, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, p.outbox.Query("add_transports"), names); err != nil {
 				return err
 			}

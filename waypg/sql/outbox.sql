@@ -353,16 +353,17 @@ WHERE  held + 0 = 1 AND ctid = ANY (ARRAY(
        FOR    UPDATE SKIP LOCKED));
 
 -- name: end_stuck
--- Ends the sessions of relays that hold rows and have been silent for longer than any relay may: the idle
--- timeout does not cover a server that is blocked in sending to a frozen client. Only claims and releases
--- lock rows of these tables.
+-- Ends the sessions of relays and workers that hold rows and have been silent for longer than any may: the
+-- idle timeout does not cover a server that is blocked in sending to a frozen client. Only claims, settles and
+-- releases lock rows of these tables.
 SELECT count(pg_terminate_backend(a.pid))
 FROM  (SELECT DISTINCT l.pid FROM pg_locks AS l
        WHERE  l.locktype = 'relation'
        AND    l.mode = 'RowShareLock'
        AND    l.relation IN ('public.waybill_outbox_bucket'::regclass,
                              'public.waybill_outbox_unkeyed'::regclass,
-                             'public.waybill_outbox_blocked'::regclass)) AS l
+                             'public.waybill_outbox_blocked'::regclass,
+                             'public.waybill_queue'::regclass, 'public.waybill_retry'::regclass)) AS l
 JOIN   pg_stat_activity AS a ON a.pid = l.pid
 WHERE  a.datname = current_database()
 AND    a.usename = current_user

@@ -34,10 +34,12 @@ OR     EXISTS (SELECT 1 FROM (
 
 -- name: turn
 -- Claims of a queue take turns, so that none sees a key free that another is just taking. It is a separate
--- statement: the next ones see the rows that the last claim has committed. The statistics of a queue are
--- always wrong, so the plans are pinned.
-SELECT pg_advisory_xact_lock($1::int, hashtext($2::text)), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
+-- statement: the next ones see the rows that the last claim has committed. The turn of a process that is
+-- silent for $3 milliseconds ends. The statistics of a queue are always wrong, so the plans are pinned.
+SELECT pg_advisory_xact_lock($1::int, hashtext($2::text)),
+       set_config('idle_in_transaction_session_timeout', $3::text, true),
+       set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('jit', 'off', true);
 
 -- name: due
 -- Makes rows claimable whose lease has ended, or whose retry is due. Rows set aside come back after a while

@@ -89,6 +89,8 @@ var checks = []check{
 	{"window-ends-in-a-key", "./waypg", "^TestQueue$/^direct$/^KeyOfWhichAClaimReadsAPartKeepsItsOrder$", postgres, says("order of the key"), false},
 	{"window-ends-in-a-key", "./waysqlite", "^TestQueue$/^KeyOfWhichAClaimReadsAPartKeepsItsOrder$", anywhere, says("order of the key"), false},
 
+	{"turn-without-end", "./waypg", "^TestTurnOfAFrozenWorkerEnds$/^direct$", postgres, says("deadline exceeded"), false},
+
 	{"mark-before-commit", "./waypg", "^TestMarkOfASettleThatCannotCommitIsNobodys$", postgres, says("nothing was published"), false},
 	{"mark-before-commit", "./waymysql", "^TestMarkOfASettleThatCannotCommitIsNobodys$", mariadb, says("nothing was published"), false},
 

@@ -146,6 +146,11 @@ UNION  ALL
 		{"internal/sqlcore/queueclaim.go", "case window > 0:", "default:"},
 	}},
 
+	// A worker that freezes in its turn at a queue keeps it.
+	{"turn-without-end", []edit{
+		{"waypg/sql/queue.sql", "'idle_in_transaction_session_timeout', $3::text", "'idle_in_transaction_session_timeout', left($3::text, 0) || '0'"},
+	}},
+
 	// Read positions move before the commit that deletes the rows: after a commit that
 	// failed, claims begin behind rows that were not published.
 	{"mark-before-commit", []edit{
