@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,6 +66,8 @@ type Database interface {
 	InboxStats(ctx context.Context) ([]InboxStats, error)
 	// InboxLookup returns the entries of a message id or an idempotency key.
 	InboxLookup(ctx context.Context, idOrKey string) ([]InboxEntry, error)
+	// InboxEntries returns the latest entries, newest first.
+	InboxEntries(ctx context.Context, q InboxQuery) ([]InboxEntry, error)
 	// InboxOlder counts the entries older than age.
 	InboxOlder(ctx context.Context, age time.Duration) (int, error)
 	// InboxRetention is how long the inbox of this database must keep entries: the longest
@@ -291,6 +294,29 @@ type InboxStats struct {
 	Entries int       `json:"entries"`
 	Oldest  time.Time `json:"oldest"`
 	Newest  time.Time `json:"newest"`
+}
+
+// InboxSearch bounds the entries that a query with a handler looks at.
+const InboxSearch = 5000
+
+// An InboxQuery selects entries of the inbox. Handler is an exact one; empty means all.
+type InboxQuery struct {
+	Handler string
+	After   *InboxEntry // only entries behind this one
+	Limit   int         // zero means all
+}
+
+// Page returns the entry before the first one, how many entries are wanted, and how many are
+// looked at for them.
+func (q InboxQuery) Page() (after InboxEntry, limit, searched int) {
+	after, limit = InboxEntry{ProcessedAt: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, cmp.Or(q.Limit, math.MaxInt)
+	if q.After != nil {
+		after = *q.After
+	}
+	if q.Handler == "" {
+		return after, limit, limit
+	}
+	return after, limit, InboxSearch
 }
 
 // InboxEntry records that a handler's effect has happened.

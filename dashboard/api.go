@@ -202,7 +202,11 @@ func (d *Dashboard) apiRetries(r *request) error {
 func (d *Dashboard) apiInbox(r *request) error {
 	id := r.URL.Query().Get("id")
 	if id == "" {
-		return bad("id is missing", "a message id or an idempotency key")
+		latest, more, err := d.latestEntries(r.Context(), r.URL.Query())
+		if err != nil {
+			return err
+		}
+		return answer(r, latest, more, func(e admin.InboxEntry) any { return encodePlace(e) })
 	}
 	entries, err := d.lookup(r.Context(), id)
 	if err != nil {
@@ -317,7 +321,7 @@ func exports(page string, values url.Values) (all [][2]string) {
 	}
 	v.Set("limit", strconv.Itoa(maxPage))
 	for _, name := range map[string][]string{
-		"outbox": {"outbox", "blocked"}, "groups": {"failed/groups"}, "failed": {"failed"}, "retries": {"retries"}, "audit": {"audit"}, "operations": {"operations"},
+		"outbox": {"outbox", "blocked"}, "groups": {"failed/groups"}, "failed": {"failed"}, "retries": {"retries"}, "inbox": {"inbox"}, "audit": {"audit"}, "operations": {"operations"},
 	}[page] {
 		for _, format := range []string{"csv", "json"} {
 			v.Set("format", format)

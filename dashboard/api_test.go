@@ -3,14 +3,20 @@ package dashboard_test
 import (
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"html"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/waysqlite"
 )
 
 func TestAPIListsAndChanges(t *testing.T) {
@@ -61,6 +67,63 @@ func TestFormulasOfSpreadsheetsAreTexts(t *testing.T) {
 	f.letters(1, `=HYPERLINK("http://evil")`, `{}`)
 	if _, text := f.do("GET", "/api/v1/failed?format=csv", nil); !strings.Contains(text, `"'=HYPERLINK`) {
 		t.Errorf("the export:\n%s", text)
+	}
+}
+
+func TestInboxIsListedPageByPage(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	db := f.db.(*waysqlite.DB)
+	for i := range 3 {
+		for _, handler := range []string{"invoices", hostile} {
+			id, err := waybill.NewMessageID()
+			if err == nil {
+				err = db.Insert(t.Context(), inbox.Entry{Handler: handler, DedupKey: fmt.Sprint("k:order.placed/", i), MessageID: id})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	next := regexp.MustCompile(`href="(/inbox\?[^"]*after=[^"]*)">Next<`)
+	rows, pages := 0, 0
+	for path := "/inbox?limit=2&handler=invoices"; path != "" && pages < 9; pages++ {
+		_, text := f.do("GET", path, nil)
+		rows += strings.Count(text, "<td>invoices</td><td><a")
+		if strings.Contains(text, "<script src") {
+			t.Error("a name is code")
+		}
+		path = ""
+		if found := next.FindStringSubmatch(text); found != nil {
+			path = html.UnescapeString(found[1])
+		}
+	}
+	if rows != 3 || pages != 2 {
+		t.Errorf("%d entries on %d pages, want 3 on 2", rows, pages)
+	}
+	keys := map[string]bool{}
+	for after := ""; len(keys) < 9; {
+		var page struct {
+			Items []admin.InboxEntry `json:"items"`
+			After string             `json:"after"`
+		}
+		_, text := f.do("GET", "/api/v1/inbox?limit=4&after="+url.QueryEscape(after), nil)
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		for _, e := range page.Items {
+			keys[e.Handler+e.DedupKey] = true
+		}
+		if after = page.After; after == "" {
+			break
+		}
+	}
+	if len(keys) != 6 {
+		t.Errorf("the API has %v, want 6 entries", keys)
+	}
+	for _, path := range []string{"/inbox?after=x", "/api/v1/inbox?after=x", "/api/v1/inbox?limit=0"} {
+		if res, _ := f.do("GET", path, nil); res.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", path, res.Status)
+		}
 	}
 }
 

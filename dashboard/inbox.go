@@ -2,6 +2,8 @@ package dashboard
 
 import (
 	"context"
+	"maps"
+	"net/url"
 	"strings"
 	"time"
 
@@ -12,7 +14,10 @@ import (
 // inboxView is the data of the page of the inbox.
 type inboxView struct {
 	ID        string
-	Entries   []admin.InboxEntry
+	Entries   []admin.InboxEntry // of ID
+	Handler   string
+	Latest    []admin.InboxEntry
+	Next      string // address of the next page of Latest
 	Stats     []admin.InboxStats
 	At        time.Time // of Stats; zero if they are not known yet
 	Retention string
@@ -20,9 +25,21 @@ type inboxView struct {
 }
 
 func (d *Dashboard) inboxPage(r *request) error {
-	v, err := d.readInbox(r.Context(), strings.TrimSpace(r.URL.Query().Get("id")))
+	values := r.URL.Query()
+	v, err := d.readInbox(r.Context(), strings.TrimSpace(values.Get("id")))
 	if err != nil {
 		return err
+	}
+	if v.ID == "" {
+		var more bool
+		v.Handler = values.Get("handler")
+		if v.Latest, more, err = d.latestEntries(r.Context(), values); err != nil {
+			return err
+		}
+		if more {
+			values.Set("after", encodePlace(v.Latest[len(v.Latest)-1]))
+			v.Next = "/inbox?" + values.Encode()
+		}
 	}
 	id, err := waybill.ParseMessageID(v.ID)
 	if err != nil && len(v.Entries) > 0 {
@@ -34,6 +51,24 @@ func (d *Dashboard) inboxPage(r *request) error {
 		}
 	}
 	return d.page(r, "inbox", "Inbox", v)
+}
+
+// latestEntries returns a page of the latest entries of the inbox.
+func (d *Dashboard) latestEntries(ctx context.Context, values url.Values) (entries []admin.InboxEntry, more bool, err error) {
+	q := admin.InboxQuery{Handler: values.Get("handler")}
+	if q.After, err = decodePlace[admin.InboxEntry](values.Get("after")); err != nil {
+		return nil, false, err
+	}
+	rest := maps.Clone(values)
+	rest.Del("after") // the rest is that of lists
+	p, err := parsePage(rest)
+	if err != nil {
+		return nil, false, err
+	}
+	return upTo(p.Limit, func(limit int) ([]admin.InboxEntry, error) {
+		q.Limit = limit
+		return d.db.InboxEntries(ctx, q)
+	})
 }
 
 func (d *Dashboard) readInbox(ctx context.Context, id string) (v inboxView, err error) {

@@ -115,24 +115,38 @@ type mark struct {
 }
 
 func markOf(k admin.BlockedKey) string {
-	text, _ := json.Marshal(mark{k.Transport, k.Route, k.Key, k.Row, k.FirstFailedAt}) // always possible
-	return base64.RawURLEncoding.EncodeToString(text)
+	return encodePlace(mark{k.Transport, k.Route, k.Key, k.Row, k.FirstFailedAt})
 }
 
 // parseMark returns the entry of a mark, or nil for none.
 func parseMark(text string) (*admin.BlockedKey, error) {
+	m, err := decodePlace[mark](text)
+	if m == nil {
+		return nil, err
+	}
+	return &admin.BlockedKey{Transport: m.Transport, Route: m.Route, Key: m.Key, Row: m.Row, FirstFailedAt: m.Since}, nil
+}
+
+// encodePlace returns a place in a list without numbers, for an address.
+func encodePlace(place any) string {
+	text, _ := json.Marshal(place) // always possible
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// decodePlace returns the place in an address, or nil for none.
+func decodePlace[T any](text string) (*T, error) {
 	if text == "" {
 		return nil, nil
 	}
-	var m mark
+	place := new(T)
 	decoded, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil {
-		err = json.Unmarshal(decoded, &m)
+		err = json.Unmarshal(decoded, place)
 	}
 	if err != nil {
-		return nil, bad("that is no place in the list of blocked keys", "leave it out for the first page")
+		return nil, bad("after: no place in this list", "leave it out for the first page")
 	}
-	return &admin.BlockedKey{Transport: m.Transport, Route: m.Route, Key: m.Key, Row: m.Row, FirstFailedAt: m.Since}, nil
+	return place, nil
 }
 
 // A blockedID names an entry.

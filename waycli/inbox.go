@@ -43,8 +43,67 @@ With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}
 			Args:    cobra.ExactArgs(1),
 			RunE:    c.run(func(ctx context.Context, s *session, args []string) error { return s.inboxLookup(ctx, args[0]) }),
 		},
+		c.inboxListCommand(),
 		c.inboxPruneCommand(),
 	)
+}
+
+func (c *cli) inboxListCommand() *cobra.Command {
+	var handler string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the messages that were handled last, newest first",
+		Long: `List the messages that were handled last by handlers with an inbox, newest first.
+With --handler only those of one, among the latest 5,000 of all.
+
+With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}],
+"more"}.`,
+		Example: "  waybill inbox list\n  waybill inbox list --handler billing --limit 10",
+		Args:    cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
+			return s.inboxList(ctx, handler, limit)
+		}),
+	}
+	cmd.Flags().StringVar(&handler, "handler", "", "only this handler")
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 means all")
+	return cmd
+}
+
+func (s *session) inboxList(ctx context.Context, handler string, limit int) error {
+	if limit < 0 {
+		return &Error{Usage, fmt.Errorf("--limit: %d is negative", limit), "0 means all"}
+	}
+	db, err := s.database(ctx)
+	if err != nil {
+		return err
+	}
+	entries, more, err := upTo(limit, func(limit int) ([]admin.InboxEntry, error) {
+		return db.InboxEntries(ctx, admin.InboxQuery{Handler: handler, Limit: limit})
+	})
+	if err != nil {
+		return err
+	}
+	if s.flags.json {
+		s.stdout.json(struct {
+			Entries []admin.InboxEntry `json:"entries"`
+			More    bool               `json:"more"`
+		}{entries, more})
+		return nil
+	}
+	s.entryTable(entries)
+	if more {
+		s.say("there are more: --limit 0 shows all")
+	}
+	return nil
+}
+
+func (s *session) entryTable(entries []admin.InboxEntry) {
+	rows := make([][]any, len(entries))
+	for i, e := range entries {
+		rows[i] = []any{e.Handler, e.DedupKey, e.MessageID, e.ProcessedAt.Format(time.RFC3339)}
+	}
+	s.stdout.table([]string{"HANDLER", "DEDUP KEY", "MESSAGE", "PROCESSED"}, rows)
 }
 
 func (s *session) inboxStats(ctx context.Context) error {
@@ -101,11 +160,7 @@ func (s *session) inboxLookup(ctx context.Context, id string) error {
 		}{entries, stored})
 		return nil
 	}
-	rows := make([][]any, len(entries))
-	for i, e := range entries {
-		rows[i] = []any{e.Handler, e.DedupKey, e.MessageID, e.ProcessedAt.Format(time.RFC3339)}
-	}
-	s.stdout.table([]string{"HANDLER", "DEDUP KEY", "MESSAGE", "PROCESSED"}, rows)
+	s.entryTable(entries)
 	s.storedTable(stored)
 	return nil
 }

@@ -28,7 +28,7 @@ const tokenVariable = "WAYBILL_SERVER_TOKEN"
 // remoteCommands are the commands that the JSON API of a dashboard covers.
 var remoteCommands = []string{
 	"stats", "outbox list", "outbox blocked", "outbox release", "failed list", "failed groups", "failed show", "failed edit", "failed retry", "failed remove",
-	"retries list", "retries release", "inbox lookup", "workers list", "workers stop", "schedules list",
+	"retries list", "retries release", "inbox list", "inbox lookup", "workers list", "workers stop", "schedules list",
 }
 
 // checkServer refuses --server with a command that the API does not cover.
@@ -229,6 +229,11 @@ func (r *remote) InboxLookup(ctx context.Context, idOrKey string) ([]admin.Inbox
 		err = fmt.Errorf("inbox entry of %q: %w", idOrKey, waybill.ErrNotFound)
 	}
 	return found, err
+}
+
+// InboxEntries implements admin.Database, for the first page.
+func (r *remote) InboxEntries(ctx context.Context, q admin.InboxQuery) ([]admin.InboxEntry, error) {
+	return listed[admin.InboxEntry](ctx, r, "inbox", set(url.Values{}, "handler", q.Handler), 0, q.Limit)
 }
 
 func failedValues(q admin.FailedQuery) url.Values {

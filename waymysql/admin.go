@@ -211,13 +211,22 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	if err != nil {
 		return nil, err
 	}
-	found, err := query(ctx, db, db.inbox.Query("lookup"), func(rows *sql.Rows, e *admin.InboxEntry) error {
-		return rows.Scan(&e.Handler, &e.DedupKey, id{&e.MessageID}, moment{&e.ProcessedAt})
-	}, hexID(message), keys)
+	found, err := query(ctx, db, db.inbox.Query("lookup"), scanEntry, hexID(message), keys)
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.schema, idOrKey, waybill.ErrNotFound)
 	}
 	return found, err
+}
+
+func scanEntry(rows *sql.Rows, e *admin.InboxEntry) error {
+	return rows.Scan(&e.Handler, &e.DedupKey, id{&e.MessageID}, moment{&e.ProcessedAt})
+}
+
+// InboxEntries implements admin.Database. Entries in doubt are not among them.
+func (db *DB) InboxEntries(ctx context.Context, q admin.InboxQuery) ([]admin.InboxEntry, error) {
+	after, limit, searched := q.Page()
+	at, handler := stamp(after.ProcessedAt), []byte(after.Handler)
+	return query(ctx, db, db.inbox.Query("entries"), scanEntry, at, at, handler, handler, []byte(after.DedupKey), searched, []byte(q.Handler), limit)
 }
 
 // dedupKeys returns, as JSON of pairs in hexadecimal, the handlers and dedup keys that an

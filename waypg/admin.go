@@ -140,16 +140,24 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	if err != nil {
 		id = waybill.MessageID{} // then it is an idempotency key
 	}
-	found, err := query(ctx, db, inboxSQL, "lookup", func(rows pgx.Rows, e *admin.InboxEntry) error {
-		var id [16]byte
-		err := rows.Scan(&e.Handler, &e.DedupKey, &id, &e.ProcessedAt)
-		e.MessageID, e.ProcessedAt = id, e.ProcessedAt.UTC()
-		return err
-	}, id.String(), cleanText(idOrKey))
+	found, err := query(ctx, db, inboxSQL, "lookup", scanEntry, id.String(), cleanText(idOrKey))
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.catalog.database, idOrKey, waybill.ErrNotFound)
 	}
 	return found, err
+}
+
+func scanEntry(rows pgx.Rows, e *admin.InboxEntry) error {
+	var id [16]byte
+	err := rows.Scan(&e.Handler, &e.DedupKey, &id, &e.ProcessedAt)
+	e.MessageID, e.ProcessedAt = id, e.ProcessedAt.UTC()
+	return err
+}
+
+// InboxEntries implements admin.Database.
+func (db *DB) InboxEntries(ctx context.Context, q admin.InboxQuery) ([]admin.InboxEntry, error) {
+	after, limit, searched := q.Page()
+	return query(ctx, db, inboxSQL, "entries", scanEntry, after.ProcessedAt, cleanText(after.Handler), cleanText(after.DedupKey), cleanText(q.Handler), limit, searched)
 }
 
 // InboxOlder implements admin.Database.

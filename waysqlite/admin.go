@@ -125,16 +125,24 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	if err != nil {
 		id = waybill.MessageID{} // then it is an idempotency key
 	}
-	found, err := query(ctx, db, db.inboxSQL.Query("lookup"), func(rows *sql.Rows, e *admin.InboxEntry) error {
-		var at int64
-		err := rows.Scan(&e.Handler, &e.DedupKey, &e.MessageID, &at)
-		e.ProcessedAt = micros(at)
-		return err
-	}, id[:], idOrKey, id.String())
+	found, err := query(ctx, db, db.inboxSQL.Query("lookup"), scanEntry, id[:], idOrKey, id.String())
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.path, idOrKey, waybill.ErrNotFound)
 	}
 	return found, err
+}
+
+func scanEntry(rows *sql.Rows, e *admin.InboxEntry) error {
+	var at int64
+	err := rows.Scan(&e.Handler, &e.DedupKey, &e.MessageID, &at)
+	e.ProcessedAt = micros(at)
+	return err
+}
+
+// InboxEntries implements admin.Database.
+func (db *DB) InboxEntries(ctx context.Context, q admin.InboxQuery) ([]admin.InboxEntry, error) {
+	after, limit, searched := q.Page()
+	return query(ctx, db, db.inboxSQL.Query("entries"), scanEntry, after.ProcessedAt.UnixMicro(), after.Handler, after.DedupKey, q.Handler, limit, searched)
 }
 
 // InboxOlder implements admin.Database.

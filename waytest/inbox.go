@@ -37,6 +37,7 @@ func Inbox[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"SlowHandlerKeepsItsTransaction", slowHandlerKeepsItsTransaction[TX]},
 		{"KeyThatFitsNoColumnFailsAlone", keyThatFitsNoColumnFailsAlone[TX]},
 		{"LookupFindsWhatWasHandled", lookupFindsWhatWasHandled[TX]},
+		{"LatestEntriesAreReadPageByPage", latestEntriesAreReadPageByPage[TX]},
 		{"PruningForgetsWhatIsOld", pruningForgetsWhatIsOld[TX]},
 		{"PruningKeepsWhatAnApplicationCountsOn", pruningKeepsWhatAnApplicationCountsOn[TX]},
 		{"LogRemembersEffectsOutsideTheDatabase", logRemembersEffectsOutsideTheDatabase[TX]},

@@ -60,6 +60,61 @@ func lookupFindsWhatWasHandled[TX any](t *testing.T, s *fixture[TX]) {
 	}
 }
 
+// Entries of one transaction may have the same time.
+func latestEntriesAreReadPageByPage[TX any](t *testing.T, s *fixture[TX]) {
+	operator := s.operator()
+	store := s.inbox()
+	handlers := map[string]int{"a": 12, "b": 5, "B": 3}
+	for range 2 {
+		err := store.InTx(t.Context(), func(ctx context.Context, tx TX) error {
+			for handler, n := range handlers {
+				for range n {
+					id := newID(t)
+					if _, err := store.InsertTx(ctx, tx, inbox.Entry{Handler: handler, DedupKey: id.String(), MessageID: id}); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(handler string, limit int) (all []admin.InboxEntry) {
+		q := admin.InboxQuery{Handler: handler, Limit: limit}
+		for {
+			page, err := operator.InboxEntries(t.Context(), q)
+			if err != nil || limit > 0 && len(page) > limit {
+				t.Fatalf("InboxEntries(%+v) = %d entries, %v", q, len(page), err)
+			}
+			all = append(all, page...)
+			if limit == 0 || len(page) < limit {
+				return all
+			}
+			q.After = &page[len(page)-1]
+		}
+	}
+	for handler, want := range map[string]int{"": 40, "a": 24, "b": 10, "B": 6, "A": 0} {
+		whole := read(handler, 0)
+		seen := map[waybill.MessageID]bool{}
+		for i, e := range whole {
+			seen[e.MessageID] = true
+			if handler != "" && e.Handler != handler || i > 0 && e.ProcessedAt.After(whole[i-1].ProcessedAt) {
+				t.Errorf("of handler %q entry %d is %+v", handler, i, e)
+			}
+		}
+		if len(whole) != want || len(seen) != want {
+			t.Errorf("of handler %q %d entries and %d messages, want %d", handler, len(whole), len(seen), want)
+		}
+		for _, limit := range []int{1, 7} {
+			if diff := cmp.Diff(whole, read(handler, limit)); diff != "" {
+				t.Errorf("of handler %q in pages of %d (-whole +pages):\n%s", handler, limit, diff)
+			}
+		}
+	}
+}
+
 func pruningForgetsWhatIsOld[TX any](t *testing.T, s *fixture[TX]) {
 	var operator admin.Database = s.operator()
 	store := s.inbox()

@@ -73,6 +73,7 @@ var commandErrors = map[string][]failingCall{
 	"failed retry":    {{2, args(), "nothing is selected"}, {2, args("1", "--rate", "x"), "such as 50/s"}, {3, args("--key", "nobody"), "failed list"}},
 	"failed show":     {{2, args(), "usage: "}, {2, args("first"), "is not the number of a failed message"}, {3, args("99"), "failed list"}},
 	"health":          {{2, args(), "there is no listener to ask"}, {2, args("--url", "x"), "such as http://"}, {1, args("--url", "http://127.0.0.1:1"), "--admin-listen"}},
+	"inbox list":      {{2, args("--limit=-1"), "0 means all"}},
 	"inbox lookup":    {{2, args(), "usage: "}, {3, args("unknown"), "inbox.retention"}},
 	"inbox prune":     {{2, args("--older-than", "x"), "is not a duration"}, {2, args("--older-than=-1h"), "it is negative"}},
 	"inbox stats":     {{2, args("x"), "usage: "}},

@@ -68,6 +68,7 @@ var jsonStates = []struct {
 			{"consume", 0, args("consume", "work", "--limit", "4", "--exec",
 				`case $WAYBILL_MESSAGE_NAME$WAYBILL_PARTITION_KEY in order.placed) ;; mail.sentretried) exit 1;; *) exit 65;; esac`)},
 			{"inbox stats", 0, args("inbox", "stats")},
+			{"inbox list", 0, args("inbox", "list")},
 			{"inbox lookup", 0, args("inbox", "lookup", messageID)},
 			{"inbox prune", 0, args("inbox", "prune", "-y")},
 			{"retries list", 0, args("retries", "list")},

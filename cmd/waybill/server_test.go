@@ -92,6 +92,7 @@ func TestServerShowsWhatTheDatabaseHas(t *testing.T) {
 	for _, args := range [][]string{
 		{"failed", "list"}, {"failed", "list", "--limit", "0"}, {"failed", "list", "--fingerprint", "f2", "--since", "1d", "--after", "7"}, {"failed", "groups"}, {"failed", "show", "3"},
 		{"outbox", "list"}, {"outbox", "blocked"}, {"retries", "list"}, {"inbox", "lookup", "x"}, {"failed", "show", "99999"},
+		{"inbox", "list"}, {"inbox", "list", "--handler", "billing", "--limit", "0"}, {"inbox", "list", "--limit", "1"},
 		{"failed", "retry", "--fingerprint", "f1", "--dry-run"},
 		{"outbox", "blocked", "--limit", "0"}, {"outbox", "blocked", "--limit", "1100"}, {"outbox", "blocked", "--key", "b7"}, {"inbox", "lookup", "done"},
 		{"schedules", "list"}, {"workers", "list"}, {"stats", "--fail-if", "blocked>1"}, {"workers", "stop", "--all"},

@@ -55,6 +55,20 @@ STRAIGHT_JOIN app.waybill_inbox AS i FORCE INDEX (PRIMARY)
        ON i.handler = UNHEX(k.handler) AND i.dedup_key = UNHEX(k.dedup_key)
 ORDER  BY 4, 1;
 
+-- name: entries
+-- The latest certain entries behind one, newest first, of a handler or of all.
+SELECT h.handler, h.dedup_key, h.message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', h.processed_at)
+FROM  (SELECT handler, dedup_key, message_id, processed_at, in_doubt
+       FROM   app.waybill_inbox FORCE INDEX (waybill_inbox_by_processed_at)
+       WHERE  processed_at <= ?
+       AND   (processed_at < ? OR handler < ? OR handler = ? AND dedup_key < ?)
+       ORDER  BY processed_at DESC, handler DESC, dedup_key DESC
+       LIMIT  ?) AS h
+WHERE  h.in_doubt = 0
+AND    ? IN ('', h.handler)
+ORDER  BY h.processed_at DESC, h.handler DESC, h.dedup_key DESC
+LIMIT  ?;
+
 -- name: count_older
 SELECT COUNT(*)
 FROM   app.waybill_inbox

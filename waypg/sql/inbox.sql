@@ -47,6 +47,18 @@ FROM   seen AS s,
 WHERE  s.dedup_key >= 'k:' AND s.dedup_key < 'k;'
 ORDER  BY processed_at, handler;
 
+-- name: entries
+-- The latest entries behind ($1, $2, $3), newest first, of handler $4 or of all. $6 entries are looked at.
+SELECT h.handler, h.dedup_key, h.message_id, h.processed_at
+FROM  (SELECT i.handler, i.dedup_key, i.message_id, i.processed_at
+       FROM   public.waybill_inbox AS i
+       WHERE (i.processed_at, i.handler, i.dedup_key) < ($1::timestamptz, $2::text, $3::text)
+       ORDER  BY i.processed_at DESC, i.handler DESC, i.dedup_key DESC
+       LIMIT  $6) AS h
+WHERE  $4::text IN ('', h.handler)
+ORDER  BY h.processed_at DESC, h.handler DESC, h.dedup_key DESC
+LIMIT  $5;
+
 -- name: count_older
 SELECT count(*) FROM public.waybill_inbox WHERE processed_at < now() - make_interval(secs => $1::float8);
 

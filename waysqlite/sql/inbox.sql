@@ -11,6 +11,18 @@ SELECT EXISTS (SELECT 1 FROM waybill_inbox WHERE handler = ? AND dedup_key = ?);
 SELECT handler, count(*), min(processed_at), max(processed_at) FROM waybill_inbox
 GROUP  BY handler ORDER BY handler;
 
+-- name: entries
+-- The latest entries behind (?1, ?2, ?3), newest first, of handler ?4 or of all. ?6 entries are looked at.
+SELECT handler, dedup_key, message_id, processed_at
+FROM  (SELECT handler, dedup_key, message_id, processed_at
+       FROM   waybill_inbox
+       WHERE (processed_at, handler, dedup_key) < (?1, ?2, ?3)
+       ORDER  BY processed_at DESC, handler DESC, dedup_key DESC
+       LIMIT  ?6)
+WHERE  ?4 IN ('', handler)
+ORDER  BY processed_at DESC, handler DESC, dedup_key DESC
+LIMIT  ?5;
+
 -- name: lookup
 -- By message id (?1, and ?3 as text), or by idempotency key under any message name (k:NAME/KEY). The handlers
 -- and names that there are, each found behind the one before, make the key an entry of the primary key: 0
