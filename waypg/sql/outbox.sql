@@ -312,12 +312,13 @@ FROM  (SELECT id FROM public.waybill_outbox
        LIMIT  1) AS first;
 
 -- name: mend_clock
--- An entry whose next attempt is farther away than any delay was made before the clock went back. An entry
--- that is made while this waits is later than now().
+-- An entry whose next attempt is farther away than any delay was made before the clock went back. now() makes
+-- it a range of the index, but an entry that is made while this waits is later than it.
 UPDATE public.waybill_outbox_blocked
 SET    next_attempt_at = now()
 WHERE  transport = $1::smallint
 AND    state = 'retrying'
+AND    next_attempt_at > now() + make_interval(secs => $2::float8)
 AND    next_attempt_at > clock_timestamp() + make_interval(secs => $2::float8);
 
 -- name: held_for_nothing
