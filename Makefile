@@ -35,13 +35,12 @@ screenshots:
 packages:
 	@internal/test/packages.sh
 
-# The tags leave out two files of internal/crash.
 lint:
 	@echo "lint: gofmt over the tree"
 	@bad=$$($(GOFMT) -l .) && if [ -n "$$bad" ]; then \
 		echo "lint: not formatted; run 'make fmt':"; echo "$$bad"; exit 1; fi
 	@check() { echo "lint: go vet and staticcheck, $$*"; $(GO) vet "$$@" && $(GO) tool staticcheck "$$@"; }; \
-	check -tags chaos,browser ./... && check ./internal/crash || { \
+	check -tags chaos,browser ./... || { \
 		echo "lint: mend what is named above; 'make lint' tries again"; exit 1; }
 
 # The race detector needs cgo, hence a C compiler. The end-to-end tests time takeovers, and
@@ -50,8 +49,7 @@ unit:
 	@echo "unit: go test -race, the architecture test included"
 	@$(GO) test -count=1 ./internal/test/sim && \
 	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m $$($(GO) list ./... | grep -v -e internal/test/e2e -e examples/shop) && \
-	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m -p 1 ./internal/test/e2e ./examples/shop && \
-	CGO_ENABLED=1 $(GO) test -race -count=1 -tags chaos ./internal/crash || { \
+	CGO_ENABLED=1 $(SERVERS) $(GO) test -race -count=1 -timeout 20m -p 1 ./internal/test/e2e ./examples/shop || { \
 		echo "unit: see the failure above; 'go test -race -run NAME ./PACKAGE' repeats one test"; exit 1; }
 
 # The dashboard in a real browser: Debian's chromium.

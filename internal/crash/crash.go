@@ -1,11 +1,15 @@
-// Package crash kills a process at a named point of its work, so that a test can
-// check the state that must survive it.
-//
-// It does so only in binaries built with the tag chaos, and there only in the
-// process whose environment says WAYBILL_CRASH_AT=POINT,N: it dies by SIGKILL
-// when it comes to that point for the N-th time. Without the tag At does
-// nothing and the compiler leaves it out.
+// Package crash names the points of work at which a test may kill a process.
 package crash
+
+// Hook is called at each point, by any goroutine. It is set by tests, before anything else runs.
+var Hook func(point string)
+
+// At is a point.
+func At(point string) {
+	if Hook != nil {
+		Hook(point)
+	}
+}
 
 // The points.
 const (

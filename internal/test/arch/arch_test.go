@@ -94,6 +94,7 @@ var rules = []rule{
 	{packages: "internal/test/arch"},
 	{packages: "internal/keyorder", reaches: []string{".", "internal/suggest"}, modules: ids},
 	{packages: "internal/crash"},
+	{packages: "internal/test/crashpoint", reaches: []string{"internal/crash"}},
 	{packages: "internal/test/droptables"},
 	{packages: "internal/headers", reaches: []string{".", "internal/..."}},
 	{packages: "internal/readpos", reaches: []string{".", "outbox", "internal/..."}, modules: ids},

@@ -20,6 +20,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill/internal/test/crashpoint"
 	"github.com/waybill-go/waybill/internal/test/faultproxy"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/wayamqp"
@@ -36,6 +37,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
+		crashpoint.Arm()
 		os.Exit(play(role))
 	}
 	os.Exit(m.Run())

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/crash"
+	"github.com/waybill-go/waybill/internal/test/crashpoint"
 )
 
 // A fleet keeps processes running: a dead one is replaced at once, under a new
@@ -105,7 +105,7 @@ func (m *member) start() {
 		panic(err) // there is nothing in it that could not be encoded
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"="+string(text), crash.Variable+"="+m.next)
+	cmd.Env = append(os.Environ(), roleEnv+"="+string(text), crashpoint.Variable+"="+m.next)
 	m.armed, m.next, m.struck = strings.Split(m.next, ",")[0], "", false
 	log, err := os.Create(filepath.Join(r.Dir, m.name+".log"))
 	if err == nil {

@@ -1,6 +1,4 @@
-//go:build chaos
-
-package crash
+package crashpoint
 
 import (
 	"errors"
@@ -10,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/waybill-go/waybill/internal/crash"
 )
 
 const stepsEnv = "WAYBILL_CRASH_TEST"
@@ -18,9 +18,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(stepsEnv) == "" {
 		os.Exit(m.Run())
 	}
+	Arm()
 	for range 3 {
-		for _, point := range Points {
-			At(point)
+		for _, point := range crash.Points {
+			crash.At(point)
 			fmt.Println(point)
 		}
 	}
@@ -34,25 +35,25 @@ func run(at string) (out string, err error) {
 }
 
 func TestProcessDiesAtItsPointAtTheGivenTime(t *testing.T) {
-	for i, point := range Points {
+	for i, point := range crash.Points {
 		out, err := run(point + ",2")
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 			t.Errorf("%s: %v, want SIGKILL", point, err)
 		}
-		if got, want := strings.Count(out, "\n"), len(Points)+i; got != want {
+		if got, want := strings.Count(out, "\n"), len(crash.Points)+i; got != want {
 			t.Errorf("%s: %d steps before it, want %d", point, got, want)
 		}
 	}
 }
 
-func TestWhatCannotHappenPanicsAtStart(t *testing.T) {
+func TestPointThatIsNoneIsRefused(t *testing.T) {
 	for _, at := range []string{"relay-after-clam,1", "relay-after-claim", "relay-after-claim,0", "relay-after-claim,x"} {
 		if out, err := run(at); err == nil || !strings.Contains(out, "want POINT,N with one of dispatch-before-commit") {
 			t.Errorf("%s: %v with %q, want a panic that lists the points", at, err, out)
 		}
 	}
-	if out, err := run(""); err != nil || strings.Count(out, "\n") != 3*len(Points) {
+	if out, err := run(""); err != nil || strings.Count(out, "\n") != 3*len(crash.Points) {
 		t.Errorf("without a point: %v\n%s", err, out)
 	}
 }
