@@ -35,6 +35,7 @@ func (d *Dashboard) apiRoutes() []route {
 		{"GET " + apiPath + "workers", Viewer, d.apiWorkers},
 		{"POST " + apiPath + "workers/{id}/stop", Admin, d.apiStop},
 		{"GET " + apiPath + "schedules", Viewer, d.apiSchedules},
+		{"POST " + apiPath + "schedules/trigger", Operator, d.apiTrigger},
 		{"GET " + apiPath + "audit", Viewer, d.apiAudit},
 		{"GET " + apiPath + "operations", Viewer, d.apiOperations},
 		{"GET " + apiPath + "operations/{id}", Viewer, d.apiOperation},

@@ -374,6 +374,8 @@ func TestRightsAreThoseOfTheRole(t *testing.T) {
 			{"GET", "/system", map[string]int{"": 401, "v": 200}},
 			{"POST", "/retries/release", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
 			{"POST", "/workers/0192f0c1-0000-7000-8000-000000000000/stop", map[string]int{"": 401, "v": 403, "o": 403, "a": 404}},
+			{"POST", "/schedules/trigger", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
+			{"POST", "/api/v1/schedules/trigger", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
 			{"POST", "/outbox/release", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
 			{"POST", "/operations/1/cancel", map[string]int{"": 401, "v": 403, "o": 404, "a": 404}},
 		} {

@@ -66,6 +66,7 @@ func (d *Dashboard) table() []route {
 		{"GET /workers", Viewer, d.workersPage},
 		{"POST /workers/{id}/stop", Admin, d.stopWorker},
 		{"GET /schedules", Viewer, d.schedulesPage},
+		{"POST /schedules/trigger", Operator, d.triggerSchedule},
 		{"GET /audit", Viewer, d.auditPage},
 		{"GET /system", Viewer, d.systemPage},
 		{"GET /operations", Viewer, d.operationsPage},

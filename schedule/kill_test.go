@@ -89,6 +89,7 @@ func everySecond[TX any](db schedule.Store[TX], writer outbox.Writer[TX]) runFun
 			Name: "fast", Timing: timing, Missed: schedule.All,
 			Message: func(tick time.Time) any {
 				freeze(inTransaction)
+				time.Sleep(rand.N(10 * time.Millisecond)) // so that kills meet open transactions
 				sent++
 				return SendReport{tick}
 			},
@@ -173,7 +174,7 @@ func TestFrozenProcessSendsNothingTwice(t *testing.T) {
 }
 
 // Five processes with a schedule of each second are killed around its ticks, several at a
-// time. Each tick is sent, and once.
+// time. Each tick is sent, and once, and so is each request of an operator.
 func TestKilledProcessesSendEachTickOnce(t *testing.T) {
 	for kind, open := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -191,8 +192,13 @@ func TestKilledProcessesSendEachTickOnce(t *testing.T) {
 			}
 			first := awaitRow(t, db, func(row admin.Schedule) bool { return row.LastTick != nil })
 			end := first.LastTick.Add(*length)
-			kills := 0
+			kills, requests := 0, []time.Time(nil)
 			for time.Now().Before(end) {
+				if at, added, err := db.TriggerSchedule(t.Context(), "fast"); err != nil {
+					t.Error(err)
+				} else if added {
+					requests = append(requests, at)
+				}
 				// Processes wake up at each full second.
 				time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second + rand.N(25*time.Millisecond))))
 				for _, i := range rand.Perm(len(processes))[:1+rand.IntN(4)] {
@@ -200,22 +206,26 @@ func TestKilledProcessesSendEachTickOnce(t *testing.T) {
 					kills++
 				}
 			}
-			last := awaitRow(t, db, func(row admin.Schedule) bool { return !row.DoneUntil.Before(end) })
+			last := awaitRow(t, db, func(row admin.Schedule) bool { return !row.DoneUntil.Before(end) && row.RequestedAt == nil })
 			for _, p := range processes {
 				p.end()
 			}
 			last = awaitRow(t, db, func(row admin.Schedule) bool { return !row.DoneUntil.Before(last.DoneUntil) })
-			wantTicks(t, db, *last.LastTick, *length)
+			wantTicks(t, db, *last.LastTick, *length, requests...)
 			if want := int(*length / time.Second); kills < want {
 				t.Errorf("%d processes were killed, want %d at least", kills, want)
 			}
-			t.Logf("%s: %d processes were killed", kind, kills)
+			if len(requests) < 2 {
+				t.Errorf("%d requests, want 2 at least", len(requests))
+			}
+			t.Logf("%s: %d processes were killed, %d requests", kind, kills, len(requests))
 		})
 	}
 }
 
-// wantTicks fails unless each tick up to the last has one message, for a time at least.
-func wantTicks(t *testing.T, db database, last time.Time, length time.Duration) {
+// wantTicks fails unless each tick up to the last has one message, for a time at least, and
+// each request.
+func wantTicks(t *testing.T, db database, last time.Time, length time.Duration, requests ...time.Time) {
 	t.Helper()
 	all, err := db.Outbox(t.Context(), admin.OutboxQuery{})
 	if err != nil {
@@ -225,13 +235,18 @@ func wantTicks(t *testing.T, db database, last time.Time, length time.Duration) 
 	for _, m := range all {
 		ids[m.ID]++
 	}
-	for n := range all {
+	for _, at := range requests {
+		if found := ids[schedule.RequestID("fast", at)]; found != 1 {
+			t.Errorf("the request of %v has %d messages, want 1", at, found)
+		}
+	}
+	for n := range len(all) - len(requests) {
 		tick := last.Add(-time.Duration(n) * time.Second)
 		if found := ids[schedule.MessageID("fast", tick)]; found != 1 {
 			t.Errorf("the tick %v has %d messages, want 1", tick, found)
 		}
 	}
-	if want := int(length / time.Second); len(all) < want || len(ids) != len(all) {
+	if want := int(length/time.Second) + len(requests); len(all) < want || len(ids) != len(all) {
 		t.Errorf("%d messages with %d ids, want %d at least", len(all), len(ids), want)
 	}
 	t.Logf("%d messages, %d ids", len(all), len(ids))

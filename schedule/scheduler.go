@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,12 @@ import (
 type Store[TX any] interface {
 	admin.Schedules
 	// ReplaceSchedule replaces the row of a schedule as part of tx, and reports whether it
-	// was found: the row must have the name, Spec and DoneUntil of old. A zero old adds the
+	// was found: the row must have the name, Spec, DoneUntil and RequestedAt of old. A zero old adds the
 	// row, unless there is one of that name. A zero replacement removes it.
 	ReplaceSchedule(ctx context.Context, tx TX, old, replacement admin.Schedule) (bool, error)
 }
 
-// A Schedule dispatches a message at each of its ticks.
+// A Schedule dispatches a message at each of its ticks, and at the request of an operator.
 type Schedule struct {
 	// Name identifies the schedule among all of the database, in at most 190 bytes of UTF-8
 	// without control characters. Another name is another schedule.
@@ -36,7 +37,8 @@ type Schedule struct {
 	// Missed is the policy for missed ticks. Empty means Latest.
 	Missed Missed
 	// Message returns the message of a tick: a struct or an *waybill.Envelope. It may be
-	// called again for the same tick.
+	// called again for the same tick. The tick of a request is the second in which it was
+	// made.
 	Message func(tick time.Time) any
 }
 
@@ -71,9 +73,9 @@ type Scheduler[TX any] struct {
 
 const (
 	maxName = 190
-	// recheck is the longest pause between two readings of the rows: a clock may have been
-	// changed meanwhile.
-	recheck = time.Minute
+	// recheck is the longest pause between two readings of the rows: an operator may have
+	// requested a message, or a clock may have been changed meanwhile.
+	recheck = 5 * time.Second
 	// afterError is the pause after an error.
 	afterError = time.Second
 	// sendTimeout is the time of one transaction.
@@ -143,7 +145,8 @@ func (s *Scheduler[TX]) Run(ctx context.Context) error {
 	}
 }
 
-// pass sends the due ticks of all schedules, and returns how long until the next one.
+// pass sends the due ticks and the requests of all schedules, and returns the pause until the
+// next one.
 func (s *Scheduler[TX]) pass(ctx context.Context) (pause time.Duration, err error) {
 	rows, now, err := s.rows(ctx)
 	if err != nil {
@@ -157,7 +160,7 @@ func (s *Scheduler[TX]) pass(ctx context.Context) (pause time.Duration, err erro
 			continue
 		}
 		wait := one.Timing.Next(row.DoneUntil).Sub(now)
-		if wait <= 0 {
+		if wait <= 0 || row.RequestedAt != nil {
 			wait = 0 // the row is read again
 			err := s.send(ctx, one, row, now)
 			if s.note(ctx, one.Name, err); err != nil {
@@ -187,9 +190,27 @@ func (s *Scheduler[TX]) rows(ctx context.Context) (map[string]admin.Schedule, ti
 // errTaken rolls back when another process has moved the row.
 var errTaken = errors.New("another process was first")
 
-// send dispatches the due ticks of one schedule and moves its row past them, in one
-// transaction. It sends nothing if another process has moved the row meanwhile.
+// send sends the request of one schedule, if there is one, or its due ticks. A request that
+// fails holds up no tick.
 func (s *Scheduler[TX]) send(ctx context.Context, one Schedule, row admin.Schedule, now time.Time) error {
+	if row.RequestedAt == nil {
+		return s.sendTicks(ctx, one, row, now)
+	}
+	failed := s.sendRequest(ctx, one, row)
+	if failed == nil { // and the row is another one
+		return nil
+	}
+	return cmp.Or(s.sendTicks(ctx, one, row, now), failed)
+}
+
+// message returns the message of a tick, without an id.
+func (s Schedule) message(tick time.Time) *waybill.Envelope {
+	return waybill.NewEnvelope(s.Message(tick)).With(waybill.Header(NameHeader, s.Name), waybill.Header(TickHeader, tick.Format(time.RFC3339)))
+}
+
+// sendTicks dispatches the due ticks of one schedule and moves its row past them, in one
+// transaction. It sends nothing if another process has changed the row meanwhile.
+func (s *Scheduler[TX]) sendTicks(ctx context.Context, one Schedule, row admin.Schedule, now time.Time) error {
 	p := one.Missed.next(one.Timing, row.DoneUntil, now)
 	if p.until.IsZero() {
 		return nil
@@ -202,8 +223,7 @@ func (s *Scheduler[TX]) send(ctx context.Context, one Schedule, row admin.Schedu
 	err := s.replace(ctx, row, next, func(ctx context.Context, tx TX) error {
 		messages := make([]any, len(p.ticks))
 		for i, tick := range p.ticks {
-			messages[i] = waybill.NewEnvelope(one.Message(tick)).With(MessageID(one.Name, tick),
-				waybill.Header(NameHeader, one.Name), waybill.Header(TickHeader, tick.Format(time.RFC3339)))
+			messages[i] = one.message(tick).With(MessageID(one.Name, tick))
 		}
 		_, err := s.out.DispatchAll(ctx, tx, messages...)
 		return err
@@ -252,7 +272,7 @@ func (s *Scheduler[TX]) adopt(ctx context.Context) error {
 		for _, one := range s.schedules {
 			old := rows[one.Name]
 			delete(rows, one.Name)
-			adopted := admin.Schedule{Name: one.Name, Spec: one.Timing.String(), Missed: string(one.Missed), LastTick: old.LastTick, DoneUntil: old.DoneUntil}
+			adopted := admin.Schedule{Name: one.Name, Spec: one.Timing.String(), Missed: string(one.Missed), LastTick: old.LastTick, DoneUntil: old.DoneUntil, RequestedAt: old.RequestedAt}
 			if old.Spec != adopted.Spec && adopted.DoneUntil.Before(now) {
 				adopted.DoneUntil = now
 			}

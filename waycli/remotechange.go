@@ -111,3 +111,13 @@ func (r *remote) StopWorkers(ctx context.Context, ids ...string) (n int, err err
 	}
 	return n, nil
 }
+
+// TriggerSchedule implements admin.Schedules.
+func (r *remote) TriggerSchedule(ctx context.Context, name string) (requested time.Time, added bool, err error) {
+	var answer struct {
+		Requested   bool      `json:"requested"`
+		RequestedAt time.Time `json:"requested_at"`
+	}
+	err = r.call(ctx, "schedules/trigger", nil, url.Values{"name": {name}}, &answer)
+	return answer.RequestedAt, answer.Requested, err
+}

@@ -80,10 +80,10 @@ func (r *remote) Schedules(ctx context.Context) (all []admin.Schedule, now time.
 	for _, row := range rows {
 		all = append(all, row.Schedule)
 		if row.Overdue > 0 {
-			now, late = row.NextTick.Add(time.Duration(row.Overdue*float64(time.Second))), true
+			now, late = row.Due().Add(time.Duration(row.Overdue*float64(time.Second))), true
 		}
-		if !late && (now.IsZero() || row.NextTick.Before(now)) {
-			now = row.NextTick
+		if !late && (now.IsZero() || row.Due().Before(now)) {
+			now = row.Due()
 		}
 	}
 	return all, now, err

@@ -92,7 +92,8 @@ func errNoSchedules() error {
 }
 
 func (c *cli) schedulesCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "schedules", Short: "List the schedules, which dispatch messages at given times"}, c.schedulesListCommand())
+	return group(&cobra.Command{Use: "schedules", Short: "List the schedules, which dispatch messages at given times, and trigger them"},
+		c.schedulesListCommand(), c.schedulesTriggerCommand())
 }
 
 func (c *cli) schedulesListCommand() *cobra.Command {
@@ -104,13 +105,16 @@ process has run yet. Times are by the clock of the database, in UTC. "run" runs 
 of its configuration; so can any number of processes. State is
 
   waiting            its next tick is to come
+  requested          "schedules trigger" has asked for a message, which is not sent yet
   overdue for 5m     no process runs it, or it cannot dispatch its message
   new                no process has run it yet
   changed            the configuration has another timing: a restart of "run" adopts it
 
+and ", requested" behind it where an overdue or changed one has been triggered.
+
 With --json: {"schedules": [{"name", "spec", "message", "missed", "last_tick", "next_tick",
-"state"}]}. State is one word; message is empty for a schedule of another configuration;
-last_tick is null before the first message.`,
+"requested_at", "state"}]}. State is one word; message is empty for a schedule of another
+configuration; last_tick is null before the first tick, requested_at without a request.`,
 		Example: `  waybill schedules list
   waybill schedules list --json`,
 		Args: cobra.NoArgs,
@@ -151,14 +155,22 @@ func (s *session) schedulesList(ctx context.Context) error {
 		if one.LastTick != nil {
 			last = one.LastTick.Format(time.RFC3339)
 		}
-		state := one.State
-		if state == "overdue" {
-			state += " for " + short(one.overdue)
-		}
-		table[i] = []any{one.Name, one.Spec, cmp.Or(one.Message, "-"), one.Missed, last, one.NextTick.Format(time.RFC3339), state}
+		table[i] = []any{one.Name, one.Spec, cmp.Or(one.Message, "-"), one.Missed, last, one.NextTick.Format(time.RFC3339), one.stateText()}
 	}
 	s.stdout.table([]string{"NAME", "SPEC", "MESSAGE", "MISSED", "LAST TICK", "NEXT TICK", "STATE"}, table)
 	return nil
+}
+
+// stateText is the state with its age, and with a pending request.
+func (l listedSchedule) stateText() string {
+	text := l.State
+	if text == "overdue" {
+		text += " for " + short(l.overdue)
+	}
+	if l.RequestedAt != nil && text != "requested" {
+		text += ", requested"
+	}
+	return text
 }
 
 // listSchedules joins the schedules of a configuration with the rows of the database.
@@ -168,8 +180,11 @@ func listSchedules(configured map[string]config.Schedule, rows []admin.Schedule,
 	for _, row := range rows {
 		known[row.Name] = true
 		one := listedSchedule{Schedule: row, State: "waiting", overdue: row.Overdue(now)}
-		if one.overdue > 0 {
+		switch {
+		case one.overdue > 0:
 			one.State = "overdue"
+		case row.RequestedAt != nil:
+			one.State = "requested"
 		}
 		if c, ok := configured[row.Name]; ok {
 			timing, err := c.Timing()

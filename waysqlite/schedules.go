@@ -3,9 +3,13 @@ package waysqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // Schedules implements admin.Schedules and schedule.Store.
@@ -13,9 +17,12 @@ func (db *DB) Schedules(ctx context.Context) (found []admin.Schedule, now time.T
 	rows, err := query(ctx, db, db.scheduleSQL.Query("list"), func(rows *sql.Rows, s *admin.Schedule) error {
 		var name, spec, missed sql.NullString
 		var clock int64
-		var done, last, next sql.NullInt64
-		err := rows.Scan(&clock, &name, &spec, &missed, &done, &last, &next)
-		*s = admin.Schedule{Name: name.String, Spec: spec.String, Missed: missed.String, DoneUntil: micros(done.Int64), LastTick: microsOrNil(last), NextTick: micros(next.Int64)}
+		var done, last, next, requested sql.NullInt64
+		err := rows.Scan(&clock, &name, &spec, &missed, &done, &last, &next, &requested)
+		*s = admin.Schedule{
+			Name: name.String, Spec: spec.String, Missed: missed.String, DoneUntil: micros(done.Int64),
+			LastTick: microsOrNil(last), NextTick: micros(next.Int64), RequestedAt: microsOrNil(requested),
+		}
 		now = micros(clock)
 		return err
 	})
@@ -30,13 +37,9 @@ func (db *DB) ReplaceSchedule(ctx context.Context, tx *sql.Tx, old, replacement 
 	if _, err := db.unitOf(tx); err != nil {
 		return false, err
 	}
-	var last any
-	if replacement.LastTick != nil {
-		last = replacement.LastTick.UnixMicro()
-	}
 	statement := "replace"
-	args := []any{replacement.Spec, replacement.Missed, replacement.DoneUntil.UnixMicro(), last, replacement.NextTick.UnixMicro()}
-	was := []any{old.Name, old.Spec, old.DoneUntil.UnixMicro()}
+	args := []any{replacement.Spec, replacement.Missed, replacement.DoneUntil.UnixMicro(), unixMicro(replacement.LastTick), replacement.NextTick.UnixMicro(), unixMicro(replacement.RequestedAt)}
+	was := []any{old.Name, old.Spec, old.DoneUntil.UnixMicro(), unixMicro(old.RequestedAt)}
 	switch {
 	case replacement.Name == "":
 		statement, args = "remove", was
@@ -51,4 +54,39 @@ func (db *DB) ReplaceSchedule(ctx context.Context, tx *sql.Tx, old, replacement 
 	}
 	n, err := result.RowsAffected()
 	return n == 1, err
+}
+
+// unixMicro is NULL for nil.
+func unixMicro(t *time.Time) any {
+	if t == nil {
+		return nil
+	}
+	return t.UnixMicro()
+}
+
+// TriggerSchedule implements admin.Schedules.
+func (db *DB) TriggerSchedule(ctx context.Context, name string) (requested time.Time, added bool, err error) {
+	if err := db.checkSchema(ctx); err != nil {
+		return requested, false, err
+	}
+	err = db.write(ctx, func(tx *txn) error {
+		var pending sql.NullInt64
+		var now int64
+		err := tx.QueryRowContext(ctx, db.scheduleSQL.Query("requested"), name).Scan(&pending, &now)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("schedule %q: %w", name, waybill.ErrNotFound)
+		case err != nil:
+			return err
+		case pending.Valid:
+			requested = micros(pending.Int64)
+			return nil
+		}
+		if _, err := tx.exec(ctx, db.scheduleSQL.Query("request"), now, name); err != nil {
+			return err
+		}
+		requested, added = micros(now), true
+		return sqlcore.Audit(ctx, operatorTx{db, tx}, "schedules trigger", map[string]string{"name": name}, 1)
+	})
+	return requested, added && err == nil, err
 }

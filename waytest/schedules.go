@@ -26,6 +26,9 @@ func Schedules[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"ClockThatGoesBackSendsNothingTwice", clockThatGoesBackSendsNothingTwice[TX]},
 		{"ChangedTimingIsAdoptedAtAStart", changedTimingIsAdoptedAtAStart[TX]},
 		{"AbandonedRowIsRemoved", abandonedRowIsRemoved[TX]},
+		{"RequestIsMadeOnceAndSentOnce", requestIsMadeOnceAndSentOnce[TX]},
+		{"RequestSharesItsTransaction", requestSharesItsTransaction[TX]},
+		{"RequestWithoutItsAuditIsNone", requestWithoutItsAuditIsNone[TX]},
 	})
 }
 
@@ -125,6 +128,8 @@ func rowIsReplacedAsItWas[TX any](t *testing.T, s *fixture[TX]) {
 	first := admin.Schedule{Name: "b", Spec: "0 3 * * * Europe/Berlin", Missed: "skip", DoneUntil: at, NextTick: at.Add(time.Hour)}
 	moved := first
 	moved.DoneUntil, moved.LastTick, moved.Missed = at.Add(time.Microsecond), new(at.Add(-time.Hour)), "all"
+	requested, later := moved, moved
+	requested.RequestedAt, later.RequestedAt = &at, new(at.Add(time.Microsecond))
 	for _, step := range []struct {
 		old, replacement admin.Schedule
 		commit, found    bool
@@ -140,7 +145,16 @@ func rowIsReplacedAsItWas[TX any](t *testing.T, s *fixture[TX]) {
 		{first, moved, true, true, []admin.Schedule{moved}},
 		{first, moved, true, false, []admin.Schedule{moved}},
 		{first, admin.Schedule{}, true, false, []admin.Schedule{moved}},
+		{moved, requested, true, true, []admin.Schedule{requested}},
+		{moved, first, true, false, []admin.Schedule{requested}}, // a tick that has read no request
+		{later, moved, true, false, []admin.Schedule{requested}},
+		{moved, admin.Schedule{}, true, false, []admin.Schedule{requested}},
+		{requested, moved, false, true, []admin.Schedule{requested}},
+		{requested, moved, true, true, []admin.Schedule{moved}},
+		{requested, moved, true, false, []admin.Schedule{moved}},
 		{moved, admin.Schedule{}, true, true, nil},
+		{admin.Schedule{}, requested, true, true, []admin.Schedule{requested}},
+		{requested, admin.Schedule{}, true, true, nil},
 	} {
 		s.replaceSchedule(step.old, step.replacement, step.commit, step.found)
 		got, _, err := db.Schedules(t.Context())

@@ -76,6 +76,7 @@ var jsonStates = []struct {
 			{"failed list", 0, args("failed", "list")},
 			{"failed show", 0, args("failed", "show", "1")},
 			{"preflight", 7, args("preflight")},
+			{"schedules trigger", 0, args("schedules", "trigger", "weekly", "-y")},
 			{"schedules list", 0, args("schedules", "list")},
 		},
 	},
@@ -173,10 +174,16 @@ func TestEveryCommandHasJSON(t *testing.T) {
 func aRefusedMessage(t *testing.T) {
 	say(t, 0, "relay", "--drain")
 	say(t, 0, "dispatch", "order.placed", `{"refused": true}`, "--key", "k")
+	execute(t, `UPDATE waybill_outbox SET headers = '{"tenant": 1}'`)
+}
+
+// execute runs a statement on the database of the project.
+func execute(t *testing.T, statement string) {
+	t.Helper()
 	db, err := sql.Open("sqlite", "file:waybill.db?_pragma=busy_timeout(5000)")
 	fatal(t, err)
 	defer db.Close()
-	_, err = db.ExecContext(t.Context(), `UPDATE waybill_outbox SET headers = '{"tenant": 1}'`)
+	_, err = db.ExecContext(t.Context(), statement)
 	fatal(t, err)
 }
 
@@ -186,6 +193,7 @@ func failingMessages(t *testing.T) {
 	say(t, 0, "dispatch", "order.placed", "{}", "--to", "work", "--key", "parked")
 	say(t, 0, "dispatch", "mail.sent", "{}", "--to", "work", "--header", "tenant=acme")
 	say(t, 0, "dispatch", "mail.sent", "{}", "--to", "work", "--key", "retried")
+	execute(t, `INSERT INTO waybill_schedule (name, spec, missed, done_until, next_tick) VALUES ('weekly', '@weekly', 'latest', 0, 4000000000000000)`)
 }
 
 // aBusyWorker starts a worker with a message in hand.

@@ -54,6 +54,7 @@ func served(t *testing.T) (url string) {
 		`INSERT INTO waybill_retry (queue, message_id, message_name, partition_key, body, failures, held, held_until)
 		 VALUES ('billing', randomblob(16), 'order.placed', 'parked', '{}', 1, 1, 9223372036854775807)`,
 		`INSERT INTO waybill_schedule (name, spec, missed, done_until, next_tick) VALUES ('late', '@hourly', 'latest', 1700000000000000, 1700000000000000), ('next', '@hourly', 'latest', 1700000000000000, 4000000000000000)`,
+		`INSERT INTO waybill_schedule (name, spec, missed, done_until, next_tick, requested_at) VALUES ('pending', '@hourly', 'latest', 1700000000000000, 4000000000000000, 1700000000123000)`,
 		`INSERT INTO waybill_inbox (handler, dedup_key, message_id, processed_at) SELECT 'invoices', 'done', message_id, 1700000000000000 FROM waybill_failed WHERE id = 5`,
 	} {
 		if _, err := db.SQL().ExecContext(t.Context(), statement); err != nil {
@@ -95,7 +96,7 @@ func TestServerShowsWhatTheDatabaseHas(t *testing.T) {
 		{"inbox", "list"}, {"inbox", "list", "--handler", "billing", "--limit", "0"}, {"inbox", "list", "--limit", "1"},
 		{"failed", "retry", "--fingerprint", "f1", "--dry-run"},
 		{"outbox", "blocked", "--limit", "0"}, {"outbox", "blocked", "--limit", "1100"}, {"outbox", "blocked", "--key", "b7"}, {"inbox", "lookup", "done"},
-		{"schedules", "list"}, {"workers", "list"}, {"stats", "--fail-if", "blocked>1"}, {"workers", "stop", "--all"},
+		{"schedules", "list"}, {"schedules", "trigger", "late", "--dry-run"}, {"schedules", "trigger", "pending"}, {"schedules", "trigger", "lat"}, {"workers", "list"}, {"stats", "--fail-if", "blocked>1"}, {"workers", "stop", "--all"},
 	} {
 		code, local, _ := runMain(t, append(args, "--json")...)
 		remoteCode, remote, stderr := runMain(t, append(args, "--json", "--server", url)...)
@@ -136,6 +137,11 @@ func TestServerAsksForTheRole(t *testing.T) {
 		{"operator", 0, "its body has not changed", []string{"failed", "edit", "5", "--body-file", "new.json"}},
 		{"operator", 4, "this needs the role admin", []string{"workers", "stop", "billing", "--yes"}},
 		{"admin", 0, "1 worker process told to stop", []string{"workers", "stop", "billing", "--yes"}},
+		{"viewer", 4, "this needs the role operator", []string{"schedules", "trigger", "next", "--yes"}},
+		{"operator", 0, "next requested: a process that runs it sends", []string{"schedules", "trigger", "next", "--yes"}},
+		{"operator", 0, "next was already requested at 20", []string{"schedules", "trigger", "next", "--yes"}},
+		{"operator", 0, "late requested: it waits, because the schedule is overdue", []string{"schedules", "trigger", "late", "--yes"}},
+		{"operator", 3, "did you mean \"late\"?", []string{"schedules", "trigger", "latte", "--yes"}},
 		{"viewer", 2, "the API does not cover it", []string{"stats", "--history", "1h"}},
 		{"admin", 2, "the API of the dashboard does not cover it", []string{"schema", "up"}},
 		{"admin", 2, "excludes --database", []string{"failed", "list", "--database", "sqlite://./shop.db"}},
@@ -156,7 +162,7 @@ func TestServerAsksForTheRole(t *testing.T) {
 	for _, e := range audit {
 		by[e.Action] = e.Actor
 	}
-	for action, actor := range map[string]string{"outbox release": "operator@dashboard", "retries release": "operator@dashboard", "failed edit": "operator@dashboard", "workers stop": "admin@dashboard"} {
+	for action, actor := range map[string]string{"outbox release": "operator@dashboard", "retries release": "operator@dashboard", "failed edit": "operator@dashboard", "workers stop": "admin@dashboard", "schedules trigger": "operator@dashboard"} {
 		if by[action] != actor {
 			t.Errorf("the audit has %q of %s, want %s", by[action], action, actor)
 		}

@@ -246,13 +246,15 @@ CREATE TABLE app.waybill_workers (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last one dispatched.
+-- requested_at is the time of an operator's request that waits to be sent.
 CREATE TABLE app.waybill_schedule (
-    name       VARBINARY(190) NOT NULL PRIMARY KEY,
-    spec       VARBINARY(255) NOT NULL,
-    missed     VARCHAR(16) NOT NULL,
-    done_until DATETIME(6) NOT NULL,
-    last_tick  DATETIME(6),
-    next_tick  DATETIME(6) NOT NULL
+    name         VARBINARY(190) NOT NULL PRIMARY KEY,
+    spec         VARBINARY(255) NOT NULL,
+    missed       VARCHAR(16) NOT NULL,
+    done_until   DATETIME(6) NOT NULL,
+    last_tick    DATETIME(6),
+    next_tick    DATETIME(6) NOT NULL,
+    requested_at DATETIME(6)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Counts and latencies of a minute (since 1970), for the transport, message and handler; empty ones sum up. The

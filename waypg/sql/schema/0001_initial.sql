@@ -251,13 +251,15 @@ CREATE TABLE public.waybill_workers (
 );
 
 -- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last one dispatched.
+-- requested_at is the time of an operator's request that waits to be sent.
 CREATE TABLE public.waybill_schedule (
-    name       text COLLATE "C" PRIMARY KEY,
-    spec       text NOT NULL,
-    missed     text NOT NULL,
-    done_until timestamptz NOT NULL,
-    last_tick  timestamptz,
-    next_tick  timestamptz NOT NULL
+    name         text COLLATE "C" PRIMARY KEY,
+    spec         text NOT NULL,
+    missed       text NOT NULL,
+    done_until   timestamptz NOT NULL,
+    last_tick    timestamptz,
+    next_tick    timestamptz NOT NULL,
+    requested_at timestamptz
 );
 
 -- Counts and latencies of a minute (since 1970), for the transport, message and handler; empty ones sum up. The

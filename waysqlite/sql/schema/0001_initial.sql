@@ -126,14 +126,15 @@ CREATE TABLE waybill_workers (
 ) WITHOUT ROWID;
 
 -- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last
--- one dispatched.
+-- one dispatched. requested_at is the time of an operator's request that waits to be sent.
 CREATE TABLE waybill_schedule (
-    name       TEXT PRIMARY KEY,
-    spec       TEXT NOT NULL,
-    missed     TEXT NOT NULL,
-    done_until INTEGER NOT NULL,
-    last_tick  INTEGER,
-    next_tick  INTEGER NOT NULL
+    name         TEXT PRIMARY KEY,
+    spec         TEXT NOT NULL,
+    missed       TEXT NOT NULL,
+    done_until   INTEGER NOT NULL,
+    last_tick    INTEGER,
+    next_tick    INTEGER NOT NULL,
+    requested_at INTEGER
 ) WITHOUT ROWID;
 
 -- Changes by operators.
