@@ -55,4 +55,7 @@ type Receiver interface {
 	LeaseTime() time.Duration
 	// Renew extends the leases of ds and returns the deliveries whose lease is lost.
 	Renew(ctx context.Context, ds ...*Delivery) (lost []*Delivery, err error)
+	// Suspend gives back the messages that a broker has sent ahead and that are not settled. No
+	// further ones arrive before the next call of Receive. It is not called while Receive runs.
+	Suspend(ctx context.Context) error
 }

@@ -66,6 +66,7 @@ const (
 	FewConnections     Code = "few-connections"
 	UnboundedWorker    Code = "unbounded-worker"
 	TerminationGrace   Code = "termination-grace"
+	PausedTransport    Code = "paused-transport"
 )
 
 var severities = map[Code]Severity{
@@ -74,7 +75,7 @@ var severities = map[Code]Severity{
 	BinlogNotSynced: Warning, AutovacuumOff: Warning, OldTransaction: Warning, InactiveSlot: Warning, IdleTransaction: Warning,
 	ClockSkew: Warning, UnusableSetting: Warning,
 	MissingQueue: Broken, QueueDrops: Broken, QueueUnordered: Broken, QueueType: Warning, FewConnections: Warning,
-	UnboundedWorker:    Warning,
+	UnboundedWorker: Warning, PausedTransport: Warning,
 	HiddenTransactions: Note, BrokerUnchecked: Note, TerminationGrace: Note,
 }
 

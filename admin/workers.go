@@ -17,6 +17,14 @@ type Workers interface {
 	// in the list. Each finishes what is in flight, a few seconds after that, and ends; one
 	// that starts later is not stopped.
 	StopWorkers(ctx context.Context, ids ...string) (int, error)
+	// PausedTransports lists the transports that are paused, by name.
+	PausedTransports(ctx context.Context) ([]Pause, error)
+	// PauseTransport pauses the workers of a transport, also those that start later, until it
+	// is resumed: they finish what is in flight, and receive no messages. It reports false,
+	// and changes nothing, if the transport is paused already.
+	PauseTransport(ctx context.Context, transport, reason string) (bool, error)
+	// ResumeTransport ends a pause. It reports false if the transport is not paused.
+	ResumeTransport(ctx context.Context, transport string) (bool, error)
 }
 
 // A Worker is the last report of a process with workers.

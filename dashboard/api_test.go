@@ -22,7 +22,7 @@ import (
 func TestAPIListsAndChanges(t *testing.T) {
 	f := newFixture(t, dashboard.Config{})
 	f.story()
-	for _, path := range []string{"overview", "outbox", "blocked", "failed", "failed/groups", "failed/8", "retries", "inbox?id=x", "messages?id=01890a5d-ac96-774b-bcce-b302099a8057", "stats", "workers", "schedules", "audit", "operations", "openapi.json"} {
+	for _, path := range []string{"overview", "outbox", "blocked", "failed", "failed/groups", "failed/8", "retries", "inbox?id=x", "messages?id=01890a5d-ac96-774b-bcce-b302099a8057", "stats", "workers", "workers/paused", "schedules", "audit", "operations", "openapi.json"} {
 		res, text := f.do("GET", "/api/v1/"+path, nil)
 		if res.StatusCode != http.StatusOK || !json.Valid([]byte(text)) {
 			t.Errorf("%s: %s\n%s", path, res.Status, text)

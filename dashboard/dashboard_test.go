@@ -376,6 +376,8 @@ func TestRightsAreThoseOfTheRole(t *testing.T) {
 			{"POST", "/workers/0192f0c1-0000-7000-8000-000000000000/stop", map[string]int{"": 401, "v": 403, "o": 403, "a": 404}},
 			{"POST", "/schedules/trigger", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
 			{"POST", "/api/v1/schedules/trigger", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
+			{"POST", "/workers/pause", map[string]int{"": 401, "v": 403, "o": 403, "a": 400}},
+			{"POST", "/workers/resume", map[string]int{"": 401, "v": 403, "o": 403, "a": 400}},
 			{"POST", "/outbox/release", map[string]int{"": 401, "v": 403, "o": 400, "a": 400}},
 			{"POST", "/operations/1/cancel", map[string]int{"": 401, "v": 403, "o": 404, "a": 404}},
 		} {
@@ -392,9 +394,11 @@ func TestRightsAreThoseOfTheRole(t *testing.T) {
 				}
 			}
 		}
-		res, _ := f.do("POST", "/failed/remove", url.Values{"all": {"true"}, "count": {"3"}}, as("a"), func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
-		if res.StatusCode != http.StatusForbidden {
-			t.Errorf("a request of another site: %s", res.Status)
+		for path, form := range map[string]url.Values{"/failed/remove": {"all": {"true"}, "count": {"3"}}, "/workers/pause": {"transport": {"events"}}} {
+			res, _ := f.do("POST", path, form, as("a"), func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+			if res.StatusCode != http.StatusForbidden {
+				t.Errorf("a request of another site to %s: %s", path, res.Status)
+			}
 		}
 	}
 }

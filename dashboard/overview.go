@@ -21,6 +21,7 @@ type Overview struct {
 	Transports []TransportState   `json:"transports"`
 	Queues     []admin.QueueStats `json:"queues"`
 	Relays     []RelayState       `json:"relays"`
+	Paused     []admin.Pause      `json:"paused"` // transports of workers
 	Inbox      []admin.InboxStats `json:"inbox"`
 	Schema     admin.SchemaStatus `json:"schema"`
 	Reports    bool               `json:"relays_report"` // whether relays of this database report
@@ -118,6 +119,9 @@ func (d *Dashboard) readOverview(ctx context.Context, wait time.Duration) (o Ove
 	}
 	f, at, err := d.figures(ctx, wait)
 	if err != nil {
+		return o, err
+	}
+	if o.Paused, err = d.readPaused(ctx); err != nil {
 		return o, err
 	}
 	o.Queues, o.Inbox, o.CountedAt = f.queues, f.inbox, at
@@ -221,6 +225,9 @@ func (o *Overview) judge() {
 		if !r.Good {
 			add(cmp.Or(map[bool]admin.Severity{true: admin.Warning}[r.Problem == ""], admin.Broken), fmt.Sprintf("the relay of %s, process %d on %s: %s", r.Transport, r.PID, r.Host, r.State), "")
 		}
+	}
+	for _, p := range o.Paused {
+		add(admin.Warning, pauseReason(p, time.Now()), "/workers")
 	}
 	for _, t := range o.Transports {
 		late := t.Pending > 0 && t.BlockedKeys == 0 && t.OldestAgeSeconds > overdue.Seconds()

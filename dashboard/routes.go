@@ -65,6 +65,8 @@ func (d *Dashboard) table() []route {
 		{"GET /inbox", Viewer, d.inboxPage},
 		{"GET /workers", Viewer, d.workersPage},
 		{"POST /workers/{id}/stop", Admin, d.stopWorker},
+		{"POST /workers/pause", Admin, d.pauseTransport},
+		{"POST /workers/resume", Admin, d.resumeTransport},
 		{"GET /schedules", Viewer, d.schedulesPage},
 		{"POST /schedules/trigger", Operator, d.triggerSchedule},
 		{"GET /audit", Viewer, d.auditPage},

@@ -12,9 +12,10 @@ import (
 
 // workersView is the data of the page of processes.
 type workersView struct {
-	Workers []admin.Worker
-	Known   bool // the database keeps reports
-	Relays  []admin.Relay
+	Workers    []admin.Worker
+	Transports []consumedTransport
+	Known      bool // the database keeps reports
+	Relays     []admin.Relay
 }
 
 func (d *Dashboard) workersPage(r *request) error {
@@ -29,10 +30,16 @@ func (d *Dashboard) workersPage(r *request) error {
 }
 
 func (d *Dashboard) readWorkers(ctx context.Context) (v workersView, err error) {
-	if db, ok := d.db.(admin.Workers); ok {
-		v.Known = true
-		v.Workers, err = db.Workers(ctx)
+	db, ok := d.db.(admin.Workers)
+	if !ok {
+		return v, nil
 	}
+	v.Known = true
+	if v.Workers, err = db.Workers(ctx); err != nil {
+		return v, err
+	}
+	paused, err := db.PausedTransports(ctx)
+	v.Transports = consumedTransports(v.Workers, paused)
 	return v, err
 }
 

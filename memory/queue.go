@@ -230,6 +230,9 @@ func (q *Queue) Release(_ context.Context, ds ...*waybill.Delivery) error {
 	})
 }
 
+// Suspend implements waybill.Receiver: nothing is sent ahead.
+func (q *Queue) Suspend(context.Context) error { return nil }
+
 // LeaseTime implements waybill.Receiver.
 func (q *Queue) LeaseTime() time.Duration { return q.lease }
 

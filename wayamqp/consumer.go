@@ -44,6 +44,7 @@ type Consumer struct {
 	buffer  *deliveryBuffer
 	changed chan struct{} // closed when a message may be deliverable; nil while no Receive waits
 	began   bool          // the queue was there once
+	resting bool          // since Suspend, until the next Receive
 }
 
 var _ waybill.Receiver = (*Consumer)(nil)
@@ -73,6 +74,9 @@ func (c *Consumer) Receive(ctx context.Context, max int) ([]*waybill.Delivery, e
 	if max < 1 {
 		return nil, fmt.Errorf("wayamqp: receive at most %d messages", max)
 	}
+	c.mu.Lock()
+	c.resting = false
+	c.mu.Unlock()
 	for {
 		s, err := c.connected(ctx)
 		if err != nil {
@@ -124,9 +128,13 @@ func (c *Consumer) wake() {
 	}
 }
 
-// Connect connects, unless a connection is known to be alive, as Receive does.
+// Connect connects, unless a connection is known to be alive, as Receive does. Between a
+// Suspend and the next Receive it does nothing.
 func (c *Consumer) Connect(ctx context.Context) error {
 	_, err := c.connected(ctx)
+	if errors.Is(err, errSuspended) {
+		return nil
+	}
 	return err
 }
 
@@ -174,6 +182,9 @@ func (c *Consumer) connected(ctx context.Context) (*session, error) {
 func (c *Consumer) present() (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.resting {
+		return nil, errSuspended
+	}
 	if c.session == nil || c.session.err == nil {
 		return c.session, nil
 	}

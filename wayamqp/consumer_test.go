@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/waybill-go/waybill"
 )
 
@@ -513,5 +515,38 @@ func TestConsumerSaysThatAMessageIsNearItsDeliveryLimit(t *testing.T) {
 	}
 	if log.count(`set_policy`) != 1 {
 		t.Errorf("it does not say what to do: %s", log.text.String())
+	}
+}
+
+// A suspended consumer has no connection, and so no message, until it receives again: in
+// order, with their failures, and without an error.
+func TestSuspendedConsumerHoldsNothing(t *testing.T) {
+	b := newBroker(t)
+	b.queue("orders", amqp.Table{"x-single-active-consumer": true})
+	b.fill("a", "b", "a", "c")
+	c := b.consumer(Config{})
+	stock(t, c, 4)
+	ds := receive(t, c, 3)
+	want(t, ds, "0 2 1")
+	b.must(c.Ack(t.Context(), ds[0]))
+	b.must(c.Retry(t.Context(), ds[1], 0))
+	b.must(c.Release(t.Context(), ds[2]))
+	b.must(c.Suspend(t.Context()))
+	b.awaitReady("orders", 3)
+	b.must(c.Connect(t.Context())) // as a readiness probe does
+	c.mu.Lock()
+	if c.session != nil {
+		t.Error("a probe has connected a suspended consumer")
+	}
+	c.mu.Unlock()
+	other := b.consumer(Config{}) // the queue has no active consumer
+	want(t, receive(t, other, 1), "1")
+	b.must(other.Close())
+	ds = receive(t, c, 1)
+	stock(t, c, 3)
+	again := append(ds, receive(t, c, 2)...)
+	want(t, again, "1 2 3")
+	if again[0].Failures != 0 || again[1].Failures != 1 {
+		t.Errorf("%d and %d failures after the suspension, want 0 and 1", again[0].Failures, again[1].Failures)
 	}
 }

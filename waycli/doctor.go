@@ -66,7 +66,7 @@ func (s *session) doctor(ctx context.Context) error {
 // findings makes the checks of the configuration, the databases, relays and workers.
 func (s *session) findings(ctx context.Context) ([]admin.Finding, error) {
 	found := []admin.Finding{} // [] and not null in JSON
-	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.retentionFindings, s.relayFindings, s.workerFindings, s.brokerFindings} {
+	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.retentionFindings, s.relayFindings, s.workerFindings, s.pauseFindings, s.brokerFindings} {
 		more, err := check(ctx)
 		if err != nil {
 			return nil, err

@@ -133,6 +133,22 @@ func (s *session) workerFindings(ctx context.Context) ([]admin.Finding, error) {
 	return found, nil
 }
 
+// pauseFindings are the paused transports.
+func (s *session) pauseFindings(ctx context.Context) (found []admin.Finding, err error) {
+	db, err := s.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paused, err := db.PausedTransports(ctx)
+	for _, p := range paused {
+		f := admin.NewFinding(admin.PausedTransport, "its workers handle no messages: it is paused since "+pauseOrigin(p),
+			fmt.Sprintf("`%s workers resume %s` when the reason is gone", s.app.Name, visible(p.Transport)))
+		f.Where = fmt.Sprintf("transport %q", p.Transport)
+		found = append(found, f)
+	}
+	return found, err
+}
+
 // overdue is the age of a pending message from which on a relay should have published it.
 const overdue = time.Minute
 

@@ -46,16 +46,19 @@ func (memoryDatabase) SchemaStatus(context.Context) (admin.SchemaStatus, error) 
 func (db memoryDatabase) RetryQueue(transport string) (worker.RetryQueue, error) {
 	return db.mem.RetryQueue(transport)
 }
-func (db memoryDatabase) Queue(dsn config.DSN) (Queue, error)                     { return db.mem.Queue(dsn.Host), nil }
-func (memoryDatabase) ReportWorkers(context.Context, worker.Report) (bool, error) { return false, nil }
-func (memoryDatabase) PruneExpired(context.Context, int) (int, error)             { return 0, nil }
-func (memoryDatabase) OutboxStats(context.Context) ([]admin.OutboxStats, error)   { return nil, nil }
-func (memoryDatabase) QueueStats(context.Context) ([]admin.QueueStats, error)     { return nil, nil }
-func (memoryDatabase) InboxStats(context.Context) ([]admin.InboxStats, error)     { return nil, nil }
-func (memoryDatabase) Relays(context.Context) ([]admin.Relay, error)              { return nil, nil }
-func (memoryDatabase) Workers(context.Context) ([]admin.Worker, error)            { return nil, nil }
-func (memoryDatabase) Traits() outbox.StoreTraits                                 { return outbox.StoreTraits{} }
-func (memoryDatabase) Close() error                                               { return nil }
+func (db memoryDatabase) Queue(dsn config.DSN) (Queue, error) { return db.mem.Queue(dsn.Host), nil }
+func (memoryDatabase) ReportWorkers(context.Context, worker.Report) (worker.Instructions, error) {
+	return worker.Instructions{}, nil
+}
+func (memoryDatabase) PruneExpired(context.Context, int) (int, error)           { return 0, nil }
+func (memoryDatabase) OutboxStats(context.Context) ([]admin.OutboxStats, error) { return nil, nil }
+func (memoryDatabase) QueueStats(context.Context) ([]admin.QueueStats, error)   { return nil, nil }
+func (memoryDatabase) InboxStats(context.Context) ([]admin.InboxStats, error)   { return nil, nil }
+func (memoryDatabase) Relays(context.Context) ([]admin.Relay, error)            { return nil, nil }
+func (memoryDatabase) Workers(context.Context) ([]admin.Worker, error)          { return nil, nil }
+func (memoryDatabase) PausedTransports(context.Context) ([]admin.Pause, error)  { return nil, nil }
+func (memoryDatabase) Traits() outbox.StoreTraits                               { return outbox.StoreTraits{} }
+func (memoryDatabase) Close() error                                             { return nil }
 func (db memoryDatabase) WorkerStats(context.Context) (all []admin.WorkerStats, err error) {
 	for transport, failures := range map[string]string{"catalog_sync": "failed_catalog", "orders_high": "failed_orders"} {
 		all = append(all, admin.WorkerStats{Transport: transport, Retrying: db.mem.Waiting(transport), Failed: len(db.mem.DeadLetters(failures))})

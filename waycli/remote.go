@@ -28,7 +28,7 @@ const tokenVariable = "WAYBILL_SERVER_TOKEN"
 // remoteCommands are the commands that the JSON API of a dashboard covers.
 var remoteCommands = []string{
 	"stats", "outbox list", "outbox blocked", "outbox release", "failed list", "failed groups", "failed show", "failed edit", "failed retry", "failed remove",
-	"retries list", "retries release", "inbox list", "inbox lookup", "workers list", "workers stop", "schedules list", "schedules trigger",
+	"retries list", "retries release", "inbox list", "inbox lookup", "workers list", "workers stop", "workers pause", "workers resume", "schedules list", "schedules trigger",
 }
 
 // checkServer refuses --server with a command that the API does not cover.

@@ -121,3 +121,21 @@ func (r *remote) TriggerSchedule(ctx context.Context, name string) (requested ti
 	err = r.call(ctx, "schedules/trigger", nil, url.Values{"name": {name}}, &answer)
 	return answer.RequestedAt, answer.Requested, err
 }
+
+// PauseTransport implements admin.Workers.
+func (r *remote) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
+	var answer struct {
+		Changed bool `json:"changed"`
+	}
+	err := r.call(ctx, "workers/pause", nil, set(url.Values{}, "transport", transport, "reason", reason), &answer)
+	return answer.Changed, err
+}
+
+// ResumeTransport implements admin.Workers.
+func (r *remote) ResumeTransport(ctx context.Context, transport string) (bool, error) {
+	var answer struct {
+		Changed bool `json:"changed"`
+	}
+	err := r.call(ctx, "workers/resume", nil, set(url.Values{}, "transport", transport), &answer)
+	return answer.Changed, err
+}

@@ -70,6 +70,11 @@ func (r *remote) Workers(ctx context.Context) ([]admin.Worker, error) {
 	return listed[admin.Worker](ctx, r, "workers", url.Values{}, 0, 0)
 }
 
+// PausedTransports implements admin.Workers.
+func (r *remote) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
+	return listed[admin.Pause](ctx, r, "workers/paused", url.Values{}, 0, 0)
+}
+
 // Schedules implements admin.Schedules. The time is one at which the same schedules are overdue.
 func (r *remote) Schedules(ctx context.Context) (all []admin.Schedule, now time.Time, err error) {
 	rows, err := listed[struct {

@@ -21,16 +21,16 @@ func (c *cli) statsCommand() *cobra.Command {
 queues of transports in other databases and at brokers, and the failed messages of
 workers in it and in the stores of transports (transports.NAME.store), and list the
 relays and the processes with workers that have reported within the last minute, with
-what keeps relays from publishing or from hearing of commits. (Relays of a SQLite file
-do not report.) Problems are messages for which no relay reports, and queues that could
-not be counted, as their broker is away.
+what keeps relays from publishing or from hearing of commits, and the paused transports.
+(Relays of a SQLite file do not report.) Problems are messages for which no relay reports,
+and queues that could not be counted, as their broker is away.
 
 With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_flight",
 "retrying", "oldest_age_seconds", "database"}], "broker_queues": [{"transport", "queue",
 "ready", "consumers"}], "retries": [{"transport", "retrying", "parked",
 "failed"}], "inbox": [...], "relays": [{"transport", "host", "pid", "started_at",
-"seen_at", "problem", "degraded", "since"}], "workers": [...], "problems": [{"where",
-"problem"}]}, the lists without detail here as "outbox stats", "inbox stats" and "workers
+"seen_at", "problem", "degraded", "since"}], "workers": [...], "paused": [...], "problems":
+[{"where", "problem"}]}, the lists without detail here as "outbox stats", "inbox stats" and "workers
 list" have them. Database is left out for the configured one; ready are messages that no
 consumer has. Retrying of retries includes parked; failed are dead letters. Problem of
 relays says why nothing goes out, degraded why a relay that is to listen finds messages
@@ -83,6 +83,9 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	if all.Workers, err = db.Workers(ctx); err != nil {
 		return err
 	}
+	if all.Paused, err = db.PausedTransports(ctx); err != nil {
+		return err
+	}
 	if db.Traits().KeepsReports {
 		for _, t := range withoutRelay(all.Outbox, all.Relays) {
 			all.Problems = append(all.Problems, statsProblem{t.Transport, fmt.Sprintf("%s pending, no relay for %s", count(t.Pending), t.Transport)})
@@ -111,15 +114,21 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	}
 	s.stdout.line("\nWorkers")
 	s.workerList(all.Workers)
-	if len(all.Problems) > 0 {
-		s.stdout.line("\nProblems")
-		rows := make([][]any, len(all.Problems))
-		for i, p := range all.Problems {
-			rows[i] = []any{p.Where, p.Problem}
-		}
-		s.stdout.table([]string{"WHERE", "PROBLEM"}, rows)
-	}
+	s.pauseLines(all.Paused)
+	s.problemTable(all.Problems)
 	return checkComplete(conditions, figures, uncounted)
+}
+
+func (s *session) problemTable(problems []statsProblem) {
+	if len(problems) == 0 {
+		return
+	}
+	s.stdout.line("\nProblems")
+	rows := make([][]any, len(problems))
+	for i, p := range problems {
+		rows[i] = []any{p.Where, p.Problem}
+	}
+	s.stdout.table([]string{"WHERE", "PROBLEM"}, rows)
 }
 
 // statsOutput is the JSON of stats.
@@ -131,6 +140,7 @@ type statsOutput struct {
 	Inbox        []admin.InboxStats  `json:"inbox"`
 	Relays       []admin.Relay       `json:"relays"`
 	Workers      []admin.Worker      `json:"workers"`
+	Paused       []admin.Pause       `json:"paused"`
 	Problems     []statsProblem      `json:"problems"`
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 func (c *cli) workersCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "workers", Short: "List the processes that handle messages, and stop them"},
-		c.workersListCommand(), c.workersStopCommand())
+	return group(&cobra.Command{Use: "workers", Short: "List the processes that handle messages; stop them, and pause transports"},
+		c.workersListCommand(), c.workersStopCommand(), c.workersPauseCommand(), c.workersResumeCommand())
 }
 
 func (c *cli) workersListCommand() *cobra.Command {
@@ -26,16 +26,19 @@ the last minute, on all hosts, and the message that each has been handling longe
 report every five seconds. State is
 
   running            it takes messages
+  paused             its transports are paused: it takes no messages until a resume
   stopping           an operator has told it to stop, and it has not seen that yet
   draining           it takes no more messages and finishes those in flight
   silent for 30s     it hangs, its host is gone, or it cannot reach the database
 
-"stats" lists relays.
+Of a process with some of its transports paused, state names these. After the processes come
+the paused transports: since when, by whom and why. "stats" lists relays.
 
 With --json: {"workers": [{"id", "name", "host", "pid", "started_at", "seen_at",
-"stop_requested_at", "state", "transports", "concurrency", "busy", "handled", "failed",
-"heap_bytes", "running": [{"transport", "name", "id", "handler", "seconds"}]}]}. Running
-has the ten longest; handler is empty before the first one has begun.`,
+"stop_requested_at", "state", "transports", "paused", "concurrency", "busy", "handled",
+"failed", "heap_bytes", "running": [{"transport", "name", "id", "handler", "seconds"}]}],
+"paused": [{"transport", "since", "actor", "reason"}]}. Running has the ten longest; handler
+is empty before the first one has begun.`,
 		Example: `  waybill workers list
   waybill workers list --json`,
 		Args: cobra.NoArgs,
@@ -52,13 +55,19 @@ func (s *session) workersList(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	paused, err := db.PausedTransports(ctx)
+	if err != nil {
+		return err
+	}
 	if s.flags.json {
 		s.stdout.json(struct {
 			Workers []admin.Worker `json:"workers"`
-		}{found})
+			Paused  []admin.Pause  `json:"paused"`
+		}{found, paused})
 		return nil
 	}
 	s.workerList(found)
+	s.pauseLines(paused)
 	return nil
 }
 
@@ -77,8 +86,10 @@ func workerState(w admin.Worker) string {
 	switch {
 	case time.Since(w.SeenAt) > silence:
 		return "silent for " + ago(w.SeenAt)
-	case w.StopRequestedAt != nil && w.State == worker.StateRunning:
+	case w.StopRequestedAt != nil && w.State != worker.StateDraining:
 		return "stopping"
+	case w.State == worker.StateRunning && len(w.Paused) > 0:
+		return w.State + ", paused: " + strings.Join(w.Paused, " ")
 	}
 	return w.State
 }

@@ -11,24 +11,31 @@ import (
 )
 
 // ReportWorkers implements worker.Registry.
-func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (stop bool, err error) {
+func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.Instructions, err error) {
 	if err := db.ensureSchema(ctx); err != nil {
-		return false, err
+		return told, err
 	}
 	id := strings.ReplaceAll(r.ID, "-", "")
 	if r.Ended {
 		_, err := db.pool.ExecContext(ctx, db.outbox.Query("forget_report"), id)
-		return false, translate(err)
+		return told, translate(err)
 	}
 	text, err := sqlcore.WorkerReport(r)
 	if err != nil {
-		return false, err
+		return told, err
 	}
 	if _, err := db.pool.ExecContext(ctx, db.outbox.Query("report_workers"), id, r.Host, r.PID, text); err != nil {
-		return false, translate(err)
+		return told, translate(err)
 	}
-	err = db.pool.QueryRowContext(ctx, db.outbox.Query("stop_requested"), id).Scan(&stop)
-	return stop, translate(err)
+	err = each(ctx, db.pool, db.outbox.Query("instructions"), func(rows *sql.Rows) error {
+		var paused sql.NullString
+		err := rows.Scan(&told.Stop, &paused)
+		if paused.Valid {
+			told.Paused = append(told.Paused, paused.String)
+		}
+		return err
+	}, id)
+	return told, translate(err)
 }
 
 // Workers implements admin.Workers.
@@ -45,4 +52,33 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 // StopWorkers implements admin.Workers.
 func (db *DB) StopWorkers(ctx context.Context, ids ...string) (int, error) {
 	return sqlcore.StopWorkers(ctx, db.change, ids)
+}
+
+// PausedTransports implements admin.Workers.
+func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
+	return query(ctx, db, db.admin.Query("paused"), func(rows *sql.Rows, p *admin.Pause) error {
+		return rows.Scan(&p.Transport, moment{&p.Since}, &p.Actor, &p.Reason)
+	})
+}
+
+// PauseTransport implements admin.Workers.
+func (db *DB) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
+	p, err := admin.NewPause(ctx, transport, reason)
+	if err != nil {
+		return false, err
+	}
+	filter := map[string]string{"transport": transport, "reason": reason}
+	n, err := sqlcore.Audited(ctx, db.change, "workers pause", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return tx.Exec(ctx, "pause", p.Transport, p.Actor, p.Reason)
+	})
+	return n > 0, err
+}
+
+// ResumeTransport implements admin.Workers.
+func (db *DB) ResumeTransport(ctx context.Context, transport string) (bool, error) {
+	filter := map[string]string{"transport": transport}
+	n, err := sqlcore.Audited(ctx, db.change, "workers resume", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return tx.Exec(ctx, "resume", transport)
+	})
+	return n > 0, err
 }

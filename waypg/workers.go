@@ -11,21 +11,21 @@ import (
 )
 
 // ReportWorkers implements worker.Registry.
-func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (stop bool, err error) {
+func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.Instructions, err error) {
 	p, err := db.ensureSchema(ctx)
 	if err != nil {
-		return false, err
+		return told, err
 	}
 	if r.Ended {
 		_, err = db.pool.Exec(ctx, p.outbox.Query("forget_report"), r.ID)
-		return false, translate(err)
+		return told, translate(err)
 	}
 	text, err := sqlcore.WorkerReport(r)
 	if err != nil {
-		return false, err
+		return told, err
 	}
-	err = db.pool.QueryRow(ctx, p.outbox.Query("report_workers"), r.ID, r.Host, r.PID, text).Scan(&stop)
-	return stop, translate(err)
+	err = db.pool.QueryRow(ctx, p.outbox.Query("report_workers"), r.ID, r.Host, r.PID, text).Scan(&told.Stop, &told.Paused)
+	return told, translate(err)
 }
 
 // Workers implements admin.Workers.
@@ -46,4 +46,35 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 // StopWorkers implements admin.Workers.
 func (db *DB) StopWorkers(ctx context.Context, ids ...string) (int, error) {
 	return sqlcore.StopWorkers(ctx, db.change, ids)
+}
+
+// PausedTransports implements admin.Workers.
+func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
+	return query(ctx, db, adminSQL, "paused", func(rows pgx.Rows, p *admin.Pause) error {
+		err := rows.Scan(&p.Transport, &p.Since, &p.Actor, &p.Reason)
+		p.Since = p.Since.UTC()
+		return err
+	})
+}
+
+// PauseTransport implements admin.Workers.
+func (db *DB) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
+	p, err := admin.NewPause(ctx, transport, reason)
+	if err != nil {
+		return false, err
+	}
+	filter := map[string]string{"transport": transport, "reason": reason}
+	n, err := sqlcore.Audited(ctx, db.change, "workers pause", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return tx.Exec(ctx, "pause", p.Transport, p.Actor, p.Reason)
+	})
+	return n > 0, err
+}
+
+// ResumeTransport implements admin.Workers.
+func (db *DB) ResumeTransport(ctx context.Context, transport string) (bool, error) {
+	filter := map[string]string{"transport": transport}
+	n, err := sqlcore.Audited(ctx, db.change, "workers resume", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return tx.Exec(ctx, "resume", transport)
+	})
+	return n > 0, err
 }

@@ -27,6 +27,7 @@ func failureCases[TX any]() []testCase[TX] {
 		{"SamplesAreTheOldestAndTheNewest", samplesAreTheOldestAndTheNewest[TX]},
 		{"MessagesAreFoundByIDAndCause", messagesAreFoundByIDAndCause[TX]},
 		{"WorkersAreListedAndStopped", workersAreListedAndStopped[TX]},
+		{"TransportsArePausedAndResumed", transportsArePausedAndResumed[TX]},
 	}
 }
 

@@ -29,7 +29,7 @@ func workersAreListedAndStopped[TX any](t *testing.T, s *fixture[TX]) {
 	reports := make([]worker.Report, 3)
 	for i := range reports {
 		reports[i] = worker.Report{
-			ID: uuid.Must(uuid.NewV4()).String(), Name: "billing", Host: "host", PID: 40 + i, State: worker.StateRunning, Transports: []string{"orders", "mail"},
+			ID: uuid.Must(uuid.NewV4()).String(), Name: "billing", Host: "host", PID: 40 + i, State: worker.StateRunning, Transports: []string{"orders", "mail"}, Paused: []string{"mail"},
 			Concurrency: 20, Busy: 1, Handled: 1 << 40, Failed: 3, HeapBytes: 1 << 33,
 			Running: []worker.RunningMessage{{Transport: "orders", Name: "order.пл\x00aced\xff", ID: waybill.MessageID{1}, Handler: "mail", Seconds: 1.5}},
 		}
@@ -80,8 +80,8 @@ func notNow(at time.Time) bool { d := time.Since(at); return d > time.Minute || 
 
 func reportWorker(t testing.TB, db worker.Registry, r worker.Report, want bool) {
 	t.Helper()
-	if stop, err := db.ReportWorkers(t.Context(), r); stop != want || err != nil {
-		t.Fatalf("ReportWorkers = %v, %v, want %v", stop, err, want)
+	if told, err := db.ReportWorkers(t.Context(), r); told.Stop != want || len(told.Paused) > 0 || err != nil {
+		t.Fatalf("ReportWorkers = %+v, %v, want %v", told, err, want)
 	}
 }
 

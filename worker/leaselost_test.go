@@ -38,6 +38,7 @@ func (r *taken) Ack(context.Context, ...*waybill.Delivery) error               {
 func (r *taken) Retry(context.Context, *waybill.Delivery, time.Duration) error { return nil }
 func (r *taken) Release(context.Context, ...*waybill.Delivery) error           { return nil }
 func (r *taken) LeaseTime() time.Duration                                      { return 3 * time.Second }
+func (r *taken) Suspend(context.Context) error                                 { return nil }
 func (r *taken) Renew(_ context.Context, ds ...*waybill.Delivery) (lost []*waybill.Delivery, err error) {
 	for _, d := range ds {
 		if d == r.ds[1] {

@@ -22,9 +22,9 @@ import (
 // methods may be called concurrently.
 type Registry interface {
 	// ReportWorkers stores the state of a process: every few seconds, and at the end. It
-	// returns whether an operator has asked this process to stop. An entry that is not
-	// reported for a minute counts as that of a dead process.
-	ReportWorkers(ctx context.Context, r Report) (stop bool, err error)
+	// returns the instructions of operators: none at the end. An entry that is not reported
+	// for a minute counts as that of a dead process.
+	ReportWorkers(ctx context.Context, r Report) (Instructions, error)
 }
 
 // A Report is the state of the workers of one process.
@@ -35,8 +35,9 @@ type Report struct {
 	Name        string           `json:"name"` // by which operators stop it; several processes may share one
 	Host        string           `json:"host"`
 	PID         int              `json:"pid"`
-	State       string           `json:"state"` // StateRunning or StateDraining
+	State       string           `json:"state"` // StateRunning, StatePaused or StateDraining
 	Transports  []string         `json:"transports"`
+	Paused      []string         `json:"paused"`      // the part of Transports whose workers receive no messages
 	Concurrency int              `json:"concurrency"` // handlers at once, of all transports together
 	Busy        int              `json:"busy"`        // handlers that run
 	Handled     int64            `json:"handled"`     // since its start, duplicates included
@@ -48,6 +49,7 @@ type Report struct {
 // The states of a Report.
 const (
 	StateRunning  = "running"
+	StatePaused   = "paused"   // all of its transports are
 	StateDraining = "draining" // told to stop: it finishes what is in flight
 )
 
@@ -67,11 +69,13 @@ var ErrStopRequested = errors.New("stopped by operator")
 const (
 	processReportEvery   = 5 * time.Second
 	processReportTimeout = 2 * time.Second
+	firstReportEvery     = time.Second // workers wait for its answer
 	maxRunningReported   = 10
 )
 
-// A Process reports the workers of this process to a Registry, and ends them when an
-// operator asks it to. The workers are those whose Config names it.
+// A Process reports the workers of this process to a Registry, and ends or pauses them when
+// an operator asks it to. The workers are those whose Config names it; they receive nothing
+// before the first answer of the registry. Without an answer later on, they stay as they are.
 type Process struct {
 	to   Registry
 	log  *slog.Logger
@@ -82,8 +86,16 @@ type Process struct {
 
 	handled, failed atomic.Int64
 
-	mu      sync.Mutex
-	workers []*running // guarded by mu
+	mu      sync.Mutex // guards the fields below
+	workers []*reported
+	paused  pauses
+	begun   bool // Context was called
+}
+
+// A reported worker is one that is in the reports of its process.
+type reported struct {
+	*Worker
+	active *activeMessages
 }
 
 // NewProcess returns a Process that reports to a registry under a name, by which operators
@@ -106,7 +118,9 @@ func NewProcess(to Registry, name string, log *slog.Logger) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	return &Process{to: to, log: log, id: id.String(), name: cmp.Or(name, identity), host: host, hint: make(chan struct{}, 1)}, nil
+	p := &Process{to: to, log: log, id: id.String(), name: cmp.Or(name, identity), host: host, hint: make(chan struct{}, 1)}
+	p.paused.changed = make(chan struct{})
+	return p, nil
 }
 
 // maxProcessName bounds the name of a Process.
@@ -120,6 +134,7 @@ func (p *Process) Context(ctx context.Context) (stopping context.Context, end fu
 	if p == nil {
 		return ctx, func() {}
 	}
+	p.change(func() { p.begun = true })
 	stopping, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	var wg sync.WaitGroup
@@ -139,70 +154,101 @@ func (p *Process) run(ctx, stopping context.Context, cancel context.CancelCauseF
 	for {
 		select {
 		case <-ended:
-			p.send(ctx, Report{ID: p.id, Ended: true}, &failing)
+			_, _ = p.send(ctx, Report{ID: p.id, Ended: true}, &failing) // it logs its error
 			return
 		case <-drains:
 			drains = nil
 		case <-p.hint:
 		case <-tick.C:
 		}
-		if p.send(ctx, p.report(stopping.Err() != nil), &failing) {
+		told, err := p.send(ctx, p.gather(stopping.Err() != nil), &failing)
+		if err != nil {
+			if known, _, _ := p.pauseState(""); !known {
+				time.AfterFunc(firstReportEvery, p.report)
+			}
+			continue
+		}
+		p.setPaused(told.Paused)
+		if told.Stop {
 			cancel(ErrStopRequested)
 		}
 	}
 }
 
 // send reports. An error is no more than logged, once: workers work without reports.
-func (p *Process) send(ctx context.Context, r Report, failing *bool) (stop bool) {
+func (p *Process) send(ctx context.Context, r Report, failing *bool) (Instructions, error) {
 	ctx, cancel := context.WithTimeout(ctx, processReportTimeout)
 	defer cancel()
-	stop, err := p.to.ReportWorkers(ctx, r)
+	told, err := p.to.ReportWorkers(ctx, r)
 	if err != nil && !*failing {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "workers not reported: operators neither see nor stop this process until that succeeds", slog.String("name", p.name), slog.Any("err", err))
+		text := "workers not reported: operators neither see, stop nor pause this process until that succeeds"
+		if known, _, _ := p.pauseState(""); !known {
+			text = "workers not reported: they receive nothing before that succeeds, because their transports may be paused"
+		}
+		p.log.LogAttrs(ctx, slog.LevelWarn, text, slog.String("name", p.name), slog.Any("err", err))
 	}
 	*failing = err != nil
-	return stop && err == nil
+	return told, err
 }
 
-// report gathers the state of the workers.
-func (p *Process) report(draining bool) Report {
+// gather returns the state of the workers.
+func (p *Process) gather(draining bool) Report {
 	r := Report{
-		ID: p.id, Name: p.name, Host: p.host, PID: os.Getpid(), State: StateRunning, Transports: []string{},
+		ID: p.id, Name: p.name, Host: p.host, PID: os.Getpid(), State: StateRunning, Transports: []string{}, Paused: []string{},
 		Handled: p.handled.Load(), Failed: p.failed.Load(), HeapBytes: heapBytes(), Running: []RunningMessage{},
-	}
-	if draining {
-		r.State = StateDraining
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.workers {
 		r.Transports = append(r.Transports, w.cfg.Transport)
+		if slices.Contains(p.paused.transports, w.cfg.Transport) {
+			r.Paused = append(r.Paused, w.cfg.Transport)
+		}
 		r.Concurrency += w.cfg.Concurrency
 		found := w.active.list(w.cfg.Transport)
 		r.Busy += len(found)
 		r.Running = append(r.Running, found...)
 	}
+	switch {
+	case draining:
+		r.State = StateDraining
+	case len(r.Paused) > 0 && len(r.Paused) == len(r.Transports):
+		r.State = StatePaused
+	}
 	slices.Sort(r.Transports)
+	slices.Sort(r.Paused)
 	slices.SortFunc(r.Running, func(a, b RunningMessage) int { return cmp.Compare(b.Seconds, a.Seconds) })
 	r.Running = r.Running[:min(len(r.Running), maxRunningReported)]
 	return r
 }
 
 // add adds a worker to the reports, until forget is called.
-func (p *Process) add(r *running) (forget func()) {
+func (p *Process) add(w *Worker, active *activeMessages) (forget func(), err error) {
 	if p == nil {
-		return func() {}
+		return func() {}, nil
 	}
-	p.change(func() { p.workers = append(p.workers, r) })
+	one := &reported{w, active}
+	p.change(func() {
+		if !p.begun {
+			err = errNoContext
+			return
+		}
+		p.workers = append(p.workers, one)
+	})
 	return func() {
-		p.change(func() { p.workers = slices.DeleteFunc(p.workers, func(w *running) bool { return w == r }) })
-	}
+		p.change(func() { p.workers = slices.DeleteFunc(p.workers, func(w *reported) bool { return w == one }) })
+	}, err
 }
 
 func (p *Process) change(fn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fn()
+	p.report()
+}
+
+// report has the next report sent at once.
+func (p *Process) report() {
 	select {
 	case p.hint <- struct{}{}:
 	default:

@@ -22,21 +22,22 @@ type registry struct {
 	mu      sync.Mutex
 	reports []worker.Report
 	stop    bool
+	paused  []string
 	hangs   bool
 }
 
-func (r *registry) ReportWorkers(ctx context.Context, one worker.Report) (bool, error) {
+func (r *registry) ReportWorkers(ctx context.Context, one worker.Report) (worker.Instructions, error) {
 	r.mu.Lock()
 	hangs := r.hangs
 	r.mu.Unlock()
 	if hangs {
 		<-ctx.Done()
-		return true, ctx.Err()
+		return worker.Instructions{Stop: true}, ctx.Err()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reports = append(r.reports, one)
-	return r.stop, nil
+	return worker.Instructions{Stop: r.stop, Paused: r.paused}, nil
 }
 
 func (r *registry) set(change func()) {

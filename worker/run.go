@@ -12,12 +12,12 @@ import (
 	"github.com/waybill-go/waybill/internal/outage"
 )
 
-// running is one call of Run. Its fields are only touched by run's goroutine, except
-// for the channels, stored, gaveUp and the sources.
+// running is a part of a call of Run, up to a pause or its end. Its fields are only touched by
+// run's goroutine, except for the channels, stored, gaveUp and the sources.
 type running struct {
 	*Worker
-	intake  context.Context // ends when the worker is to stop
-	stop    context.CancelFunc
+	intake  context.Context    // ends when the worker is to stop, or its transport is paused
+	stop    context.CancelFunc // of the whole call of Run
 	work    context.Context
 	abort   context.CancelCauseFunc
 	main    *source   // the transport
@@ -34,7 +34,7 @@ type running struct {
 	moved    chan move // the same ones, later
 
 	busy     int
-	handled  int
+	handled  int // of the whole call of Run
 	stopping bool
 	turn     int // the source that is asked first for the next delivery
 
@@ -45,7 +45,7 @@ type running struct {
 	waiting  map[string]int64    // by key with messages in the retry queue: number of its last move
 	closing  chan struct{}       // closed when coordinate has returned
 	gaveUp   error               // of store: why it stores no more
-	active   activeMessages
+	active   *activeMessages
 	starved  sync.Map // names of handlers that gather in vain, see gathers
 
 	outage      *outage.Log // of the transport or the store
@@ -79,11 +79,12 @@ type outcome struct {
 	cause error // why the handler's context had ended when it failed, or nil
 }
 
+// run works until intake ends. The drain time begins with the end of ctx.
 func (r *running) run(ctx context.Context) error {
 	var acks sync.WaitGroup
 	receiving := make(chan error, len(r.sources))
 	for _, s := range r.sources {
-		r.loops.Go(func() { receiving <- r.receive(ctx, s) })
+		r.loops.Go(func() { receiving <- r.receive(r.intake, s) })
 		acks.Go(func() { s.acknowledge(r) })
 		if s.LeaseTime() > 0 {
 			r.loops.Go(func() { s.renew(r) })
@@ -92,7 +93,7 @@ func (r *running) run(ctx context.Context) error {
 	acks.Go(r.store)
 	if r.cfg.Inbox != nil {
 		r.checkConns(ctx)
-		r.loops.Go(func() { r.prune(ctx) })
+		r.loops.Go(func() { r.prune(r.intake) })
 	}
 	r.loops.Go(func() { r.watch(r.work) })
 	err := r.coordinate(ctx, receiving)
@@ -116,8 +117,12 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 	var failure error
 	var drained, abandoned <-chan time.Time
 	gaveUp, open := false, len(r.sources)
-	stopping := ctx.Done()
+	stopping, ending := r.intake.Done(), ctx.Done()
 	for {
+		if !r.stopping && r.intake.Err() != nil {
+			r.stopping = true
+			r.releaseRest()
+		}
 		if !r.stopping {
 			r.start()
 		} else if (r.busy == 0 || gaveUp) && open == 0 {
@@ -147,11 +152,13 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		case err := <-receiving:
 			open--
 			failure = errors.Join(failure, err)
-			r.stop()
+			if err != nil || r.intake.Err() == nil {
+				r.stop()
+			}
 		case <-stopping:
-			stopping, r.stopping = nil, true
-			r.releaseRest()
-			drained = time.After(r.cfg.Drain)
+			stopping = nil
+		case <-ending:
+			ending, drained = nil, time.After(r.cfg.Drain)
 		case <-drained:
 			r.abort(ErrDrained)
 			abandoned = time.After(abandonAfter)

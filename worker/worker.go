@@ -69,8 +69,9 @@ type Config struct {
 	// Idle is the time without a new message after which Run returns; zero means
 	// never. Messages that wait for a retry in the Store do not count.
 	Idle time.Duration
-	// Process reports this worker, with the others of the process, for operators. Its
-	// context is to be that of Run. Nil means that the worker is not reported.
+	// Process reports this worker, with the others of the process, for operators, who may
+	// stop the process and pause the transport. Its context is to be that of Run. Nil means
+	// that the worker is neither reported nor paused.
 	Process *Process
 	// Log receives failures, lost leases and outages. Nil discards.
 	Log *slog.Logger
@@ -146,7 +147,7 @@ type Worker struct {
 	cfg  Config
 
 	observer waybill.Observers // contains panics of Config.Observer
-	runs     atomic.Int32      // calls of Run that have begun
+	runs     atomic.Int32      // that have begun, see running
 	pings    chan struct{}     // taken by coordinate
 }
 
@@ -172,15 +173,44 @@ func New(bus *waybill.Bus, from waybill.Receiver, cfg Config) (*Worker, error) {
 // have not begun, lets running handlers finish within the drain time, and settles.
 // It returns nil, the receiver's error, or an error if a handler ignores the end of
 // its context: that handler's message is delivered again when its lease ends.
+//
+// While an operator has its transport paused (see Process), it works as far as a stop does,
+// for as long as running handlers take, and begins again when the transport is resumed.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	// Handlers and settling outlive the stop signal, until draining ends.
-	work, abort := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer abort(nil)
+	var retries RetryQueue
+	if w.cfg.Store != nil {
+		var err error
+		if retries, err = w.cfg.Store.RetryQueue(w.cfg.Transport); err != nil {
+			return fmt.Errorf("worker: retry queue: %w", err)
+		}
+	} else {
+		w.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "worker without a store: a failed message waits at its transport, and has no end", slog.String("transport", w.cfg.Transport))
+	}
+	active := &activeMessages{}
+	forget, err := w.cfg.Process.add(w, active)
+	if err != nil {
+		return err
+	}
+	defer forget()
+	for handled := 0; w.awaitResume(ctx); {
+		r := w.begin(retries)
+		r.stop, r.active, r.handled = stop, active, handled
+		err := r.untilPaused(ctx)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		handled = r.handled
+	}
+	return nil
+}
+
+// begin returns the state of one run from a start or a resume to a pause or the end.
+func (w *Worker) begin(retries RetryQueue) *running {
 	c := w.cfg.Concurrency
 	r := &running{
-		Worker: w, intake: ctx, stop: stop, work: work, abort: abort,
+		Worker:   w,
 		main:     newSource(w.from, nil, w.cfg.Prefetch, c),
 		share:    &slotShare{priority: w.cfg.Priority, weight: w.cfg.Weight, most: c},
 		received: make(chan batch), done: make(chan outcome, c+w.cfg.Slots.ahead()), waiting: map[string]int64{}, closing: make(chan struct{}),
@@ -190,24 +220,32 @@ func (w *Worker) Run(ctx context.Context) error {
 	r.unavailable = outage.New(w.cfg.Log, slog.String("what", "handlers"), transport)
 	r.main.ahead = w.cfg.Slots.ahead()
 	r.sources = []*source{r.main}
-	if w.cfg.Store != nil {
-		retries, err := w.cfg.Store.RetryQueue(w.cfg.Transport)
-		if err != nil {
-			return fmt.Errorf("worker: retry queue: %w", err)
-		}
-		half := (c + 1) / 2
-		r.retries = newSource(retries, retries, w.cfg.Prefetch, half)
+	if retries != nil {
+		r.retries = newSource(retries, retries, w.cfg.Prefetch, (c+1)/2)
 		r.sources = append(r.sources, r.retries)
-	} else {
-		w.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "worker without a store: a failed message waits at its transport, and has no end", slog.String("transport", w.cfg.Transport))
 	}
 	inFlight := 0
 	for _, s := range r.sources {
 		inFlight += cap(s.acks)
 	}
 	r.settled, r.moves, r.moved = make(chan settled, inFlight), make(chan move, inFlight), make(chan move, inFlight)
-	defer w.cfg.Process.add(r)()
-	w.runs.Add(1)
-	defer w.runs.Add(-1)
+	return r
+}
+
+// untilPaused works until ctx or the worker ends, or its transport is paused.
+func (r *running) untilPaused(ctx context.Context) error {
+	var pause context.CancelFunc
+	r.intake, pause = context.WithCancel(ctx)
+	defer pause()
+	// Handlers and settling outlive the stop signal, until draining ends.
+	r.work, r.abort = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer r.abort(nil)
+	r.loops.Go(func() {
+		if r.cfg.Process.awaitPause(r.intake, r.cfg.Transport) {
+			pause()
+		}
+	})
+	r.runs.Add(1)
+	defer r.runs.Add(-1)
 	return r.run(ctx)
 }

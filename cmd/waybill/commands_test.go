@@ -96,6 +96,8 @@ var commandErrors = map[string][]failingCall{
 	"top":               {{2, args("--log-level", "x"), "levels: debug"}},
 	"version":           {{2, args("x"), "usage: "}, {2, args("--log-level", "x"), "levels: debug"}},
 	"workers list":      {{2, args("x"), "usage: "}},
+	"workers pause":     {{2, args(), "usage: "}, {2, args("w"), "transports: events, work"}},
+	"workers resume":    {{2, args(), "usage: "}, {3, args("work"), "workers list"}},
 	"workers stop":      {{2, args(), "nothing is selected"}, {2, args("w", "--all"), "exclude each other"}, {3, args("w"), "there are no workers"}},
 }
 
@@ -109,7 +111,7 @@ var (
 	// Arguments of the general calls, for commands that cannot do without.
 	needed = map[string][]string{
 		"dispatch": {"order.placed", "{}"}, "failed edit": {"1"}, "failed remove": {"1"}, "failed retry": {"1"}, "failed show": {"1"},
-		"inbox lookup": {"x"}, "outbox release": {"k"}, "retries release": {"k"}, "schedules trigger": {"nightly"}, "schema rebucket": {"32"}, "workers stop": {"w"},
+		"inbox lookup": {"x"}, "outbox release": {"k"}, "retries release": {"k"}, "schedules trigger": {"nightly"}, "schema rebucket": {"32"}, "workers pause": {"work"}, "workers resume": {"work"}, "workers stop": {"w"},
 	}
 )
 

@@ -83,10 +83,12 @@ var jsonStates = []struct {
 	{
 		aBusyWorker,
 		[]jsonStep{
+			{"workers pause", 0, args("workers", "pause", "events", "--reason", "it is moved", "-y")},
 			{"stats", 0, args("stats")},
 			{"stats --history", 0, args("stats", "--history", "1h")},
 			{"top", 0, args("top")},
 			{"workers list", 0, args("workers", "list")},
+			{"workers resume", 0, args("workers", "resume", "events", "-y")},
 			{"workers stop", 0, args("workers", "stop", "--all", "-y")},
 			{"failed remove", 0, args("failed", "remove", "--all", "--dry-run")},
 			{"failed edit", 0, args("failed", "edit", "1", "--body-file", "body.json", "-y")},

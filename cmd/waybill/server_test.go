@@ -142,6 +142,14 @@ func TestServerAsksForTheRole(t *testing.T) {
 		{"operator", 0, "next was already requested at 20", []string{"schedules", "trigger", "next", "--yes"}},
 		{"operator", 0, "late requested: it waits, because the schedule is overdue", []string{"schedules", "trigger", "late", "--yes"}},
 		{"operator", 3, "did you mean \"late\"?", []string{"schedules", "trigger", "latte", "--yes"}},
+		{"operator", 4, "this needs the role admin", []string{"workers", "pause", "billing", "--yes"}},
+		{"admin", 3, `did you mean "billing"?`, []string{"workers", "pause", "biling", "--yes"}},
+		{"admin", 0, "billing is paused: within 5s its workers take no more messages, in 1 worker process", []string{"workers", "pause", "billing", "--reason", "no bank", "--yes"}},
+		{"admin", 0, "by admin@dashboard: no bank already", []string{"workers", "pause", "billing", "--yes"}},
+		{"viewer", 0, "by admin@dashboard: no bank\n", []string{"workers", "list"}},
+		{"viewer", 4, "this needs the role admin", []string{"workers", "resume", "billing", "--yes"}},
+		{"admin", 0, "billing is resumed", []string{"workers", "resume", "billing", "--yes"}},
+		{"admin", 3, "is not paused", []string{"workers", "resume", "billing", "--yes"}},
 		{"viewer", 2, "the API does not cover it", []string{"stats", "--history", "1h"}},
 		{"admin", 2, "the API of the dashboard does not cover it", []string{"schema", "up"}},
 		{"admin", 2, "excludes --database", []string{"failed", "list", "--database", "sqlite://./shop.db"}},
@@ -162,7 +170,7 @@ func TestServerAsksForTheRole(t *testing.T) {
 	for _, e := range audit {
 		by[e.Action] = e.Actor
 	}
-	for action, actor := range map[string]string{"outbox release": "operator@dashboard", "retries release": "operator@dashboard", "failed edit": "operator@dashboard", "workers stop": "admin@dashboard", "schedules trigger": "operator@dashboard"} {
+	for action, actor := range map[string]string{"outbox release": "operator@dashboard", "retries release": "operator@dashboard", "failed edit": "operator@dashboard", "workers stop": "admin@dashboard", "workers pause": "admin@dashboard", "workers resume": "admin@dashboard", "schedules trigger": "operator@dashboard"} {
 		if by[action] != actor {
 			t.Errorf("the audit has %q of %s, want %s", by[action], action, actor)
 		}

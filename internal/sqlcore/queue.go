@@ -265,6 +265,9 @@ func (q *receiver) Retry(ctx context.Context, d *waybill.Delivery, delay time.Du
 	return q.settle(ctx, QueueChange{"retry", delay, meta}, []*waybill.Delivery{d})
 }
 
+// Suspend implements waybill.Receiver: nothing is sent ahead.
+func (q *receiver) Suspend(context.Context) error { return nil }
+
 // LeaseTime implements waybill.Receiver.
 func (q *receiver) LeaseTime() time.Duration { return q.self.Lease }
 

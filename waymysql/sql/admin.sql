@@ -231,6 +231,11 @@ FROM   app.waybill_workers
 WHERE  kind = 'worker' AND seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND
 ORDER  BY started_at, id;
 
+-- name: paused
+SELECT transport, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', since), actor, reason
+FROM   app.waybill_paused
+ORDER  BY transport;
+
 -- name: any_up_to
 SELECT EXISTS (SELECT 1
                FROM   app.waybill_outbox AS o FORCE INDEX (PRIMARY)

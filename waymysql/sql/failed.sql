@@ -71,6 +71,12 @@ UPDATE app.waybill_workers SET stop_requested_at = UTC_TIMESTAMP(6)
 WHERE  id = UNHEX(REPLACE(?, '-', '')) AND kind = 'worker'
 AND    seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND;
 
+-- name: pause
+INSERT IGNORE INTO app.waybill_paused (transport, actor, reason) VALUES (?, ?, ?);
+
+-- name: resume
+DELETE FROM app.waybill_paused WHERE transport = ?;
+
 -- name: audit_list
 SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at), actor, action, filter, messages
 FROM   app.waybill_audit

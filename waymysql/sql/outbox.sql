@@ -276,8 +276,12 @@ INSERT INTO app.waybill_workers (id, kind, transport, host, pid, problem, report
 VALUES (UNHEX(?), 'worker', '', ?, ?, '', ?)
 ON DUPLICATE KEY UPDATE seen_at = UTC_TIMESTAMP(6), report = VALUES(report);
 
--- name: stop_requested
-SELECT stop_requested_at IS NOT NULL FROM app.waybill_workers WHERE id = UNHEX(?);
+-- name: instructions
+-- One row for each paused transport, or one without.
+SELECT w.stop_requested_at IS NOT NULL, p.transport
+FROM   app.waybill_workers AS w
+LEFT   JOIN app.waybill_paused AS p ON TRUE
+WHERE  w.id = UNHEX(?);
 
 -- name: forget_report
 DELETE FROM app.waybill_workers WHERE id = UNHEX(?) OR seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR;

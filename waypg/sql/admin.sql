@@ -158,6 +158,9 @@ WHERE  kind = 'relay' AND seen_at > now() - interval '60 seconds' ORDER BY trans
 SELECT report, started_at, seen_at, stop_requested_at FROM public.waybill_workers
 WHERE  kind = 'worker' AND seen_at > now() - interval '60 seconds' ORDER BY started_at, id;
 
+-- name: paused
+SELECT transport, since, actor, reason FROM public.waybill_paused ORDER BY transport;
+
 -- name: find
 -- The messages with the id $1, and those with its text $2 as causation id. No index has either: the newest $3 of
 -- each table are read, and any $3 of the outbox, which has no index by age.

@@ -78,6 +78,13 @@ INSERT INTO public.waybill_audit (actor, action, filter, messages) VALUES ($1, $
 UPDATE public.waybill_workers SET stop_requested_at = clock_timestamp()
 WHERE  id = $1::uuid AND kind = 'worker' AND seen_at > now() - interval '60 seconds';
 
+-- name: pause
+INSERT INTO public.waybill_paused (transport, actor, reason) VALUES ($1, $2, $3)
+ON CONFLICT (transport) DO NOTHING;
+
+-- name: resume
+DELETE FROM public.waybill_paused WHERE transport = $1;
+
 -- name: audit_list
 SELECT id, at, actor, action, filter, messages
 FROM   public.waybill_audit

@@ -504,7 +504,7 @@ DELETE FROM public.waybill_workers WHERE id = $1::uuid OR seen_at < now() - inte
 INSERT INTO public.waybill_workers AS w (id, kind, transport, host, pid, report)
 VALUES ($1::uuid, 'worker', '', $2::text, $3::int, $4::text)
 ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), report = excluded.report
-RETURNING w.stop_requested_at IS NOT NULL;
+RETURNING w.stop_requested_at IS NOT NULL, ARRAY(SELECT p.transport FROM public.waybill_paused AS p);
 
 -- name: bad_settings
 -- Settings of this session that prevent a relay: a standby, read-only transactions, and timeouts below its

@@ -91,11 +91,14 @@ WHERE  seen_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 60000000 ORDER
 INSERT INTO waybill_workers (id, started_at, seen_at, report)
 VALUES (?, CAST(unixepoch('subsec') * 1000000 AS INTEGER), CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?)
 ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, report = excluded.report
-RETURNING stop_requested_at IS NOT NULL;
+RETURNING stop_requested_at IS NOT NULL, (SELECT json_group_array(transport) FROM waybill_paused);
 
 -- name: forget_workers
 DELETE FROM waybill_workers
 WHERE  id = ? OR seen_at < CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 3600000000;
+
+-- name: paused
+SELECT transport, since, actor, reason FROM waybill_paused ORDER BY transport;
 
 -- name: find
 -- The messages with the id ?1, and those with its text ?2 as causation id. No index has either: the newest ?3 of

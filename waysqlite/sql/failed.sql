@@ -64,6 +64,14 @@ VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?, ?, ?, ?);
 UPDATE waybill_workers SET stop_requested_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER)
 WHERE  id = ? AND seen_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 60000000;
 
+-- name: pause
+INSERT INTO waybill_paused (transport, since, actor, reason)
+VALUES (?, CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?, ?)
+ON CONFLICT (transport) DO NOTHING;
+
+-- name: resume
+DELETE FROM waybill_paused WHERE transport = ?;
+
 -- name: audit_list
 SELECT id, at, actor, action, filter, messages FROM waybill_audit
 WHERE  (?1 = 0 OR id < ?1) ORDER BY id DESC LIMIT ?2;

@@ -56,6 +56,8 @@ func (h handling) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, end := cfg.Process.Context(ctx)
+	defer end()
 	return w.Run(ctx)
 }
 

@@ -245,6 +245,14 @@ CREATE TABLE app.waybill_workers (
     stop_requested_at DATETIME(6)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- The transports whose workers an operator has paused: they receive no messages until a resume.
+CREATE TABLE app.waybill_paused (
+    transport VARBINARY(190) NOT NULL PRIMARY KEY,
+    since     DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    actor     VARCHAR(255) NOT NULL,
+    reason    TEXT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last one dispatched.
 -- requested_at is the time of an operator's request that waits to be sent.
 CREATE TABLE app.waybill_schedule (

@@ -250,6 +250,14 @@ CREATE TABLE public.waybill_workers (
     stop_requested_at timestamptz
 );
 
+-- The transports whose workers an operator has paused: they receive no messages until a resume.
+CREATE TABLE public.waybill_paused (
+    transport text COLLATE "C" PRIMARY KEY,
+    since     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor     text NOT NULL,
+    reason    text NOT NULL
+);
+
 -- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last one dispatched.
 -- requested_at is the time of an operator's request that waits to be sent.
 CREATE TABLE public.waybill_schedule (

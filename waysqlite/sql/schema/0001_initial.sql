@@ -125,6 +125,14 @@ CREATE TABLE waybill_workers (
     stop_requested_at INTEGER
 ) WITHOUT ROWID;
 
+-- The transports whose workers an operator has paused: they receive no messages until a resume.
+CREATE TABLE waybill_paused (
+    transport TEXT PRIMARY KEY,
+    since     INTEGER NOT NULL,
+    actor     TEXT NOT NULL,
+    reason    TEXT NOT NULL
+) WITHOUT ROWID;
+
 -- Schedules: each tick up to done_until has been dispatched or skipped, last_tick is the last
 -- one dispatched. requested_at is the time of an operator's request that waits to be sent.
 CREATE TABLE waybill_schedule (
