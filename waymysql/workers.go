@@ -3,6 +3,7 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"strings"
 
 	"github.com/waybill-go/waybill/admin"
@@ -20,11 +21,11 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 		_, err := db.pool.ExecContext(ctx, db.outbox.Query("forget_report"), id)
 		return told, translate(err)
 	}
-	text, err := sqlcore.WorkerReport(r)
+	text, err := json.Marshal(r)
 	if err != nil {
 		return told, err
 	}
-	if _, err := db.pool.ExecContext(ctx, db.outbox.Query("report_workers"), id, r.Host, r.PID, text); err != nil {
+	if _, err := db.pool.ExecContext(ctx, db.outbox.Query("report_workers"), id, r.Host, r.PID, string(text)); err != nil {
 		return told, translate(err)
 	}
 	err = each(ctx, db.pool, db.outbox.Query("instructions"), func(rows *sql.Rows) error {
@@ -41,11 +42,11 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 // Workers implements admin.Workers.
 func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 	return query(ctx, db, db.admin.Query("workers"), func(rows *sql.Rows, w *admin.Worker) error {
-		var text string
+		var text []byte
 		if err := rows.Scan(&text, moment{&w.StartedAt}, moment{&w.SeenAt}, maybe{&w.StopRequestedAt}); err != nil {
 			return err
 		}
-		return sqlcore.ReadWorkerReport(w, text)
+		return json.Unmarshal(text, &w.Report)
 	})
 }
 
@@ -63,22 +64,10 @@ func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
 
 // PauseTransport implements admin.Workers.
 func (db *DB) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
-	p, err := admin.NewPause(ctx, transport, reason)
-	if err != nil {
-		return false, err
-	}
-	filter := map[string]string{"transport": transport, "reason": reason}
-	n, err := sqlcore.Audited(ctx, db.change, "workers pause", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "pause", p.Transport, p.Actor, p.Reason)
-	})
-	return n > 0, err
+	return sqlcore.PauseTransport(ctx, db.change, transport, reason)
 }
 
 // ResumeTransport implements admin.Workers.
 func (db *DB) ResumeTransport(ctx context.Context, transport string) (bool, error) {
-	filter := map[string]string{"transport": transport}
-	n, err := sqlcore.Audited(ctx, db.change, "workers resume", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "resume", transport)
-	})
-	return n > 0, err
+	return sqlcore.ResumeTransport(ctx, db.change, transport)
 }

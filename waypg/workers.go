@@ -2,6 +2,7 @@ package waypg
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,18 +21,18 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 		_, err = db.pool.Exec(ctx, p.outbox.Query("forget_report"), r.ID)
 		return told, translate(err)
 	}
-	text, err := sqlcore.WorkerReport(r)
+	text, err := json.Marshal(r)
 	if err != nil {
 		return told, err
 	}
-	err = db.pool.QueryRow(ctx, p.outbox.Query("report_workers"), r.ID, r.Host, r.PID, text).Scan(&told.Stop, &told.Paused)
+	err = db.pool.QueryRow(ctx, p.outbox.Query("report_workers"), r.ID, r.Host, r.PID, string(text)).Scan(&told.Stop, &told.Paused)
 	return told, translate(err)
 }
 
 // Workers implements admin.Workers.
 func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 	return query(ctx, db, adminSQL, "workers", func(rows pgx.Rows, w *admin.Worker) error {
-		var text string
+		var text []byte
 		if err := rows.Scan(&text, &w.StartedAt, &w.SeenAt, &w.StopRequestedAt); err != nil {
 			return err
 		}
@@ -39,7 +40,7 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 		if w.StopRequestedAt != nil {
 			*w.StopRequestedAt = w.StopRequestedAt.UTC()
 		}
-		return sqlcore.ReadWorkerReport(w, text)
+		return json.Unmarshal(text, &w.Report)
 	})
 }
 
@@ -59,22 +60,10 @@ func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
 
 // PauseTransport implements admin.Workers.
 func (db *DB) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
-	p, err := admin.NewPause(ctx, transport, reason)
-	if err != nil {
-		return false, err
-	}
-	filter := map[string]string{"transport": transport, "reason": reason}
-	n, err := sqlcore.Audited(ctx, db.change, "workers pause", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "pause", p.Transport, p.Actor, p.Reason)
-	})
-	return n > 0, err
+	return sqlcore.PauseTransport(ctx, db.change, transport, reason)
 }
 
 // ResumeTransport implements admin.Workers.
 func (db *DB) ResumeTransport(ctx context.Context, transport string) (bool, error) {
-	filter := map[string]string{"transport": transport}
-	n, err := sqlcore.Audited(ctx, db.change, "workers resume", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "resume", transport)
-	})
-	return n > 0, err
+	return sqlcore.ResumeTransport(ctx, db.change, transport)
 }

@@ -15,7 +15,7 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 	if err := db.checkSchema(ctx); err != nil {
 		return told, err
 	}
-	text, err := sqlcore.WorkerReport(r)
+	text, err := json.Marshal(r)
 	if err != nil {
 		return told, err
 	}
@@ -25,7 +25,7 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 			return err
 		}
 		var paused []byte
-		if err := tx.QueryRowContext(ctx, db.adminSQL.Query("report_workers"), r.ID, text).Scan(&told.Stop, &paused); err != nil {
+		if err := tx.QueryRowContext(ctx, db.adminSQL.Query("report_workers"), r.ID, string(text)).Scan(&told.Stop, &paused); err != nil {
 			return err
 		}
 		return json.Unmarshal(paused, &told.Paused)
@@ -36,14 +36,14 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 // Workers implements admin.Workers.
 func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 	return query(ctx, db, db.adminSQL.Query("workers"), func(rows *sql.Rows, w *admin.Worker) error {
-		var text string
+		var text []byte
 		var started, seen int64
 		var requested sql.NullInt64
 		if err := rows.Scan(&text, &started, &seen, &requested); err != nil {
 			return err
 		}
 		w.StartedAt, w.SeenAt, w.StopRequestedAt = micros(started), micros(seen), microsOrNil(requested)
-		return sqlcore.ReadWorkerReport(w, text)
+		return json.Unmarshal(text, &w.Report)
 	})
 }
 
@@ -64,22 +64,10 @@ func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
 
 // PauseTransport implements admin.Workers.
 func (db *DB) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
-	p, err := admin.NewPause(ctx, transport, reason)
-	if err != nil {
-		return false, err
-	}
-	filter := map[string]string{"transport": transport, "reason": reason}
-	n, err := sqlcore.Audited(ctx, db.change, "workers pause", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "pause", p.Transport, p.Actor, p.Reason)
-	})
-	return n > 0, err
+	return sqlcore.PauseTransport(ctx, db.change, transport, reason)
 }
 
 // ResumeTransport implements admin.Workers.
 func (db *DB) ResumeTransport(ctx context.Context, transport string) (bool, error) {
-	filter := map[string]string{"transport": transport}
-	n, err := sqlcore.Audited(ctx, db.change, "workers resume", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "resume", transport)
-	})
-	return n > 0, err
+	return sqlcore.ResumeTransport(ctx, db.change, transport)
 }

@@ -2,31 +2,12 @@ package sqlcore
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/gofrs/uuid/v5"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/worker"
 )
-
-// WorkerReport returns the stored text of a report.
-func WorkerReport(r worker.Report) (string, error) {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return "", fmt.Errorf("report of workers: %w", err)
-	}
-	return string(text), nil
-}
-
-// ReadWorkerReport fills in w what WorkerReport returned.
-func ReadWorkerReport(w *admin.Worker, text string) error {
-	if err := json.Unmarshal([]byte(text), &w.Report); err != nil {
-		return fmt.Errorf("report of workers: %w", err)
-	}
-	return nil
-}
 
 // StopWorkers asks processes with workers to stop.
 func StopWorkers(ctx context.Context, in Transact, ids []string) (int, error) {
@@ -46,4 +27,27 @@ func StopWorkers(ctx context.Context, in Transact, ids []string) (int, error) {
 		}
 		return n, nil
 	})
+}
+
+// PauseTransport has the workers of a transport receive no messages. It reports false if they
+// are paused already.
+func PauseTransport(ctx context.Context, in Transact, transport, reason string) (bool, error) {
+	p, err := admin.NewPause(ctx, transport, reason)
+	if err != nil {
+		return false, err
+	}
+	filter := map[string]string{"transport": transport, "reason": reason}
+	n, err := Audited(ctx, in, "workers pause", filter, func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.Exec(ctx, "pause", p.Transport, p.Actor, p.Reason)
+	})
+	return n > 0, err
+}
+
+// ResumeTransport ends a pause. It reports false if there is none.
+func ResumeTransport(ctx context.Context, in Transact, transport string) (bool, error) {
+	filter := map[string]string{"transport": transport}
+	n, err := Audited(ctx, in, "workers resume", filter, func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.Exec(ctx, "resume", transport)
+	})
+	return n > 0, err
 }
