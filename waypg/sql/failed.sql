@@ -65,9 +65,14 @@ GROUP  BY 1, 2, 3;
 
 -- name: failed_again
 SELECT count(*) FROM unnest($1::text[], $2::uuid[]) AS r (transport, message_id)
-WHERE  EXISTS (SELECT 1 FROM public.waybill_failed AS f
-               WHERE f.transport = r.transport AND f.message_id = r.message_id
-               AND   f.state IN ('skipped', 'failed'))
+WHERE  EXISTS (SELECT 1 FROM (
+               SELECT f.state FROM public.waybill_failed AS f
+               WHERE  f.transport = r.transport AND f.message_id = r.message_id AND f.source = 'worker'
+               LIMIT  1) AS worker
+               WHERE  worker.state = 'failed')
+OR    (r.transport, r.message_id)
+       IN (SELECT s.transport, s.message_id FROM public.waybill_failed AS s
+           WHERE  s.source = 'outbox' AND s.state = 'skipped')
 OR     EXISTS (SELECT 1 FROM public.waybill_retry AS q
                WHERE q.queue = r.transport AND q.message_id = r.message_id AND q.failures > 0);
 

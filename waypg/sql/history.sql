@@ -47,6 +47,7 @@ DELETE FROM public.waybill_history
 WHERE  (transport, message_name, handler, minute) IN (
        SELECT transport, message_name, handler, minute FROM public.waybill_history
        WHERE  minute < $1
+       ORDER  BY minute
        LIMIT  $2
        FOR    UPDATE SKIP LOCKED);
 

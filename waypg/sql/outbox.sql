@@ -371,7 +371,12 @@ AND    a.usename = current_user
 AND    a.state_change < now() - make_interval(secs => $1::float8);
 
 -- name: any_due
-SELECT EXISTS (SELECT 1 FROM public.waybill_delayed WHERE due_at <= now());
+-- The order pins the index.
+SELECT EXISTS (SELECT 1 FROM (
+               SELECT d.due_at FROM public.waybill_delayed AS d
+               ORDER  BY d.due_at, d.id
+               LIMIT  1) AS first
+               WHERE  first.due_at <= now());
 
 -- name: promote
 -- Moves up to $2 due messages and $3 bytes to their targets, in order of the time they are due, from a

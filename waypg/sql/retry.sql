@@ -1,10 +1,21 @@
 -- Retry queues. The other statements of their table are those of queue.sql, for waybill_retry.
 
 -- name: contains
--- Whether the queue has the message of an id, or one of its key, in the order of the arrays.
-SELECT EXISTS (SELECT 1 FROM public.waybill_retry AS q WHERE q.queue = $1 AND q.message_id = u.id)
-       OR u.key <> '' AND EXISTS (SELECT 1 FROM public.waybill_retry AS q
-                                  WHERE q.queue = $1 AND q.partition_key = u.key AND q.partition_key <> '')
+-- Whether the queue has the message of an id, or one of its key, in the order of the arrays. The limits and
+-- the order pin the indexes: where most rows are of one key, the server would look for any other in all rows.
+SELECT EXISTS (SELECT 1 FROM (
+               SELECT 1 FROM public.waybill_retry AS q
+               WHERE  q.queue = $1
+               AND    q.message_id = u.id
+               LIMIT  1) AS same)
+OR     u.key <> ''
+AND    EXISTS (SELECT 1 FROM (
+               SELECT 1 FROM public.waybill_retry AS q
+               WHERE  q.queue = $1
+               AND    q.partition_key = u.key
+               AND    q.partition_key <> ''
+               ORDER  BY q.queue, q.partition_key, q.held, q.id
+               LIMIT  1) AS earlier)
 FROM   unnest($2::uuid[], $3::text[]) WITH ORDINALITY AS u (id, key, n)
 ORDER  BY u.n;
 

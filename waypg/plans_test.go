@@ -1,0 +1,72 @@
+package waypg_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/test/testserver"
+	"github.com/waybill-go/waybill/waypg"
+)
+
+// manyEntries are rows that a statement must not read, with and without statistics of them.
+const manyEntries = `
+	INSERT INTO waybill_retry (queue, message_id, message_name, partition_key, body, held, held_until)
+	SELECT 'jobs', gen_random_uuid(), 'order.placed', 'broken', '{}', CASE i WHEN 1 THEN 1 ELSE 2 END, now() + interval '1 hour' FROM generate_series(1, 20000) AS i;
+	INSERT INTO waybill_delayed (due_at, queue, message_id, message_name, body)
+	SELECT now() + interval '1 hour', 'jobs', gen_random_uuid(), 'order.placed', '{}' FROM generate_series(1, 20000);
+	INSERT INTO waybill_failed (source, transport, message_id, message_name, partition_key, headers, body, state, created_at, failures, last_error)
+	SELECT 'worker', 'jobs', gen_random_uuid(), 'order.placed', '', '{}', '{}', 'failed', now(), 1, 'e' FROM generate_series(1, 20000)`
+
+// What is asked for each batch, look or operation has a cost of its own size: not that of the
+// retries of a broken key, of messages that are due later, or of other dead letters.
+func TestOtherRowsAreNotRead(t *testing.T) {
+	t.Parallel()
+	for name, analyze := range map[string]string{"without statistics": "SELECT 1", "with statistics": "ANALYZE"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t, testserver.Postgres, waypg.Config{})
+			q, err := db.RetryQueue("jobs")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, table := range []string{"waybill_retry", "waybill_delayed", "waybill_failed"} {
+				exec(t, db, "ALTER TABLE "+table+" SET (autovacuum_enabled = off)")
+			}
+			exec(t, db, manyEntries)
+			exec(t, db, analyze)
+			var arrived []*waybill.Delivery
+			var replayed []admin.FailedMessage
+			for i := range 50 {
+				rec := record(t, order{string(rune('a' + i)), i})
+				arrived = append(arrived, &waybill.Delivery{Record: rec})
+				replayed = append(replayed, admin.FailedMessage{Transport: "jobs", ID: rec.ID})
+			}
+			for _, c := range []struct {
+				table string
+				most  int
+				do    func() error
+			}{
+				{"waybill_retry", 500, func() error { _, err := q.Contains(t.Context(), arrived...); return err }},
+				{"waybill_failed", 20_500, func() error { _, err := db.FailedAgain(t.Context(), replayed...); return err }}, // skipped ones are looked for once
+				{"waybill_delayed", 2000, func() error {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					_, _ = newQueue(t, db, "idle", waypg.QueueConfig{}).Receive(ctx, 1)
+					return nil
+				}},
+			} {
+				n := entriesRead(t, db, c.table, func() {
+					if err := c.do(); err != nil {
+						t.Error(err)
+					}
+				})
+				if n > c.most {
+					t.Errorf("%d entries of %s are read, want at most %d", n, c.table, c.most)
+				}
+			}
+		})
+	}
+}
