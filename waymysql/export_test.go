@@ -3,6 +3,7 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/gofrs/uuid/v5"
@@ -53,4 +54,21 @@ func (db *DB) HoldLock(statement string, begun chan<- error, over <-chan struct{
 		<-over
 		return err
 	})
+}
+
+// HoldMigration is HoldLock in the session of a migration or rebucket.
+func (db *DB) HoldMigration(statement string, begun chan<- error, over <-chan struct{}) error {
+	conn, release, err := db.oneMigrator(context.Background())
+	if err != nil {
+		begun <- err
+		return err
+	}
+	defer release()
+	tx, err := conn.BeginTx(context.Background(), readCommitted)
+	if err == nil {
+		_, err = tx.ExecContext(context.Background(), statement)
+	}
+	begun <- err
+	<-over
+	return errors.Join(err, tx.Commit())
 }

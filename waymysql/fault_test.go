@@ -521,13 +521,15 @@ func TestTurnOfAFrozenWorkerEnds(t *testing.T) {
 // A promotion holds dispatch locks, and an operator's action rows.
 func TestTransactionOfAFrozenProcessEnds(t *testing.T) {
 	t.Parallel()
-	frozen, dsn := newDB(t, waymysql.Config{IdleTimeout: 2 * time.Second})
-	other := open(t, dsn, waymysql.Config{})
-	put(t, frozen, order{"k", 0})
-	silent(t, func(begun chan<- error, over <-chan struct{}) error {
-		return frozen.HoldLock("UPDATE waybill_transport SET name = name", begun, over)
-	})
-	exec(t, other, "UPDATE waybill_transport SET name = name")
+	for _, hold := range []func(*waymysql.DB, string, chan<- error, <-chan struct{}) error{(*waymysql.DB).HoldLock, (*waymysql.DB).HoldMigration} {
+		frozen, dsn := newDB(t, waymysql.Config{IdleTimeout: 2 * time.Second})
+		other := open(t, dsn, waymysql.Config{})
+		put(t, frozen, order{"k", 0})
+		silent(t, func(begun chan<- error, over <-chan struct{}) error {
+			return hold(frozen, "UPDATE waybill_transport SET name = name", begun, over)
+		})
+		exec(t, other, "UPDATE waybill_transport SET name = name")
+	}
 }
 
 // silent runs a transaction that is silent until the end of the test, and which must have lost

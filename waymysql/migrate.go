@@ -75,8 +75,11 @@ func (db *DB) mend(ctx context.Context, conn *sql.Conn) error {
 
 // oneMigrator lets one process at a time change the tables.
 func (db *DB) oneMigrator(ctx context.Context) (conn *sql.Conn, release func(), err error) {
-	conn, err = db.pool.Conn(ctx)
+	pool, err := db.relayPool(ctx) // so that the server ends the transaction of a frozen process
 	if err != nil {
+		return nil, nil, err
+	}
+	if conn, err = pool.Conn(ctx); err != nil {
 		return nil, nil, err
 	}
 	lock := db.schema + "." + db.prefix + "schema"
