@@ -78,3 +78,13 @@ func (db *DB) HoldLock(statement string, begun chan<- error, over <-chan struct{
 		return err
 	})
 }
+
+// HoldRetry is HoldLock in the transaction of RetryFailed.
+func (db *DB) HoldRetry(statement string, begun chan<- error, over <-chan struct{}) error {
+	return db.dispatchAgain(context.Background(), func(ctx context.Context, tx sqlcore.OperatorTx) error {
+		_, err := tx.(operatorTx).tx.Exec(ctx, statement)
+		begun <- err
+		<-over
+		return err
+	})
+}

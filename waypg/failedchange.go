@@ -66,6 +66,9 @@ func (db *DB) dispatchAgain(ctx context.Context, fn func(ctx context.Context, tx
 		return err
 	}
 	return translate(db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, p.failed.Query("limit_silence"), db.idle.Milliseconds()); err != nil {
+			return err
+		}
 		return fn(ctx, operatorTx{db, p, tx})
 	}))
 }

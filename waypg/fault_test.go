@@ -101,13 +101,15 @@ func TestTurnOfAFrozenWorkerEnds(t *testing.T) {
 // A promotion holds dispatch locks, and an operator's action rows.
 func TestTransactionOfAFrozenProcessEnds(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
-		dsn := at(t)
-		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
-		put(t, frozen, outbox.Config{}, order{"k", 0})
-		lock := "LOCK TABLE waybill_transport IN ACCESS EXCLUSIVE MODE"
-		silent(t, func(begun chan<- error, over <-chan struct{}) error { return frozen.HoldLock(lock, begun, over) })
-		if n := count(t, connect(t, dsn, waypg.Config{}), "SELECT count(*) FROM waybill_transport"); n == 0 {
-			t.Error("no transport")
+		for _, hold := range []func(*waypg.DB, string, chan<- error, <-chan struct{}) error{(*waypg.DB).HoldLock, (*waypg.DB).HoldRetry} {
+			dsn := at(t)
+			frozen := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
+			put(t, frozen, outbox.Config{}, order{"k", 0})
+			lock := "LOCK TABLE waybill_transport IN ACCESS EXCLUSIVE MODE"
+			silent(t, func(begun chan<- error, over <-chan struct{}) error { return hold(frozen, lock, begun, over) })
+			if n := count(t, connect(t, dsn, waypg.Config{}), "SELECT count(*) FROM waybill_transport"); n == 0 {
+				t.Error("no transport")
+			}
 		}
 	})
 }

@@ -76,6 +76,10 @@ OR    (r.transport, r.message_id)
 OR     EXISTS (SELECT 1 FROM public.waybill_retry AS q
                WHERE q.queue = r.transport AND q.message_id = r.message_id AND q.failures > 0);
 
+-- name: limit_silence
+-- The server ends the transaction of a process that is silent for so many milliseconds.
+SELECT set_config('idle_in_transaction_session_timeout', $1::bigint::text, true);
+
 -- name: audit
 INSERT INTO public.waybill_audit (actor, action, filter, messages) VALUES ($1, $2, $3, $4);
 
