@@ -70,3 +70,32 @@ func TestOtherRowsAreNotRead(t *testing.T) {
 		})
 	}
 }
+
+// The statistics are those of a queue with one key alone.
+func TestAcknowledgementReadsNoRowsSetAsideOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	q := newQueue(t, db, "q", waypg.QueueConfig{})
+	exec(t, db, `ALTER TABLE waybill_queue SET (autovacuum_enabled = off)`)
+	exec(t, db, `INSERT INTO waybill_queue (queue, message_id, message_name, partition_key, body, held, held_until)
+		SELECT 'q', gen_random_uuid(), 'order.placed', 'broken', '{}', CASE i WHEN 1 THEN 1 ELSE 2 END, now() + interval '1 hour' FROM generate_series(1, 20000) AS i`)
+	exec(t, db, "ANALYZE waybill_queue")
+	var msgs []any
+	for i := range 64 {
+		msgs = append(msgs, order{string(rune('a' + i%8)), i})
+	}
+	local(t, db, msgs...)
+	handled := 0
+	n := entriesRead(t, db, "waybill_queue", func() {
+		for handled < len(msgs) {
+			ds := receiveSome(t, q, 40)
+			handled += len(ds)
+			if err := q.Ack(t.Context(), ds...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if n > 10_000 {
+		t.Errorf("%d entries are read for 64 messages beside 20,000 rows set aside", n)
+	}
+}

@@ -56,7 +56,8 @@ WHERE  q.id = ANY (ARRAY(
 
 -- name: read
 -- The oldest $2 claimable rows and, of each of their keys, one row in flight and the oldest $3 rows set aside.
--- It is one statement: settling transactions make rows claimable meanwhile.
+-- With held = 2 the primary key would have the order too, and the rows of all keys. It is one statement:
+-- settling transactions make rows claimable meanwhile.
 WITH found AS MATERIALIZED (
     SELECT q.id, q.partition_key AS key
     FROM   public.waybill_queue AS q
@@ -79,7 +80,7 @@ FROM  (SELECT DISTINCT f.key FROM found AS f WHERE f.key <> '') AS k, LATERAL (
        WHERE  q.queue = $1
        AND    q.partition_key = k.key
        AND    q.partition_key <> ''
-       AND    q.held = 2
+       AND    q.held > 1
        ORDER  BY q.queue, q.partition_key, q.held, q.id
        LIMIT  $3)) AS h;
 
@@ -123,7 +124,7 @@ RETURNING q.id, q.lease, q.partition_key;
 -- Makes the oldest row set aside of each key of $2 claimable, unless the key has a row in flight: that one
 -- brings it back then. A statement after the one that deletes, because it must see the rows set aside
 -- behind these rows until they were locked. A row in flight that is locked is being settled, maybe by a
--- transaction that does not see that this one's row is gone: it does not count.
+-- transaction that does not see that this one's row is gone: it does not count. held > 1 is for the index.
 UPDATE public.waybill_queue AS q SET held = 0, held_until = '-infinity'
 WHERE  q.id = ANY (ARRAY(
        SELECT a.id
@@ -133,7 +134,7 @@ WHERE  q.id = ANY (ARRAY(
               WHERE  q.queue = $1
               AND    q.partition_key = k.key
               AND    q.partition_key <> ''
-              AND    q.held = 2
+              AND    q.held > 1
               ORDER  BY q.queue, q.partition_key, q.held, q.id
               LIMIT  1
               FOR    UPDATE SKIP LOCKED) AS a
