@@ -98,7 +98,8 @@ FROM  (VALUES ('public.waybill_outbox'::regclass, 'transport, bucket, id', true)
               ('public.waybill_retry'::regclass, 'queue, id', false),
               ('public.waybill_retry'::regclass, 'queue, held_until', false),
               ('public.waybill_retry'::regclass, 'queue, partition_key, held, id', false),
-              ('public.waybill_retry'::regclass, 'queue, message_id', true)) AS e (id, columns, is_unique)
+              ('public.waybill_retry'::regclass, 'queue, message_id', true),
+              ('public.waybill_retry'::regclass, 'queue, partition_key, held', false)) AS e (id, columns, is_unique)
 WHERE  NOT EXISTS (SELECT 1 FROM pg_index AS i
                    WHERE  i.indrelid = e.id AND i.indisvalid AND i.indisunique >= e.is_unique
                    AND    (SELECT string_agg(pg_get_indexdef(i.indexrelid, k, true), ', ' ORDER BY k)

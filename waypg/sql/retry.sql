@@ -14,7 +14,7 @@ AND    EXISTS (SELECT 1 FROM (
                WHERE  q.queue = $1
                AND    q.partition_key = u.key
                AND    q.partition_key <> ''
-               ORDER  BY q.queue, q.partition_key, q.held, q.id
+               ORDER  BY q.queue, q.partition_key, q.held
                LIMIT  1) AS earlier)
 FROM   unnest($2::uuid[], $3::text[]) WITH ORDINALITY AS u (id, key, n)
 ORDER  BY u.n;

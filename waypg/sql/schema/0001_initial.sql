@@ -232,7 +232,7 @@ CREATE TABLE public.waybill_retry (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX waybill_retry_ids ON public.waybill_retry (queue, message_id);
-CREATE INDEX waybill_retry_keys ON public.waybill_retry (queue, partition_key, held, id)
+CREATE INDEX waybill_retry_keys ON public.waybill_retry (queue, partition_key, held)
     WHERE partition_key <> '';
 
 -- The last report of each relay, and of each process with workers, every few seconds. Those of workers have
