@@ -288,6 +288,14 @@ func (e *RetentionError) Error() string {
 	return fmt.Sprintf("an age of %v is less than the retention of %v that is recorded in the database: a message handled between the two could be handled again", e.Age, e.Recorded)
 }
 
+// CheckRetention refuses to prune entries of an age below the recorded retention.
+func CheckRetention(age, recorded time.Duration) error {
+	if age < recorded {
+		return &RetentionError{Age: age, Recorded: recorded}
+	}
+	return nil
+}
+
 // InboxStats counts one handler's entries.
 type InboxStats struct {
 	Handler string    `json:"handler"`

@@ -9,7 +9,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 var _ admin.Examiner = (*DB)(nil)
@@ -17,10 +16,10 @@ var _ admin.Examiner = (*DB)(nil)
 // Findings implements admin.Examiner. Old transactions are found with the privilege PROCESS
 // only; without it a note says so.
 func (db *DB) Findings(ctx context.Context) ([]admin.Finding, error) {
-	return db.examine(ctx, sqlcore.DefaultExamination())
+	return db.examine(ctx, admin.DefaultExamination())
 }
 
-func (db *DB) examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
+func (db *DB) examine(ctx context.Context, with admin.Examination) ([]admin.Finding, error) {
 	found, err := query(ctx, db, db.doctor.Query("findings"), scanFinding, db.MaxConns(), db.MaxConns())
 	if err != nil {
 		return nil, err
@@ -42,7 +41,7 @@ func (db *DB) examine(ctx context.Context, with sqlcore.Examination) ([]admin.Fi
 		return nil, err
 	}
 	found = append(append(found, missing...), old...)
-	return append(found, sqlcore.Skew(before, clock[0], with.Now())...), nil
+	return append(found, admin.Skew(before, clock[0], with.Now())...), nil
 }
 
 // denied reports whether err is that of a missing global privilege.

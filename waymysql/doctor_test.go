@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/test/findings"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/waymysql"
@@ -17,7 +16,7 @@ func TestHealthyDatabaseHasNoFindings(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []waymysql.Config{{}, {Prefix: "a_long_prefix_for_"}} {
 		db, _ := newDB(t, cfg)
-		if got := findings.Of(t, db, sqlcore.DefaultExamination()); len(got) > 0 {
+		if got := findings.Of(t, db, admin.DefaultExamination()); len(got) > 0 {
 			t.Errorf("%+v: got %v, want none", cfg, got)
 		}
 	}
@@ -45,12 +44,12 @@ func TestEveryMissingIndexIsAFinding(t *testing.T) {
 	}
 	for i, drop := range drops {
 		exec(t, db, drop)
-		if got := findings.Of(t, db, sqlcore.DefaultExamination()); len(got) != i+1 || !findings.Has(got, admin.MissingIndex, "(") {
+		if got := findings.Of(t, db, admin.DefaultExamination()); len(got) != i+1 || !findings.Has(got, admin.MissingIndex, "(") {
 			t.Fatalf("%s: %d findings, want %d: %v", drop, len(got), i+1, got)
 		}
 	}
 	exec(t, db, "ALTER TABLE waybill_inbox DROP PRIMARY KEY")
-	if got := findings.Of(t, db, sqlcore.DefaultExamination()); !findings.Has(got, admin.MissingIndex, "waybill_inbox (handler, dedup_key)") {
+	if got := findings.Of(t, db, admin.DefaultExamination()); !findings.Has(got, admin.MissingIndex, "waybill_inbox (handler, dedup_key)") {
 		t.Errorf("without the primary key: %v", got)
 	}
 }
@@ -75,7 +74,7 @@ func TestOpenTransactionsAreFindings(t *testing.T) {
 	if err := tx.QueryRow("SELECT CONNECTION_ID()").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
-	at := sqlcore.DefaultExamination()
+	at := admin.DefaultExamination()
 	for _, reader := range []*waymysql.DB{db, away} {
 		if got := findings.Of(t, reader, at); len(got) != 0 {
 			t.Errorf("a young transaction: %v", got)
@@ -104,7 +103,7 @@ func TestServerThatForgetsCommitsIsAFinding(t *testing.T) {
 	if _, err := db.SchemaUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	at := sqlcore.DefaultExamination()
+	at := admin.DefaultExamination()
 	at.Now = func() time.Time { return time.Now().Add(5 * time.Second) }
 	got := findings.Of(t, db, at)
 	if len(got) != 4 || !findings.Has(got, admin.FewConnections, "max_connections is 20, and one process uses up to 32") || !findings.Has(got, admin.NotDurable, "innodb_flush_log_at_trx_commit is 2") || !findings.Has(got, admin.BinlogNotSynced, "sync_binlog is 0") ||

@@ -31,7 +31,7 @@ func (db *DB) WithoutCompounds(ctx context.Context) error {
 }
 
 // Examine is Findings with limits of the test's.
-func (db *DB) Examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
+func (db *DB) Examine(ctx context.Context, with admin.Examination) ([]admin.Finding, error) {
 	return db.examine(ctx, with)
 }
 

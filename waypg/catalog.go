@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -145,7 +144,7 @@ func (db *DB) setBuckets(n int) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.buckets != n {
-		db.relaying = map[int16]*readpos.Positions{}
+		db.relaying = map[int16]*relaying{}
 	}
 	db.buckets = n
 }

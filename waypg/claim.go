@@ -25,7 +25,7 @@ type claim struct {
 	conn      *pgxpool.Conn // nil once it has ended
 	part      outbox.Part
 	transport int16
-	pos       *readpos.Positions
+	pos       *relaying
 
 	rows  []outbox.ClaimedRow // of Unkeyed and Retries
 	refs  map[*waybill.Record]rowRef
@@ -64,7 +64,7 @@ func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, lim
 			return &claim{}, err
 		}
 		pos := db.positions(id)
-		if part == outbox.Keyed && (db.due.Load() || pos.MaintenanceDue(time.Now(), 2*stuckEvery)) {
+		if part == outbox.Keyed && (db.due.Load() || pos.unchecked(2*stuckEvery)) {
 			promoted = promoted || db.due.Load()
 			if err := db.upkeep(ctx, p, pos); err != nil {
 				return nil, err
@@ -96,7 +96,7 @@ func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, lim
 
 // claim makes one attempt. again is true if it found no row although some may be
 // due, or if the cached state is out of date.
-func (db *DB) claim(ctx context.Context, p *catalog, pos *readpos.Positions, transport string, part outbox.Part, limit outbox.ClaimLimit) (_ *claim, again bool, err error) {
+func (db *DB) claim(ctx context.Context, p *catalog, pos *relaying, transport string, part outbox.Part, limit outbox.ClaimLimit) (_ *claim, again bool, err error) {
 	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return nil, false, err
@@ -108,7 +108,7 @@ func (db *DB) claim(ctx context.Context, p *catalog, pos *readpos.Positions, tra
 		}
 	}()
 	if part == outbox.Keyed {
-		c.Batch = readpos.NewBatch(pos)
+		c.Batch = readpos.NewBatch(pos.Positions)
 		again, err = c.keyed(ctx, transport, limit)
 	} else {
 		again, err = c.single(ctx, transport, limit)

@@ -20,7 +20,6 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/inbox"
-	"github.com/waybill-go/waybill/internal/readpos"
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
@@ -119,7 +118,7 @@ type DB struct {
 	usable     bool     // buckets and transports are up to date
 	buckets    int      // of each transport
 	transports map[string]int16
-	relaying   map[int16]*readpos.Positions
+	relaying   map[int16]*relaying
 	unlisten   func() // ends the listening for queues; nil before the first
 	sqlDB      *SQLDB
 }
@@ -190,7 +189,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
 	db := &DB{
 		pool: pool, prefix: prefix, schema: cfg.Schema,
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
-		transports: map[string]int16{}, relaying: map[int16]*readpos.Positions{},
+		transports: map[string]int16{}, relaying: map[int16]*relaying{},
 	}
 	if err := db.setUpWaking(cfg); err != nil {
 		return nil, err

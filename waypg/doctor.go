@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -16,12 +15,12 @@ var _ admin.Examiner = (*DB)(nil)
 // Findings implements admin.Examiner. Sessions of other users count as far as the user may
 // see them (pg_read_all_stats).
 func (db *DB) Findings(ctx context.Context) ([]admin.Finding, error) {
-	return db.examine(ctx, sqlcore.DefaultExamination())
+	return db.examine(ctx, admin.DefaultExamination())
 }
 
 func doctorSQL(p *catalog) sqlfile.Set { return p.doctor }
 
-func (db *DB) examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
+func (db *DB) examine(ctx context.Context, with admin.Examination) ([]admin.Finding, error) {
 	scan := func(rows pgx.Rows, f *admin.Finding) error {
 		var code, detail string
 		err := rows.Scan(&code, &detail)
@@ -44,7 +43,7 @@ func (db *DB) examine(ctx context.Context, with sqlcore.Examination) ([]admin.Fi
 	if err != nil {
 		return nil, err
 	}
-	return append(found, sqlcore.Skew(before, clock[0], with.Now())...), nil
+	return append(found, admin.Skew(before, clock[0], with.Now())...), nil
 }
 
 // finding words a finding of the statements.

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/test/findings"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/waypg"
@@ -19,7 +18,7 @@ func TestHealthyDatabaseHasNoFindings(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []waypg.Config{{}, {Schema: "messaging", Prefix: "a_long_prefix_for_"}} {
 		db := openAt(t, testserver.Postgres(t), cfg)
-		if got := findings.Of(t, db, sqlcore.DefaultExamination()); len(got) > 0 {
+		if got := findings.Of(t, db, admin.DefaultExamination()); len(got) > 0 {
 			t.Errorf("%+v: got %v, want none", cfg, got)
 		}
 	}
@@ -40,12 +39,12 @@ func TestEveryMissingIndexIsAFinding(t *testing.T) {
 	}
 	for i, name := range names {
 		exec(t, db, "DROP INDEX "+name)
-		if got := findings.Of(t, db, sqlcore.DefaultExamination()); len(got) != i+1 || !findings.Has(got, admin.MissingIndex, "(") {
+		if got := findings.Of(t, db, admin.DefaultExamination()); len(got) != i+1 || !findings.Has(got, admin.MissingIndex, "(") {
 			t.Fatalf("without %s: %d findings, want %d: %v", name, len(got), i+1, got)
 		}
 	}
 	exec(t, db, "ALTER TABLE waybill_inbox DROP CONSTRAINT waybill_inbox_pkey")
-	if got := findings.Of(t, db, sqlcore.DefaultExamination()); !findings.Has(got, admin.MissingIndex, "waybill_inbox (handler, dedup_key)") {
+	if got := findings.Of(t, db, admin.DefaultExamination()); !findings.Has(got, admin.MissingIndex, "waybill_inbox (handler, dedup_key)") {
 		t.Errorf("without the primary key: %v", got)
 	}
 }
@@ -55,7 +54,7 @@ func TestChangedTablesAreFindings(t *testing.T) {
 	db := openAt(t, testserver.Postgres(t), waypg.Config{})
 	exec(t, db, "ALTER TABLE waybill_outbox RESET (autovacuum_vacuum_scale_factor)")
 	exec(t, db, "ALTER TABLE waybill_queue SET (autovacuum_enabled = false)")
-	got := findings.Of(t, db, sqlcore.DefaultExamination())
+	got := findings.Of(t, db, admin.DefaultExamination())
 	if len(got) != 2 || !findings.Has(got, admin.AutovacuumOff, "waybill_outbox has lost") ||
 		!findings.Has(got, admin.AutovacuumOff, "waybill_queue has autovacuum_enabled = false") {
 		t.Errorf("got %v", got)
@@ -75,7 +74,7 @@ func TestTablesThatLoseMessagesOrTheirOrderAreFindings(t *testing.T) {
 			exec(t, db, "ALTER TABLE "+table(ordered)+" ALTER COLUMN id SET CACHE 50")
 		}
 		exec(t, db, "ALTER TABLE "+table("outbox_unkeyed")+" ALTER COLUMN id SET CACHE 50") // it has no order
-		got := findings.Of(t, db, sqlcore.DefaultExamination())
+		got := findings.Of(t, db, admin.DefaultExamination())
 		for _, name := range []string{"outbox", "inbox"} {
 			if !findings.Has(got, admin.UnloggedTable, cmp.Or(cfg.Prefix, "waybill_")+name+" is unlogged") {
 				t.Errorf("%+v: got %v, want the unlogged %s", cfg, got, name)
@@ -100,7 +99,7 @@ func TestOpenTransactionsAreFindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	session := fmt.Sprintf("session %d ", pid)
-	at := sqlcore.Examination{Now: time.Now}
+	at := admin.Examination{Now: time.Now}
 	if got := findings.Of(t, db, at); len(got) != 2 || !findings.Has(got, admin.OldTransaction, session) || !findings.Has(got, admin.IdleTransaction, session) {
 		t.Errorf("got %v, want both of session %d", got, pid)
 	}
@@ -111,7 +110,7 @@ func TestOpenTransactionsAreFindings(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := findings.Of(t, db, sqlcore.Examination{Now: time.Now}); len(got) != 0 {
+	if got := findings.Of(t, db, admin.Examination{Now: time.Now}); len(got) != 0 {
 		t.Errorf("after the rollback: %v", got)
 	}
 }
@@ -121,7 +120,7 @@ func TestServerThatForgetsCommitsIsAFinding(t *testing.T) {
 	server := testserver.StartPostgres(t, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_connections": "12"})
 	db := openAt(t, server.URL()+"&pool_max_conns=10", waypg.Config{})
 	exec(t, db, "SELECT pg_create_physical_replication_slot('new'), pg_create_physical_replication_slot('left', true)")
-	at := sqlcore.DefaultExamination()
+	at := admin.DefaultExamination()
 	at.Now = func() time.Time { return time.Now().Add(-150 * time.Minute) }
 	got := findings.Of(t, db, at)
 	if len(got) != 6 || !findings.Has(got, admin.InactiveSlot, "the replication slot left") || !findings.Has(got, admin.FewConnections, "max_connections is 12, and one process uses up to 10") || !findings.Has(got, admin.NotDurable, "fsync is off") || !findings.Has(got, admin.NotDurable, "full_page_writes is off") ||

@@ -33,7 +33,7 @@ func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker
 func (db *DB) QueueWake(queue string) <-chan struct{} { return db.wakes.Queue(queue) }
 
 // Examine is Findings with limits of the test's.
-func (db *DB) Examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error) {
+func (db *DB) Examine(ctx context.Context, with admin.Examination) ([]admin.Finding, error) {
 	return db.examine(ctx, with)
 }
 

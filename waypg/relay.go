@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -112,14 +113,14 @@ const degradedMark = "degraded: "
 // bucket from its start, ends stuck sessions, and corrects wrong retry times and
 // held messages. Claims of Keyed run it when they find no row, and at least every
 // 2*stuckEvery.
-func (db *DB) upkeep(ctx context.Context, p *catalog, pos *readpos.Positions) error {
-	pos.Maintained(time.Now())
+func (db *DB) upkeep(ctx context.Context, p *catalog, pos *relaying) error {
 	if db.due.Swap(false) {
 		if err := db.promote(ctx, p); err != nil {
 			return err
 		}
 	}
-	if pos.StuckCheckDue(time.Now(), stuckEvery) {
+	if pos.unchecked(stuckEvery) {
+		pos.checked.Store(time.Now().UnixNano())
 		batch := &pgx.Batch{}
 		batch.Queue(p.outbox.Query("end_stuck"), db.idle.Seconds())
 		batch.Queue(p.outbox.Query("mend_clock"), pos.Transport, 2*max(time.Duration(db.longest.Load()), minLongest).Seconds())
@@ -153,7 +154,7 @@ const (
 )
 
 // unhold frees held messages without a key whose route is no longer blocked.
-func (db *DB) unhold(ctx context.Context, p *catalog, pos *readpos.Positions) error {
+func (db *DB) unhold(ctx context.Context, p *catalog, pos *relaying) error {
 	rows, err := db.pool.Query(ctx, p.outbox.Query("held_for_nothing"), pos.Transport)
 	if err != nil {
 		return err
@@ -189,14 +190,25 @@ func (db *DB) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, db.pool, pgx.TxOptions{BeginQuery: begin}, fn)
 }
 
-// positions returns the read positions of a transport.
-func (db *DB) positions(transport int16) *readpos.Positions {
+// relaying is the state of a transport that this process relays. It is safe for concurrent use.
+type relaying struct {
+	*readpos.Positions
+	checked atomic.Int64 // time of the last look for stuck sessions, in Unix nanoseconds
+}
+
+// unchecked reports whether the last look for stuck sessions is so long ago.
+func (r *relaying) unchecked(age time.Duration) bool {
+	return time.Since(time.Unix(0, r.checked.Load())) >= age
+}
+
+// positions returns the state of a transport.
+func (db *DB) positions(transport int16) *relaying {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	pos, ok := db.relaying[transport]
+	at, ok := db.relaying[transport]
 	if !ok {
-		pos = readpos.New(transport, db.buckets)
-		db.relaying[transport] = pos
+		at = &relaying{Positions: readpos.New(transport, db.buckets)}
+		db.relaying[transport] = at
 	}
-	return pos
+	return at
 }

@@ -163,7 +163,7 @@ func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(i
 		return 0, err
 	}
 	recorded, err := db.InboxRetention(ctx)
-	if err := errors.Join(err, sqlcore.CheckPrune(age, recorded)); err != nil {
+	if err := errors.Join(err, admin.CheckRetention(age, recorded)); err != nil {
 		return 0, err
 	}
 	before := time.Now().Add(-age).UnixMicro()

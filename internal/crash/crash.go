@@ -28,11 +28,3 @@ const (
 	WorkerBeforeRetryAck = "worker-before-retry-ack"            // a worker that has handled messages of its retry queue
 	WorkerAfterRetryAck  = "worker-after-retry-ack"             // one that has acknowledged them
 )
-
-// Points are all there are. The part before the first dash is the role.
-var Points = []string{
-	DispatchBeforeCommit, DispatchAfterCommit,
-	RelayAfterClaim, RelayInPublish, RelayAfterPublish, RelayAfterSettle,
-	WorkerBeforeCommit, WorkerBeforeAck,
-	WorkerBeforeStore, WorkerAfterStore, WorkerBeforeMove, WorkerAfterMove, WorkerBeforeRetryAck, WorkerAfterRetryAck,
-}

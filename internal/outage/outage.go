@@ -12,8 +12,7 @@ import (
 // A Log logs the outages of one database or broker that several loops use. Its methods
 // may be called concurrently.
 type Log struct {
-	to    *slog.Logger
-	attrs []slog.Attr
+	to *slog.Logger
 
 	mu       sync.Mutex // guards the fields below
 	failing  map[any]bool
@@ -22,8 +21,8 @@ type Log struct {
 }
 
 // New returns a Log that writes to a logger, with attrs in each line.
-func New(to *slog.Logger, attrs ...slog.Attr) *Log {
-	return &Log{to: to, attrs: attrs, failing: map[any]bool{}}
+func New(to *slog.Logger, attrs ...any) *Log {
+	return &Log{to: to.With(attrs...), failing: map[any]bool{}}
 }
 
 // Failed notes that a loop has failed: a warning if no other one was failing, or else a
@@ -37,7 +36,7 @@ func (l *Log) Failed(ctx context.Context, loop any, text string, attrs ...slog.A
 	}
 	l.failing[loop] = true
 	l.failures++
-	l.to.LogAttrs(ctx, level, text, append(l.attrs[:len(l.attrs):len(l.attrs)], attrs...)...)
+	l.to.LogAttrs(ctx, level, text, attrs...)
 }
 
 // Worked notes that a loop has succeeded. The outage is over when no loop is failing.
@@ -49,7 +48,6 @@ func (l *Log) Worked(ctx context.Context, loop any) {
 	}
 	delete(l.failing, loop)
 	if len(l.failing) == 0 {
-		l.to.LogAttrs(ctx, slog.LevelInfo, "outage over", append(l.attrs[:len(l.attrs):len(l.attrs)],
-			slog.Int("failures", l.failures), slog.Duration("lasted", time.Since(l.began)))...)
+		l.to.LogAttrs(ctx, slog.LevelInfo, "outage over", slog.Int("failures", l.failures), slog.Duration("lasted", time.Since(l.began)))
 	}
 }

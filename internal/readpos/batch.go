@@ -111,15 +111,14 @@ func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 		if !holds(at.past) {
 			at.past = nil
 		}
-		from := cursor{after: at.lowWatermark, version: bucket.Version, routes: routes.Version}
+		from := cursor{version: bucket.Version, routes: routes.Version}
 		switch {
 		case at.past != nil && at.turn:
 			from = *at.past
-			from.after = max(from.after, at.lowWatermark)
 		case at.waiting != nil:
 			from = *at.waiting
-			from.after = max(from.after, at.lowWatermark)
 		}
+		from.after = max(from.after, at.lowWatermark)
 		at.turn = !at.turn
 		b.Positions.update(b.View, bucket.Number, func(p *position) { p.waiting, p.past, p.turn = at.waiting, at.past, at.turn })
 		reads[i] = Read{bucket.Number, from.after, from.skip}

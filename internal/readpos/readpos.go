@@ -29,8 +29,6 @@ type Positions struct {
 	raised  time.Time  // time of the last Behind with a result
 	probed  time.Time  // time of the last probe
 	probe   int        // the bucket probed last
-	ended   time.Time  // time of the last check for stuck sessions
-	kept    time.Time  // time of the last maintenance
 }
 
 // A position is the read position of one bucket.
@@ -201,30 +199,4 @@ func (p *Positions) LowerWatermark(bucket int16, first int64) {
 		p.buckets[bucket].lowWatermark = first - 1
 		p.epoch++
 	}
-}
-
-// Maintained records that maintenance is done at now.
-func (p *Positions) Maintained(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.kept = now
-}
-
-// MaintenanceDue reports whether after has passed since the last maintenance.
-func (p *Positions) MaintenanceDue(now time.Time, after time.Duration) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return now.Sub(p.kept) >= after
-}
-
-// StuckCheckDue reports whether every has passed since the last check for stuck
-// sessions, and records a check at now if so.
-func (p *Positions) StuckCheckDue(now time.Time, every time.Duration) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now.Sub(p.ended) < every {
-		return false
-	}
-	p.ended = now
-	return true
 }

@@ -44,11 +44,7 @@ func (all Migrations) Wanted() int { return all[len(all)-1].Version }
 
 // After returns the migrations of tables with a version.
 func (all Migrations) After(version int) Migrations {
-	i := slices.IndexFunc(all, func(m Migration) bool { return m.Version > version })
-	if i < 0 {
-		return nil
-	}
-	return all[i:]
+	return slices.DeleteFunc(slices.Clone(all), func(m Migration) bool { return m.Version <= version })
 }
 
 // Status compares tables of a version with the last migration.
@@ -64,7 +60,7 @@ func (all Migrations) Status(database, prefix string, version int) admin.SchemaS
 func ParseVersion(table, value string) (int, error) {
 	version, err := strconv.Atoi(value)
 	if err != nil {
-		return 0, fmt.Errorf("%s: schema_version %q is not a number", table, value)
+		err = fmt.Errorf("%s: schema_version %q is not a number", table, value)
 	}
-	return version, nil
+	return version, err
 }

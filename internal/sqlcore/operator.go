@@ -113,19 +113,16 @@ func EditFailed(ctx context.Context, in Transact, number int64, from, to []byte)
 // Prune calls remove until a batch is not full, and reports each batch to progress if
 // that is not nil.
 func Prune(batch int, progress func(int), remove func() (int, error)) (total int, err error) {
-	for {
-		n, err := remove()
-		if err != nil {
+	for n := batch; n >= batch; {
+		if n, err = remove(); err != nil {
 			return total, fmt.Errorf("inbox prune: %w", err)
 		}
 		total += n
 		if progress != nil {
 			progress(n)
 		}
-		if n < batch {
-			return total, nil
-		}
 	}
+	return total, nil
 }
 
 // Age rounds an age in seconds to milliseconds; a clock that went back makes none

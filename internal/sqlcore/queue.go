@@ -154,11 +154,6 @@ const pollMin, pollMax = 5 * time.Millisecond, 250 * time.Millisecond
 // to 250 ms; a commit in this process ends the wait. When ctx ends before the first look
 // is done, the error wraps waybill.ErrUnavailable, too.
 func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
-	if err := q.store.Ready(ctx); over(ctx) {
-		return nil, q.unseen(ctx)
-	} else if err != nil {
-		return nil, err
-	}
 	looked := false
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
 		ds, err := q.claim(ctx, limit)
@@ -169,26 +164,18 @@ func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 			return ds, nil
 		}
 		looked = looked || err == nil
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-q.wakes.Queue(q.self.Queue):
 		}
-		timer.Stop()
-		switch {
-		case ctx.Err() != nil && !looked:
-			return nil, q.unseen(ctx)
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
+		switch err := ctx.Err(); {
+		case err != nil && !looked:
+			return nil, fmt.Errorf("queue %s: not read in time: %w: %w", q.self.Queue, waybill.ErrUnavailable, err)
+		case err != nil:
+			return nil, err
 		}
 	}
-}
-
-// unseen is the error of a call whose context ended before the table was read.
-func (q *receiver) unseen(ctx context.Context) error {
-	<-ctx.Done() // at most a moment later
-	return fmt.Errorf("queue %s: not read in time: %w: %w", q.self.Queue, waybill.ErrUnavailable, ctx.Err())
 }
 
 // firstWindow and nextWindow are how many claimable rows a claim reads beyond twice its
@@ -214,6 +201,9 @@ func (q *receiver) look(ctx context.Context) (bool, error) {
 func (q *receiver) claim(ctx context.Context, limit int) (ds []*waybill.Delivery, err error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("receive of at most %d messages", limit)
+	}
+	if err := q.store.Ready(ctx); err != nil {
+		return nil, err
 	}
 	more := true
 	for window := 2*limit + firstWindow; more && len(ds) == 0; window = 2*limit + nextWindow {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/waybill-go/waybill/admin"
 )
 
 // A Retention notes whether this process has recorded in the database how long its inbox
@@ -25,14 +23,6 @@ func (r *Retention) Record(ctx context.Context, record func(ctx context.Context)
 		return fmt.Errorf("inbox retention: %w", err)
 	}
 	r.recorded.Store(true)
-	return nil
-}
-
-// CheckPrune refuses an age below the recorded retention.
-func CheckPrune(age, recorded time.Duration) error {
-	if age < recorded {
-		return &admin.RetentionError{Age: age, Recorded: recorded}
-	}
 	return nil
 }
 

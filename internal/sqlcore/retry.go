@@ -72,22 +72,19 @@ func (q *Retries) Retry(ctx context.Context, d *waybill.Delivery, delay time.Dur
 }
 
 // Contains implements worker.RetryQueue.
-func (q *Retries) Contains(ctx context.Context, ds ...*waybill.Delivery) ([]bool, error) {
+func (q *Retries) Contains(ctx context.Context, ds ...*waybill.Delivery) (found []bool, err error) {
 	if len(ds) == 0 {
 		return nil, nil
-	}
-	if err := q.store.Ready(ctx); err != nil {
-		return nil, err
 	}
 	ids, keys := make([]waybill.MessageID, len(ds)), make([]string, len(ds))
 	for i, d := range ds {
 		ids[i], keys[i] = d.Record.ID, storableKey(d.Record.Key)
 	}
-	found, err := q.store.Contains(ctx, q.self.Queue, ids, keys)
-	if err != nil {
-		return nil, fmt.Errorf("retry queue of %s: %w", q.self.Queue, err)
-	}
-	return found, nil
+	err = q.do(ctx, "contains", func() error {
+		found, err = q.store.Contains(ctx, q.self.Queue, ids, keys)
+		return err
+	})
+	return found, err
 }
 
 // Add implements worker.RetryQueue.
@@ -97,16 +94,12 @@ func (q *Retries) Add(ctx context.Context, moves ...worker.Move) error {
 	}
 	rows, err := storable(moves)
 	if err == nil {
-		err = q.store.Ready(ctx)
+		err = q.do(ctx, "add", func() error { return q.store.Add(ctx, q.self.Queue, rows) })
 	}
 	if err == nil {
-		err = q.store.Add(ctx, q.self.Queue, rows)
+		q.wakes.HintQueue(q.self.Queue)
 	}
-	if err != nil {
-		return fmt.Errorf("retry queue of %s: add: %w", q.self.Queue, err)
-	}
-	q.wakes.HintQueue(q.self.Queue)
-	return nil
+	return err
 }
 
 // Move implements worker.RetryQueue.
@@ -132,14 +125,24 @@ func (q *Retries) Move(ctx context.Context, moves ...worker.Move) error {
 // Begin implements worker.RetryQueue.
 func (q *Retries) Begin(ctx context.Context, d *waybill.Delivery) (crashes int, err error) {
 	row, err := tagOf(d)
-	if err == nil {
-		err = q.store.Ready(ctx)
+	if err != nil {
+		return 0, err
 	}
-	if err == nil {
+	err = q.do(ctx, "begin "+d.Record.ID.String(), func() error {
 		crashes, err = q.store.Begin(ctx, q.self, row)
+		return err
+	})
+	return crashes, err
+}
+
+// do runs fn on usable tables.
+func (q *Retries) do(ctx context.Context, verb string, fn func() error) error {
+	err := q.store.Ready(ctx)
+	if err == nil {
+		err = fn()
 	}
 	if err != nil {
-		return 0, fmt.Errorf("retry queue of %s: begin %s: %w", q.self.Queue, d.Record.ID, err)
+		return fmt.Errorf("retry queue of %s: %s: %w", q.self.Queue, verb, err)
 	}
-	return crashes, nil
+	return nil
 }

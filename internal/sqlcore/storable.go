@@ -3,11 +3,13 @@ package sqlcore
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/headers"
 	"github.com/waybill-go/waybill/worker"
 )
@@ -80,11 +82,7 @@ func storableRecord(rec *waybill.Record, solved bool) (*waybill.Record, error) {
 	}
 	keep(originalName, strconv.QuoteToASCII(rec.Name), kept.Name != rec.Name)
 	keep(originalKey, strconv.QuoteToASCII(rec.Key), kept.Key != rec.Key)
-	if rec.Problem != nil && !solved {
-		keep(problemText, text(rec.Problem.Error(), maxError), true)
-	} else {
-		keep(problemText, "", false)
-	}
+	keep(problemText, text(fmt.Sprint(rec.Problem), maxError), rec.Problem != nil && !solved)
 	return &kept, nil
 }
 
@@ -100,6 +98,17 @@ func restore(rec *waybill.Record) {
 		delete(rec.Headers, name)
 	}
 	delete(rec.Headers, problemText)
+}
+
+// CompleteSample gives the record of m its stored headers, and what they keep of a worker's
+// message, so that it decodes as it does for a relay or a worker.
+func CompleteSample(m *admin.Sample, stored string) {
+	m.Record.Name = m.Name
+	m.Record.DispatchedAt = m.Record.DispatchedAt.UTC()
+	m.Record.Problem = headers.Decode(m.Record, stored)
+	if m.Source == admin.SourceRetries || m.Source == admin.SourceFailed {
+		restore(m.Record)
+	}
 }
 
 func storableAttempt(a *worker.Attempt) *worker.Attempt {

@@ -1,3 +1,6 @@
+// Package sqlcore is the common part of the packages waypg, waymysql and waysqlite:
+// migrations, the buffer of a unit of work and its savepoints, the receiver of a queue
+// in a table, repairs by an operator, and wake-ups. It has no statement on a table.
 package sqlcore
 
 import (
@@ -54,11 +57,7 @@ func (u *Unit) Rows() []outbox.Row {
 }
 
 // Mark returns the number of rows, for Undo.
-func (u *Unit) Mark() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.rows)
-}
+func (u *Unit) Mark() int { return len(u.Rows()) }
 
 // Undo removes the rows added since Mark.
 func (u *Unit) Undo(mark int) {

@@ -8,10 +8,7 @@ import (
 
 // Wakes are the channels that end the pauses of relays and receivers of this process.
 // The zero value is ready for use, also concurrent use.
-type Wakes struct {
-	mu sync.Mutex
-	of map[target]chan struct{}
-}
+type Wakes struct{ of sync.Map }
 
 // A target is a part of a transport, or a queue.
 type target struct {
@@ -29,17 +26,11 @@ func (w *Wakes) Of(transport string, part outbox.Part) chan struct{} {
 func (w *Wakes) Queue(name string) chan struct{} { return w.channel(target{queue: true, name: name}) }
 
 func (w *Wakes) channel(to target) chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c, ok := w.of[to]
+	c, ok := w.of.Load(to)
 	if !ok {
-		if w.of == nil {
-			w.of = map[target]chan struct{}{}
-		}
-		c = make(chan struct{}, 1)
-		w.of[to] = c
+		c, _ = w.of.LoadOrStore(to, make(chan struct{}, 1))
 	}
-	return c
+	return c.(chan struct{})
 }
 
 // Hint signals that a transport may have rows, with and without a key. It never blocks.

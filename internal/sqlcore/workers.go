@@ -16,8 +16,7 @@ func StopWorkers(ctx context.Context, in Transact, ids []string) (int, error) {
 			return 0, fmt.Errorf("workers stop: %q is no id of a process: %w", id, err)
 		}
 	}
-	filter := map[string][]string{"ids": ids}
-	return Audited(ctx, in, "workers stop", filter, func(ctx context.Context, tx OperatorTx) (n int, err error) {
+	return Audited(ctx, in, "workers stop", map[string][]string{"ids": ids}, func(ctx context.Context, tx OperatorTx) (n int, err error) {
 		for _, id := range ids {
 			found, err := tx.Exec(ctx, "stop_workers", id)
 			if err != nil {
@@ -45,8 +44,7 @@ func PauseTransport(ctx context.Context, in Transact, transport, reason string) 
 
 // ResumeTransport ends a pause. It reports false if there is none.
 func ResumeTransport(ctx context.Context, in Transact, transport string) (bool, error) {
-	filter := map[string]string{"transport": transport}
-	n, err := Audited(ctx, in, "workers resume", filter, func(ctx context.Context, tx OperatorTx) (int, error) {
+	n, err := Audited(ctx, in, "workers resume", map[string]string{"transport": transport}, func(ctx context.Context, tx OperatorTx) (int, error) {
 		return tx.Exec(ctx, "resume", transport)
 	})
 	return n > 0, err

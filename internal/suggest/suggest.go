@@ -6,29 +6,22 @@ import (
 	"strings"
 )
 
-// Word returns the known word that takes the fewest edits to reach from word,
-// or "" where every one is too far off to have been meant. Of equals the first
-// wins.
-func Word(word string, known []string) string {
-	if len(word) > 64 {
-		return "" // no known word is, and the work grows with it
-	}
-	best, fewest := "", max(2, len(word)/2)+1
+// Hint proposes the known word that takes the fewest edits to reach from word, the first of
+// equals, or all of them, called noun, where each is too far off to have been meant.
+func Hint(word string, known []string, noun string) string {
+	near, fewest := "", max(2, len(word)/2)+1
 	for _, k := range known {
+		if len(word) > 64 {
+			break // no known word is, and the work grows with it
+		}
 		if n := distance(word, k); n < fewest && n < len(k) {
-			best, fewest = k, n
+			near, fewest = k, n
 		}
 	}
-	return best
-}
-
-// Hint proposes a known word for an unknown one: the nearest, or all of them,
-// called noun, where none is near.
-func Hint(word string, known []string, noun string) string {
-	if near := Word(word, known); near != "" {
+	switch {
+	case near != "":
 		return "did you mean " + strconv.Quote(near) + "?"
-	}
-	if len(known) == 0 {
+	case len(known) == 0:
 		return "there are no " + noun
 	}
 	return noun + ": " + strings.Join(known, ", ")

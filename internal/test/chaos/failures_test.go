@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/crash"
+	"github.com/waybill-go/waybill/internal/test/crashpoint"
 )
 
 var errFails = errors.New("the warehouse is down")
@@ -52,10 +53,10 @@ var unhandleable = fmt.Sprintf("(k LIKE 'free-%%' AND MOD(n, %d) = 0)", unhandle
 // points are the points of internal/crash that a worker comes to, and the other roles.
 func points(stored bool) []string {
 	if stored {
-		return crash.Points
+		return crashpoint.Points
 	}
 	ofStore := []string{crash.WorkerBeforeStore, crash.WorkerAfterStore, crash.WorkerBeforeMove, crash.WorkerAfterMove, crash.WorkerBeforeRetryAck, crash.WorkerAfterRetryAck}
-	return slices.DeleteFunc(slices.Clone(crash.Points), func(point string) bool { return slices.Contains(ofStore, point) })
+	return slices.DeleteFunc(slices.Clone(crashpoint.Points), func(point string) bool { return slices.Contains(ofStore, point) })
 }
 
 // replay mends what failed, replays the dead letters as an operator does, and waits for

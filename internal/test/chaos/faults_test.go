@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waybill-go/waybill/internal/crash"
+	"github.com/waybill-go/waybill/internal/test/crashpoint"
 	"github.com/waybill-go/waybill/internal/test/faultproxy"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 )
@@ -141,7 +141,7 @@ func roleAt(point string) string {
 func (c *campaign) awaitCrashes() {
 	c.await("processes crash where they are to", 90*time.Second, func() bool {
 		hit, all := c.fleet.crashes(), true
-		for _, point := range crash.Points {
+		for _, point := range crashpoint.Points {
 			if hit[point] >= c.wanted[point] {
 				continue
 			}

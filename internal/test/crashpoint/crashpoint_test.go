@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	}
 	Arm()
 	for range 3 {
-		for _, point := range crash.Points {
+		for _, point := range Points {
 			crash.At(point)
 			fmt.Println(point)
 		}
@@ -35,13 +35,13 @@ func run(at string) (out string, err error) {
 }
 
 func TestProcessDiesAtItsPointAtTheGivenTime(t *testing.T) {
-	for i, point := range crash.Points {
+	for i, point := range Points {
 		out, err := run(point + ",2")
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 			t.Errorf("%s: %v, want SIGKILL", point, err)
 		}
-		if got, want := strings.Count(out, "\n"), len(crash.Points)+i; got != want {
+		if got, want := strings.Count(out, "\n"), len(Points)+i; got != want {
 			t.Errorf("%s: %d steps before it, want %d", point, got, want)
 		}
 	}
@@ -53,7 +53,7 @@ func TestPointThatIsNoneIsRefused(t *testing.T) {
 			t.Errorf("%s: %v with %q, want a panic that lists the points", at, err, out)
 		}
 	}
-	if out, err := run(""); err != nil || strings.Count(out, "\n") != 3*len(crash.Points) {
+	if out, err := run(""); err != nil || strings.Count(out, "\n") != 3*len(Points) {
 		t.Errorf("without a point: %v\n%s", err, out)
 	}
 }

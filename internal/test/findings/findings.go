@@ -8,16 +8,15 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // A DB is a database with limits of the test's.
 type DB interface {
-	Examine(ctx context.Context, with sqlcore.Examination) ([]admin.Finding, error)
+	Examine(ctx context.Context, with admin.Examination) ([]admin.Finding, error)
 }
 
 // Of returns the findings of db as "code: problem".
-func Of(t testing.TB, db DB, with sqlcore.Examination) (all []string) {
+func Of(t testing.TB, db DB, with admin.Examination) (all []string) {
 	t.Helper()
 	found, err := db.Examine(t.Context(), with)
 	if err != nil {

@@ -1,10 +1,8 @@
-package sqlcore
+package admin
 
 import (
 	"fmt"
 	"time"
-
-	"github.com/waybill-go/waybill/admin"
 )
 
 // An Examination holds the limits of the findings of a database.
@@ -24,7 +22,7 @@ const maxSkew = time.Second
 
 // Skew compares the server's clock with that of this process, which read the clock before
 // and after the server did. The time of the round trip is no difference.
-func Skew(before, server, after time.Time) []admin.Finding {
+func Skew(before, server, after time.Time) []Finding {
 	ahead := server.Sub(after)
 	if behind := server.Sub(before); behind < 0 {
 		ahead = behind
@@ -36,7 +34,7 @@ func Skew(before, server, after time.Time) []admin.Finding {
 	if ahead < 0 {
 		direction = "behind"
 	}
-	return []admin.Finding{admin.NewFinding(admin.ClockSkew,
+	return []Finding{NewFinding(ClockSkew,
 		fmt.Sprintf("the server's clock is %v %s this machine's", ahead.Abs().Round(100*time.Millisecond), direction),
 		"synchronize both clocks (NTP): delays and retention count from both")}
 }
