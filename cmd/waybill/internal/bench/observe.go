@@ -69,12 +69,15 @@ func traceparent(id waybill.MessageID, sampled bool) string {
 	return fmt.Sprintf("00-%x-%x-%s", id[:], id[8:], flags)
 }
 
-// Observe measures relays and workers with observers against the same without one. Rates are
-// messages a second of CPU time of this process: the servers' is the same on both sides, and
-// on machines of a few cores more than that of waybill.
+// Observe measures relays and workers with observers against the same without one. The rates
+// of rounds are messages a second of CPU time of this process. Those of a result are of the CPU
+// time of the servers, too, where they run on this machine: it bounds what the machine can do.
 func Observe(ctx context.Context, opt Options) (_ []Result, err error) {
 	if opt.Workers == 0 {
 		opt.Workers = 2
+	}
+	if opt.Meter == nil {
+		opt.Meter, _ = NewMeter(opt.DatabaseDSN, opt.BrokerDSN) // nil without servers on this machine
 	}
 	at, broker, closeBoth, err := openBoth(ctx, opt)
 	if err != nil {
@@ -107,10 +110,26 @@ func Observe(ctx context.Context, opt Options) (_ []Result, err error) {
 			if res, err = race(ctx, opt, res, with, without); err != nil {
 				return nil, err
 			}
-			results = append(results, res)
+			results = append(results, res.withServers())
 		}
 	}
 	return results, nil
+}
+
+// withServers makes rates of the CPU time of this process those of all processes, if theirs is
+// known. Observers use none of the servers', but history a statement in 10 s, so that both sides have
+// the mean of theirs: it varies by more than an observer's cost.
+func (res Result) withServers() Result {
+	if res.Budget == nil || res.YardstickBudget == nil {
+		return res
+	}
+	servers := (res.Budget.Database + res.Budget.Broker + res.YardstickBudget.Database + res.YardstickBudget.Broker) / 2e6
+	without := 1/res.YardstickRate + servers
+	for _, ratio := range []*float64{&res.Ratio, &res.Min, &res.Max} {
+		*ratio = without / (1/res.YardstickRate / *ratio + servers)
+	}
+	res.Rate, res.YardstickRate = 1/(1/res.Rate+servers), 1/without
+	return res
 }
 
 // observing are the two jobs that are observed.
@@ -131,7 +150,7 @@ func (b observing) relay(ctx context.Context, oneIn int, o waybill.Observer) (_ 
 	if err != nil {
 		return 0, err
 	}
-	took, err := cpuOf(func() error { return relay.Run(ctx) })
+	took, err := b.opt.cpuOf(func() error { return relay.Run(ctx) })
 	return took, errors.Join(err, ctx.Err(), b.broker.arrived(ctx, b.opt.Rows, true))
 }
 
@@ -150,7 +169,7 @@ func (b observing) inbox(ctx context.Context, oneIn int, o waybill.Observer) (to
 	if err != nil {
 		return 0, errors.Join(err, from.Close())
 	}
-	took, err = cpuOf(func() error { return w.Run(ctx) })
+	took, err = b.opt.cpuOf(func() error { return w.Run(ctx) })
 	if err := errors.Join(err, from.Close()); err != nil {
 		return 0, err
 	}
@@ -161,9 +180,10 @@ func (b observing) inbox(ctx context.Context, oneIn int, o waybill.Observer) (to
 	return took, errors.Join(err, b.broker.drained())
 }
 
-// cpuOf returns the CPU time of this process while run runs.
-func cpuOf(run func() error) (time.Duration, error) {
+// cpuOf returns the CPU time of this process while run runs. A meter reads all processes'.
+func (o Options) cpuOf(run func() error) (time.Duration, error) {
 	runtime.GC() // of preparations
+	stop := o.clock()
 	before, err := cpuTime()
 	if err != nil {
 		return 0, err
@@ -172,5 +192,6 @@ func cpuOf(run func() error) (time.Duration, error) {
 		return 0, err
 	}
 	after, err := cpuTime()
+	stop()
 	return after - before, err
 }
