@@ -9,6 +9,14 @@ CREATE TABLE public.waybill_meta (
 -- Dispatchers and relays must agree on both, whatever language they are in.
 INSERT INTO public.waybill_meta (name, value) VALUES ('buckets', '64'), ('hash', 'sha256-2');
 
+-- Bounds of texts, as domains: a CHECK of a table is parsed anew for each statement that writes to it, and
+-- costs an insert more than an index.
+CREATE DOMAIN public.waybill_message_name AS text COLLATE "C" CHECK (octet_length(VALUE) BETWEEN 1 AND 190);
+CREATE DOMAIN public.waybill_key AS text COLLATE "C" CHECK (octet_length(VALUE) BETWEEN 1 AND 255);
+CREATE DOMAIN public.waybill_optional_key AS text COLLATE "C" CHECK (octet_length(VALUE) <= 255);
+CREATE DOMAIN public.waybill_queue_name AS text COLLATE "C" CHECK (VALUE <> '');
+CREATE DOMAIN public.waybill_held AS smallint CHECK (VALUE BETWEEN 0 AND 2);
+
 -- The number of buckets, which a statement reads at no cost. A rebucket replaces the function, which
 -- invalidates every plan, whatever the transaction's snapshot.
 CREATE FUNCTION public.waybill_buckets() RETURNS integer LANGUAGE sql STABLE PARALLEL SAFE AS $$ SELECT 64 $$;
@@ -39,7 +47,6 @@ CREATE TABLE public.waybill_outbox_version (
 
 -- Messages with a key. Ids are commit-ordered inside a bucket, because a dispatcher takes the bucket's
 -- advisory lock before it draws an id, and holds it to its commit. That is why the sequence must not cache.
--- The CHECK is one, as those of other tables: the server parses each anew for each statement.
 -- The rows of a parked key are set aside in its bucket + 1024. The primary key is the only index. An outbox
 -- is mostly empty and always changing, hence the settings of autovacuum.
 CREATE TABLE public.waybill_outbox (
@@ -47,13 +54,12 @@ CREATE TABLE public.waybill_outbox (
     bucket        smallint NOT NULL,
     id            bigint GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME public.waybill_outbox_id_seq CACHE 1),
     message_id    uuid NOT NULL,
-    message_name  text COLLATE "C" NOT NULL,
-    partition_key text COLLATE "C" NOT NULL,
+    message_name  public.waybill_message_name NOT NULL,
+    partition_key public.waybill_key NOT NULL,
     headers       jsonb NOT NULL DEFAULT '{}',
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (transport, bucket, id),
-    CHECK (octet_length(message_name) BETWEEN 1 AND 190 AND octet_length(partition_key) BETWEEN 1 AND 255)
+    PRIMARY KEY (transport, bucket, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0,
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
@@ -63,15 +69,14 @@ CREATE TABLE public.waybill_outbox (
 -- is blocked, 2 while the message itself is blocked.
 CREATE TABLE public.waybill_outbox_unkeyed (
     transport     smallint NOT NULL,
-    held          smallint NOT NULL DEFAULT 0,
+    held          public.waybill_held NOT NULL DEFAULT 0,
     id            bigint GENERATED ALWAYS AS IDENTITY,
     message_id    uuid NOT NULL,
-    message_name  text COLLATE "C" NOT NULL,
+    message_name  public.waybill_message_name NOT NULL,
     headers       jsonb NOT NULL DEFAULT '{}',
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (transport, held, id),
-    CHECK (octet_length(message_name) BETWEEN 1 AND 190 AND held BETWEEN 0 AND 2)
+    PRIMARY KEY (transport, held, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0,
         toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
@@ -165,10 +170,10 @@ CREATE TABLE public.waybill_delayed (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     due_at        timestamptz NOT NULL,
     transport     smallint,
-    queue         text COLLATE "C" CHECK (queue <> ''),
+    queue         public.waybill_queue_name,
     message_id    uuid NOT NULL,
-    message_name  text COLLATE "C" NOT NULL CHECK (octet_length(message_name) BETWEEN 1 AND 190),
-    partition_key text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(partition_key) <= 255),
+    message_name  public.waybill_message_name NOT NULL,
+    partition_key public.waybill_optional_key NOT NULL DEFAULT '',
     headers       jsonb NOT NULL DEFAULT '{}',
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -200,21 +205,19 @@ CREATE INDEX waybill_unique_by_expires_at ON public.waybill_unique (expires_at);
 -- settled nor released the row.
 CREATE TABLE public.waybill_queue (
     id            bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
-    queue         text COLLATE "C" NOT NULL,
+    queue         public.waybill_queue_name NOT NULL,
     message_id    uuid NOT NULL,
-    message_name  text COLLATE "C" NOT NULL,
-    partition_key text COLLATE "C" NOT NULL DEFAULT '',
+    message_name  public.waybill_message_name NOT NULL,
+    partition_key public.waybill_optional_key NOT NULL DEFAULT '',
     headers       jsonb NOT NULL DEFAULT '{}',
     body          bytea NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     failures      integer NOT NULL DEFAULT 0,
-    held          smallint NOT NULL DEFAULT 0,
+    held          public.waybill_held NOT NULL DEFAULT 0,
     held_until    timestamptz NOT NULL DEFAULT '-infinity',
     holder        uuid,
     lease         bigint NOT NULL DEFAULT 0,
-    redelivered   boolean NOT NULL DEFAULT false,
-    CHECK (octet_length(message_name) BETWEEN 1 AND 190 AND octet_length(partition_key) <= 255 AND queue <> ''
-           AND held BETWEEN 0 AND 2)
+    redelivered   boolean NOT NULL DEFAULT false
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX waybill_queue_claimable ON public.waybill_queue (queue, id) WHERE held = 0;
