@@ -80,10 +80,10 @@ func (s queueStore) Insert(ctx context.Context, rows []outbox.Row) error {
 // turns is how many rows of the gate table claimers of queues share.
 const turns = 64
 
-// turn returns the row that claimers of a queue lock.
-func turn(queue string) int {
+// turn returns the row that claimers lock.
+func turn(name string) int {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(queue))
+	_, _ = h.Write([]byte(name))
 	return int(h.Sum32() % turns)
 }
 
@@ -121,7 +121,7 @@ type queueClaim struct {
 // Read implements sqlcore.QueueClaim.
 func (c queueClaim) Read(ctx context.Context, limit, each int) ([]sqlcore.QueueRow, error) {
 	turns := 0
-	c.query("turn", func(*sql.Rows) error { turns++; return nil }, turn(c.to.Queue))
+	c.query("turn", func(*sql.Rows) error { turns++; return nil }, turn(c.to.Turn))
 	var due []int64
 	c.query("due", scanInto(&due), []byte(c.to.Queue), limit)
 	found, first, err := c.read(ctx, limit)

@@ -60,7 +60,7 @@ func (db *DB) PlanOf(ctx context.Context, statement string, args ...any) (plan s
 
 // HoldTurn begins a claim of a queue, and is silent until over.
 func (db *DB) HoldTurn(queue string, begun chan<- error, over <-chan struct{}) error {
-	to := sqlcore.Consumer{Queue: queue, Holder: uuid.Must(uuid.NewV4()), Lease: time.Hour}
+	to := sqlcore.Consumer{Queue: queue, Turn: "queue " + queue, Holder: uuid.Must(uuid.NewV4()), Lease: time.Hour}
 	return queueStore{db}.Claim(context.Background(), to, func(ctx context.Context, c sqlcore.QueueClaim) error {
 		_, err := c.Read(ctx, 1, 1)
 		begun <- err

@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/worker"
 )
 
 func TestClaimOfAFrozenRelayGoesToAnother(t *testing.T) {
@@ -94,7 +95,7 @@ func TestTurnOfAFrozenWorkerEnds(t *testing.T) {
 		frozen := openAt(t, dsn, waypg.Config{IdleTimeout: time.Second})
 		local(t, frozen, order{"k", 0})
 		silent(t, func(begun chan<- error, over <-chan struct{}) error { return frozen.HoldTurn("q", begun, over) })
-		receiveSome(t, newQueue(t, connect(t, dsn, waypg.Config{}), "q", waypg.QueueConfig{Lease: time.Second}), 1)
+		receiveSome(t, newQueue(t, connect(t, dsn, waypg.Config{}), "q", waypg.QueueConfig{Lease: 10 * time.Second}), 1) // longer than the timeout
 	})
 }
 
@@ -128,6 +129,34 @@ func silent(t *testing.T, hold func(begun chan<- error, over <-chan struct{}) er
 	})
 	if err := <-begun; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The retry queue of a transport is another than the queue of the same name: its claims do not
+// wait for those of the queue.
+func TestRetriesDoNotWaitForTheTurnOfTheirQueue(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{IdleTimeout: 30 * time.Second})
+	retries, err := db.RetryQueue("q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := retries.Add(t.Context(), worker.Move{Delivery: &waybill.Delivery{Record: record(t, order{"k", 0})}, Attempt: &worker.Attempt{At: time.Now()}}); err != nil {
+		t.Fatal(err)
+	}
+	begun, over, done := make(chan error, 1), make(chan struct{}), make(chan error, 1)
+	go func() { done <- db.HoldTurn("q", begun, over) }()
+	if err := <-begun; err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // the turn lasts for longer
+	defer cancel()
+	if ds, err := retries.Receive(ctx, 1); err != nil || len(ds) != 1 {
+		t.Errorf("received %d messages, %v", len(ds), err)
+	}
+	close(over)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

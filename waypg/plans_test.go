@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // manyEntries are rows that a statement must not read, with and without statistics of them.
@@ -18,9 +19,11 @@ const manyEntries = `
 	INSERT INTO waybill_delayed (due_at, queue, message_id, message_name, body)
 	SELECT now() + interval '1 hour', 'jobs', gen_random_uuid(), 'order.placed', '{}' FROM generate_series(1, 20000);
 	INSERT INTO waybill_failed (source, transport, message_id, message_name, partition_key, headers, body, state, created_at, failures, last_error)
-	SELECT 'worker', 'jobs', gen_random_uuid(), 'order.placed', '', '{}', '{}', 'failed', now(), 1, 'e' FROM generate_series(1, 20000)`
+	SELECT 'worker', 'jobs', gen_random_uuid(), 'order.placed', '', '{}', '{}', 'failed', now(), 1, 'e' FROM generate_series(1, 20000);
+	INSERT INTO waybill_failed_attempt (transport, message_id, attempt, at, worker, handler, error_type, error, stack, fingerprint)
+	SELECT 'jobs', gen_random_uuid(), 1, now(), '', '', '', '', '', '' FROM generate_series(1, 20000)`
 
-// What is asked for each batch, look or operation has a cost of its own size: not that of the
+// The questions of each batch, look or operation have the cost of their size: not that of the
 // retries of a broken key, of messages that are due later, or of other dead letters.
 func TestOtherRowsAreNotRead(t *testing.T) {
 	t.Parallel()
@@ -32,7 +35,7 @@ func TestOtherRowsAreNotRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, table := range []string{"waybill_retry", "waybill_delayed", "waybill_failed"} {
+			for _, table := range []string{"waybill_retry", "waybill_delayed", "waybill_failed", "waybill_failed_attempt"} {
 				exec(t, db, "ALTER TABLE "+table+" SET (autovacuum_enabled = off)")
 			}
 			exec(t, db, manyEntries)
@@ -68,6 +71,44 @@ func TestOtherRowsAreNotRead(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Nor does the acknowledgement of a retry read the failures of other messages, also with the plans
+// that were made while there were none.
+func TestAcknowledgementOfARetryReadsItsFailuresAlone(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, testserver.Postgres(t)+"&pool_max_conns=2", waypg.Config{}) // one, and one that listens
+	q, err := db.RetryQueue("jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	retry := func(n int) []*waybill.Delivery {
+		t.Helper()
+		var moves []worker.Move
+		for range 20 {
+			moves = append(moves, worker.Move{Delivery: &waybill.Delivery{Record: record(t, order{"", n})}, Attempt: &worker.Attempt{At: time.Now()}})
+		}
+		if err := q.Add(t.Context(), moves...); err != nil {
+			t.Fatal(err)
+		}
+		ds, err := q.Receive(t.Context(), 100)
+		if err != nil || len(ds) != len(moves) {
+			t.Fatalf("%d messages to retry, want %d: %v", len(ds), len(moves), err)
+		}
+		return ds
+	}
+	for n := range 20 {
+		if err := q.Ack(t.Context(), retry(n)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, db, manyEntries)
+	for i, table := range []string{"waybill_retry", "waybill_failed_attempt", "waybill_failed"} {
+		ds := retry(100 + i)
+		if n := entriesRead(t, db, table, func() { err = q.Ack(t.Context(), ds...) }); n > 2000 || err != nil {
+			t.Errorf("%d entries of %s are read for 20 messages: %v", n, table, err)
+		}
 	}
 }
 

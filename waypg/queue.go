@@ -152,7 +152,7 @@ func (c *queueClaim) commit(ctx context.Context) error {
 
 // Read implements sqlcore.QueueClaim.
 func (c *queueClaim) Read(ctx context.Context, limit, each int) (found []sqlcore.QueueRow, err error) {
-	c.next.Queue(c.sql.Query("turn"), c.namespace, c.to.Queue, c.idle)
+	c.next.Queue(c.sql.Query("turn"), c.namespace, c.to.Turn, c.idle)
 	c.next.Queue(c.sql.Query("due"), c.to.Queue, limit)
 	c.next.Queue(c.sql.Query("read"), c.to.Queue, limit, each).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlcore.QueueRow])
@@ -253,6 +253,7 @@ func collectRows(settled map[sqlcore.DeliveredRow]bool) func(pgx.Rows) error {
 func (db *DB) sendTransaction(ctx context.Context, statements *pgx.Batch) error {
 	batch := &pgx.Batch{}
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch.Queue(db.resolved().queue.Query("pin"))
 	batch.QueuedQueries = append(batch.QueuedQueries, statements.QueuedQueries...)
 	batch.Queue("COMMIT")
 	return translate(db.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { // which ends the connection after an error

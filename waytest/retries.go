@@ -130,7 +130,7 @@ func add(t testing.TB, q worker.RetryQueue, orders ...order) []*waybill.Delivery
 	return ds
 }
 
-// attempt is the record of a failed attempt, of a time of its own.
+// attempt is the record of a failed attempt, of another time each.
 func attempt(n int) *worker.Attempt {
 	return &worker.Attempt{At: time.Date(2026, 11, 5, 12, 0, n, 123_456_000, time.UTC), Worker: fmt.Sprint("host/", n), Failure: worker.Failure{
 		Handler: "mail", Type: "*smtp.Error", Error: fmt.Sprint("refused ", n), Stack: fmt.Sprint("goroutine ", n), Fingerprint: fmt.Sprint("f", n),

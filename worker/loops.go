@@ -96,7 +96,7 @@ func (r *running) holds() bool {
 
 // check asks the retry queue which of the transport's messages belong there: those of
 // keys that wait for a retry, also when another process, which has ended, has put them
-// there, and those that were acknowledged too late. It tries again while the store is
+// there, and messages that were acknowledged too late. It tries again while the store is
 // unavailable.
 func (r *running) check(ctx context.Context, s *source, ds []*waybill.Delivery) batch {
 	b := batch{from: s, ds: ds, contained: make([]bool, len(ds)), stored: r.stored.Load()}

@@ -145,6 +145,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		case <-r.pings:
 		case n := <-r.settled:
 			n.from.queue.Settled(n.n)
+			n.from.acking -= n.n
 		case m := <-r.moved:
 			r.finishMove(m)
 		case <-r.paused:
@@ -172,14 +173,14 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 }
 
 // offer returns the channel that lets s receive, and for how many messages, when that
-// is worth a call: half of the prefetch, or any room while it has a free slot. Else the
-// channel is nil.
+// is worth a call: half of the prefetch, or any room while it has a free slot and no
+// acknowledgement is about to make more. Else the channel is nil.
 func (s *source) offer(stopping bool) (chan<- int, int) {
 	if s == nil || stopping {
 		return nil, 0
 	}
 	free := s.prefetch - s.queue.Count()
-	if free <= 0 || 2*free < s.prefetch && s.busy >= s.slots+s.ahead {
+	if free <= 0 || 2*free < s.prefetch && (s.busy >= s.slots+s.ahead || s.acking > 0) {
 		return nil, 0
 	}
 	return s.room, free

@@ -25,6 +25,7 @@ func (r *running) finish(o outcome) {
 		r.pause = 0
 		r.unavailable.Worked(r.work, r)
 		s.queue.Succeeded(d)
+		s.acking++
 		s.acks <- d
 	case errors.Is(o.cause, waybill.ErrLeaseLost) || s.lost(d):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)

@@ -14,7 +14,7 @@ import (
 )
 
 // A source is a receiver of a running worker, with the deliveries that it has in flight.
-// Its queue and busy belong to coordinate.
+// Its queue, busy and acking belong to coordinate.
 type source struct {
 	waybill.Receiver
 	retries  RetryQueue // the same receiver, if it is the store's
@@ -23,6 +23,7 @@ type source struct {
 	ahead    int // how many messages besides wait for Config.Slots
 	queue    *keyorder.HandleQueue
 	busy     int
+	acking   int      // handled, and not yet acknowledged
 	room     chan int // how many messages to receive
 	acks     chan *waybill.Delivery
 	watched  <-chan struct{} // the connection that a goroutine waits for the end of
@@ -215,10 +216,10 @@ const maxAcks = 200
 const ackLinger = 2 * time.Millisecond
 
 // gatherAcks returns first and what more is to be acknowledged. While other deliveries are
-// unsettled it waits a little for a quarter of the prefetch: a call is a transaction.
+// unsettled it waits a little for half of the prefetch: a call is a transaction.
 func (s *source) gatherAcks(first *waybill.Delivery) []*waybill.Delivery {
 	batch := gather(first, s.acks, maxAcks)
-	enough := min(s.prefetch/4, maxAcks)
+	enough := min(s.prefetch/2, maxAcks)
 	if len(batch) >= enough {
 		return batch
 	}

@@ -64,7 +64,7 @@ func (r *running) gathers(handler string, n int) {
 	}
 }
 
-// The labels of the goroutines of handlers, which those that they start inherit.
+// The labels of the goroutines of handlers, and of all that these start.
 const (
 	handlerLabel   = "waybill_handler"
 	transportLabel = "waybill_transport"

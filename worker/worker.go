@@ -75,7 +75,7 @@ type Config struct {
 	Process *Process
 	// Log receives failures, lost leases and outages. Nil discards.
 	Log *slog.Logger
-	// Observer receives events for every message, those that handlers report included (see
+	// Observer receives events for every message, those of handlers included (see
 	// waybill.Report). Nil means none.
 	Observer waybill.Observer
 }

@@ -224,10 +224,9 @@ func (b *Batch) keep(in *bucketRead, c *cursor) {
 	})
 }
 
-// Halfway returns a function that reports whether half of the time that ctx has left
-// now has passed. A claim that has read only blocked rows by then returns none, and
-// the next one continues behind them: cut off by ctx it would end with an error, which
-// drops all positions.
+// Halfway returns a function that reports whether half of the time that ctx has left now has
+// passed. A claim that has read only blocked rows by then returns none, and the next one
+// continues behind them: the error of one that is cut off drops all positions.
 func Halfway(ctx context.Context) (passed func() bool) {
 	end, bounded := ctx.Deadline()
 	half := time.Now().Add(time.Until(end) / 2)

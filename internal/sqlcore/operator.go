@@ -125,8 +125,7 @@ func Prune(batch int, progress func(int), remove func() (int, error)) (total int
 	return total, nil
 }
 
-// Age rounds an age in seconds to milliseconds; a clock that went back makes none
-// negative.
+// Age rounds an age in seconds to milliseconds; a clock that went back makes none negative.
 func Age(seconds float64) float64 {
 	return max(0, time.Duration(seconds*float64(time.Second)).Round(time.Millisecond).Seconds())
 }

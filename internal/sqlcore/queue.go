@@ -43,6 +43,7 @@ type ReceiverStore interface {
 // A Consumer is a receiver of a queue, as the table records it.
 type Consumer struct {
 	Queue  string
+	Turn   string // of claims: those of one turn wait for each other
 	Holder uuid.UUID
 	Lease  time.Duration
 }
@@ -74,27 +75,28 @@ type receiver struct {
 	// looked is when the claims that have found rows since began with a look, in Unix
 	// nanoseconds; 0 after a claim without rows.
 	looked atomic.Int64
+	short  atomic.Int64 // time of the last claim that has found fewer rows than its limit, in Unix nanoseconds
 }
 
 const minLease, defaultLease = 50 * time.Millisecond, 15 * time.Second
 
 // NewQueue returns a receiver of a queue. A lease of zero means the default.
 func NewQueue(store QueueStore, wakes *Wakes, name string, lease time.Duration) (*Queue, error) {
-	r, err := newReceiver(store, wakes, name, lease)
+	r, err := newReceiver(store, wakes, name, "queue "+name, lease)
 	if err != nil {
 		return nil, err
 	}
 	return &Queue{r, store}, nil
 }
 
-func newReceiver(store ReceiverStore, wakes *Wakes, name string, lease time.Duration) (*receiver, error) {
+func newReceiver(store ReceiverStore, wakes *Wakes, name, turn string, lease time.Duration) (*receiver, error) {
 	if name == "" || len(name) > 190 {
 		return nil, fmt.Errorf("queue name %q: want 1 to 190 bytes", name)
 	}
 	if lease != 0 && lease < minLease {
 		return nil, fmt.Errorf("queue %s: Lease %v is too short to be renewed, want at least %v", name, lease, minLease)
 	}
-	return &receiver{self: Consumer{name, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store: store, wakes: wakes}, nil
+	return &receiver{self: Consumer{name, turn, uuid.Must(uuid.NewV4()), cmp.Or(lease, defaultLease)}, store: store, wakes: wakes}, nil
 }
 
 // Send implements waybill.Sender.
@@ -150,31 +152,38 @@ func (q *Queue) insert(ctx context.Context, items []outbox.Item) error {
 // pollMin and pollMax bound the delay between looks at an empty queue.
 const pollMin, pollMax = 5 * time.Millisecond, 250 * time.Millisecond
 
+// claimEvery is how far apart claims are that find fewer rows than they may: messages that come
+// one by one are claimed together.
+const claimEvery = 2 * time.Millisecond
+
 // Receive implements waybill.Receiver. Between looks at an empty queue it waits from 5
 // to 250 ms; a commit in this process ends the wait. When ctx ends before the first look
 // is done, the error wraps waybill.ErrUnavailable, too.
 func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
-	looked := false
-	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+	looked, wake := false, make(chan struct{})
+	for pause := claimEvery - time.Since(time.Unix(0, q.short.Load())); ; pause = min(max(2*pause, pollMin), pollMax) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		case <-wake:
+		}
+		if err := ctx.Err(); err != nil && !looked {
+			return nil, fmt.Errorf("queue %s: not read in time: %w: %w", q.self.Queue, waybill.ErrUnavailable, err)
+		} else if err != nil {
+			return nil, err
+		}
+		began := time.Now().UnixNano()
 		ds, err := q.claim(ctx, limit)
 		if err != nil && !over(ctx) {
 			return nil, fmt.Errorf("queue %s: %w", q.self.Queue, err)
 		}
+		if len(ds) < limit {
+			q.short.Store(began)
+		}
 		if len(ds) > 0 {
 			return ds, nil
 		}
-		looked = looked || err == nil
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		case <-q.wakes.Queue(q.self.Queue):
-		}
-		switch err := ctx.Err(); {
-		case err != nil && !looked:
-			return nil, fmt.Errorf("queue %s: not read in time: %w: %w", q.self.Queue, waybill.ErrUnavailable, err)
-		case err != nil:
-			return nil, err
-		}
+		looked, wake = looked || err == nil, q.wakes.Queue(q.self.Queue)
 	}
 }
 

@@ -13,8 +13,7 @@ import (
 // Held is the column held of a queue's row.
 type Held int
 
-// The states of a row. A claim reads claimable rows alone, so that no other row costs it
-// anything.
+// The states of a row. A claim reads claimable rows alone: no other row costs it anything.
 const (
 	Claimable Held = 0
 	InFlight  Held = 1 // leased, or waiting for a retry

@@ -50,7 +50,7 @@ var _ worker.RetryQueue = (*Retries)(nil)
 // NewRetries returns a receiver of the retry queue of a transport. A lease of zero means
 // the default. The wakes are not those of queues, which have names of their own.
 func NewRetries(store RetryStore, wakes *Wakes, transport string, lease time.Duration) (*Retries, error) {
-	r, err := newReceiver(store, wakes, transport, lease)
+	r, err := newReceiver(store, wakes, transport, "retries "+transport, lease)
 	if err != nil {
 		return nil, err
 	}

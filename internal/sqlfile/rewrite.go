@@ -19,9 +19,7 @@ var validPrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,30}$`)
 
 // ValidPrefix reports whether prefix is safe to put in front of a table name:
 // a lower-case letter or underscore, then up to 30 of those or digits.
-func ValidPrefix(prefix string) bool {
-	return validPrefix.MatchString(prefix)
-}
+func ValidPrefix(prefix string) bool { return validPrefix.MatchString(prefix) }
 
 // tokens cuts text into comments, strings (one with doubled quotes is several), the marks of
 // casts, words with the sign of a parameter, and other bytes.

@@ -41,6 +41,11 @@ SELECT pg_advisory_xact_lock($1::int, hashtext($2::text)),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('jit', 'off', true);
 
+-- name: pin
+-- The plans of a transaction that settles, for the same reason.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('jit', 'off', true);
+
 -- name: due
 -- Makes rows claimable whose lease has ended, or whose retry is due. Rows set aside come back after a while
 -- even if the row before them was deleted by hand.
@@ -88,7 +93,7 @@ FROM  (SELECT DISTINCT f.key FROM found AS f WHERE f.key <> '') AS k, LATERAL (
 SELECT q.id, q.held FROM public.waybill_queue AS q WHERE q.id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED;
 
 -- name: lease
--- Leases rows to holder $2 for $3 seconds, except those that are in flight or locked. The caller sorts by id.
+-- Leases rows to holder $2 for $3 seconds, except rows in flight and locked ones. The caller sorts by id.
 UPDATE public.waybill_queue AS q
 SET    held = 1, held_until = clock_timestamp() + make_interval(secs => $3::float8), holder = $2::uuid,
        lease = q.lease + 1, redelivered = q.holder IS NOT NULL

@@ -116,7 +116,8 @@ SET    state = 'failed', failure_transport = excluded.failure_transport, message
        fingerprint = excluded.fingerprint, removed_at = NULL;
 
 -- name: ack
--- Ends deliveries, unless their rows have been leased again, and forgets the failures of their messages.
+-- Ends deliveries, unless their rows have been leased again, and forgets the failures of their messages. Their
+-- attempts, which never change, and dead letters are looked up one by one: joined, all would be read.
 WITH done AS (
     DELETE FROM public.waybill_retry AS q WHERE q.id = ANY (ARRAY(
            SELECT m.id
@@ -129,11 +130,24 @@ WITH done AS (
                   FOR    UPDATE) AS m))
     RETURNING q.id, q.lease, q.partition_key, q.queue, q.message_id),
 attempts AS (
-    DELETE FROM public.waybill_failed_attempt AS a USING done AS d
-    WHERE  a.transport = d.queue AND a.message_id = d.message_id),
+    DELETE FROM public.waybill_failed_attempt AS t WHERE t.ctid = ANY (ARRAY(
+           SELECT a.ctid
+           FROM   done AS d
+           CROSS  JOIN LATERAL (
+                  SELECT a.ctid FROM public.waybill_failed_attempt AS a
+                  WHERE  a.transport = d.queue
+                  AND    a.message_id = d.message_id
+                  ORDER  BY a.transport, a.message_id, a.attempt) AS a))),
 entries AS (
-    DELETE FROM public.waybill_failed AS f USING done AS d
-    WHERE  f.source = 'worker' AND f.transport = d.queue AND f.message_id = d.message_id)
+    DELETE FROM public.waybill_failed AS t WHERE t.id = ANY (ARRAY(
+           SELECT f.id
+           FROM   done AS d
+           CROSS  JOIN LATERAL (
+                  SELECT f.id FROM public.waybill_failed AS f
+                  WHERE  f.source = 'worker'
+                  AND    f.transport = d.queue
+                  AND    f.message_id = d.message_id
+                  LIMIT  1) AS f)))
 SELECT id, lease, partition_key FROM done;
 
 -- name: begin
