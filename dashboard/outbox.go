@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
@@ -33,10 +35,25 @@ type outboxView struct {
 
 func (d *Dashboard) outboxPage(r *request) error {
 	values := r.URL.Query()
-	v, err := d.readOutbox(r.Context(), values)
-	if err != nil {
+	q := admin.BlockedKeysQuery{Transport: values.Get("transport"), Key: values.Get("key")}
+	var err error
+	if q.After, err = parseMark(values.Get("blocked")); err != nil {
 		return err
 	}
+	// At once: each reads all messages on SQLite, which has no index on keys.
+	var v outboxView
+	var unread error
+	var reading sync.WaitGroup
+	reading.Go(func() { v, unread = d.readOutbox(r.Context(), values) })
+	blocked, more, err := upTo(blockedPage, func(limit int) ([]admin.BlockedKey, error) {
+		q.Limit = limit
+		return d.db.BlockedKeys(r.Context(), q)
+	})
+	reading.Wait()
+	if err := cmp.Or(unread, err); err != nil {
+		return err
+	}
+	v.Blocked = blocked
 	deadline := time.Now().Add(patience)
 	stats, _, err := d.figures(r.Context(), patience)
 	if err != nil {
@@ -49,18 +66,6 @@ func (d *Dashboard) outboxPage(r *request) error {
 	}
 	v.CSV = "?" + values.Encode()
 	values = r.URL.Query()
-	q := admin.BlockedKeysQuery{Transport: v.Filter.Transport, Key: v.Filter.Key}
-	if q.After, err = parseMark(values.Get("blocked")); err != nil {
-		return err
-	}
-	more := false
-	v.Blocked, more, err = upTo(blockedPage, func(limit int) ([]admin.BlockedKey, error) {
-		q.Limit = limit
-		return d.db.BlockedKeys(r.Context(), q)
-	})
-	if err != nil {
-		return err
-	}
 	if more {
 		values.Set("blocked", markOf(v.Blocked[len(v.Blocked)-1]))
 		v.NextBlocked = "/outbox?" + values.Encode()

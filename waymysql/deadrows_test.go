@@ -242,6 +242,24 @@ func TestManyBlockedKeysOfABucketAreLookedUp(t *testing.T) {
 	}
 }
 
+// A search for a message and those that it has caused reads the newest of each table, however
+// many there are.
+func TestSearchReadsTheNewestAlone(t *testing.T) {
+	t.Parallel()
+	db, _ := alone(t)
+	put(t, db, order{"k", 0})
+	exec(t, db, "INSERT INTO waybill_outbox (transport, bucket, message_id, message_name, partition_key, body) SELECT l.id, s.seq % 64, UNHEX(LEFT(SHA2(UUID(), 256), 32)), 'order.placed', 'k', '{}' FROM waybill_transport AS l JOIN "+numbers(20_000)+" AS s")
+	exec(t, db, "ANALYZE TABLE waybill_outbox")
+	rec := record(t, order{"k", 1})
+	if read := rowsRead(t, db, func() {
+		if _, err := db.FindMessages(t.Context(), rec.ID, 100); err != nil {
+			t.Fatal(err)
+		}
+	}); read > 2000 {
+		t.Errorf("a search of 100 messages reads %d rows", read)
+	}
+}
+
 // keysOf63 returns n keys of the bucket that is the last to be looked at from
 // its start.
 func keysOf63(n int) (keys []string) {

@@ -243,20 +243,20 @@ SELECT EXISTS (SELECT 1
 
 -- name: find
 -- The messages with an id, and those with its text as causation id. No index has either: the newest of each
--- table are read, as many as the first parameters say.
+-- table are read, as many as the first parameters say. From the transports on, all would be read and sorted.
 SELECT m.source, m.transport, m.id, m.message_id, m.message_name, m.partition_key, m.headers,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at)
 FROM ((SELECT 'outbox' AS source, t.name AS transport, o.id, o.message_id, o.message_name, o.partition_key,
               o.headers, o.created_at
        FROM   app.waybill_outbox AS o FORCE INDEX (id)
-       JOIN   app.waybill_transport AS t ON t.id = o.transport
+       STRAIGHT_JOIN app.waybill_transport AS t ON t.id = o.transport
        WHERE  o.id > 0
        ORDER  BY o.id DESC
        LIMIT  ?)
       UNION  ALL
       (SELECT 'outbox', t.name, u.id, u.message_id, u.message_name, '', u.headers, u.created_at
        FROM   app.waybill_outbox_unkeyed AS u FORCE INDEX (id)
-       JOIN   app.waybill_transport AS t ON t.id = u.transport
+       STRAIGHT_JOIN app.waybill_transport AS t ON t.id = u.transport
        WHERE  u.id > 0
        ORDER  BY u.id DESC
        LIMIT  ?)
