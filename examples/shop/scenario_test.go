@@ -37,7 +37,9 @@ const (
 )
 
 // slowCatalog fails if each of several sets of rounds has slower confirmations beside a catalog
-// that is behind: a pause of the machine may hit the slowest orders of one.
+// that is behind: a pause of the machine may hit the slowest orders of one. A confirmation that
+// waits for an answer of the catalog takes half a second longer; on two cores the work of the
+// catalog itself, which comes in bursts, costs the slowest some .1 s.
 func slowCatalog(t *testing.T) {
 	f := newFixture(t)
 	f.start("v1", "run", "http", "relay")
@@ -51,11 +53,11 @@ func slowCatalog(t *testing.T) {
 	for range attempts {
 		before, with := f.catalogRounds(ch, &next)
 		t.Logf("p99 from order to confirmation, %d orders each: %v idle, %v beside a slow catalog", rounds*roundOrders, before, with)
-		if float64(with) <= mostSlower*float64(before) {
+		if float64(with) <= mostSlower*float64(before) || with-before < slowAnswer/2 {
 			return
 		}
 	}
-	t.Errorf("confirmations take more than %v times as long beside a slow catalog, each time", mostSlower)
+	t.Errorf("confirmations take more than %v times as long, and %v more, beside a slow catalog, each time", mostSlower, slowAnswer/2)
 }
 
 // catalogRounds alternates rounds of an idle system with rounds in which the catalog is behind,
