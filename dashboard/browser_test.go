@@ -7,6 +7,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -338,6 +339,11 @@ func TestScreenshots(t *testing.T) {
 	}
 	f := newFixture(t, dashboard.Config{Authenticate: ann, Settings: []dashboard.Setting{{Key: "database", Value: "sqlite://./shop.db", From: "waybill.yaml:1"}}})
 	f.story()
+	minutes := make([]int64, 58)
+	for i := range minutes {
+		minutes[i] = int64(300 + 120*math.Sin(float64(i)/9) + 40*math.Sin(float64(i)*1.7))
+	}
+	f.counted(minutes...)
 	b := newTab(f)
 	for name, path := range map[string]string{"overview": "/", "outbox": "/outbox", "groups": "/failed", "message": "/failed/8", "retry": "/failed/retry?fingerprint=5d41402abc4b2a76", "workers": "/workers"} {
 		for _, width := range []int64{1440, 390} {

@@ -10,6 +10,8 @@ const (
 	// patience is how long a page waits for a count. An answer of the API waits as long as it may.
 	patience = 200 * time.Millisecond
 	patient  = time.Hour
+	// quick is the time of a count that each page may have anew.
+	quick = 20 * time.Millisecond
 	// countTimeout bounds a count.
 	countTimeout = time.Minute
 	// keptCounts bounds the memory of counts.
@@ -52,8 +54,8 @@ func (c *counts) close() {
 }
 
 // figureOf returns the result of read under its key, and when it was read: zero if none is known
-// within the time to wait. A small table is read for each page. A slow read has pauses ten times
-// as long as itself.
+// within the time to wait. A small table is read for each page. Other reads have pauses ten times
+// as long as themselves: however many pages are open, a connection counts for a tenth of its time.
 func figureOf[T any](ctx context.Context, c *counts, key string, wait time.Duration, read func(ctx context.Context) (T, error)) (value T, at time.Time, err error) {
 	f, done := c.start(key, func(ctx context.Context) (any, error) { return read(ctx) })
 	if done != nil {
@@ -89,15 +91,24 @@ func (c *counts) start(key string, read func(ctx context.Context) (any, error)) 
 		f = &figure{}
 		c.byKey[key] = f
 	}
-	slow := f.took > patience
-	if f.done == nil && c.ctx.Err() == nil && (!slow || now.Sub(f.ended) > 10*f.took) {
+	pause := f.took > quick && now.Sub(f.ended) <= 10*f.took
+	if f.done == nil && c.ctx.Err() == nil && !pause {
 		f.done = make(chan struct{})
 		c.wg.Go(func() { c.run(f, read) })
 	}
-	if slow && f.value != nil && !f.stale(now) {
+	if (pause || f.took > patience) && f.value != nil && !f.stale(now) {
 		return f, nil
 	}
 	return f, f.done
+}
+
+// outdate ends the pauses of all figures, after a change.
+func (c *counts) outdate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.byKey {
+		f.ended = time.Time{}
+	}
 }
 
 // run reads f.

@@ -29,22 +29,29 @@ func TestCountsAreReadInTheBackground(t *testing.T) {
 		}
 		see(1, takes, takes)
 		see(2, takes, takes) // a quick one is read each time
+		takes = 100 * time.Millisecond
+		see(3, takes, takes)
+		time.Sleep(800 * time.Millisecond)
+		see(3, 900*time.Millisecond, 0) // another is not repeated at once
+		c.outdate()
+		see(4, takes, takes) // but after a change
+		time.Sleep(1100 * time.Millisecond)
 		takes = time.Second
-		see(2, 10*time.Millisecond+patience, patience) // a slow one is not waited for
+		see(4, 1200*time.Millisecond+patience, patience) // a slow one is not waited for
 		time.Sleep(time.Second)
-		see(3, 1200*time.Millisecond, 0)
+		see(5, 1200*time.Millisecond, 0)
 		time.Sleep(9 * time.Second)
-		see(3, 10200*time.Millisecond, 0) // nor repeated at once
+		see(5, 10200*time.Millisecond, 0) // nor repeated at once
 		time.Sleep(time.Second)
-		see(3, 11200*time.Millisecond, 0)
+		see(5, 11200*time.Millisecond, 0)
 		time.Sleep(1500 * time.Millisecond)
-		see(4, 1500*time.Millisecond, 0)
+		see(6, 1500*time.Millisecond, 0)
 		time.Sleep(time.Hour)
 		see(0, 0, patience) // an old one is not shown
 		time.Sleep(time.Second)
 		synctest.Wait() // so that runs may be read
-		if runs != 5 {
-			t.Errorf("%d runs, want 5", runs)
+		if runs != 7 {
+			t.Errorf("%d runs, want 7", runs)
 		}
 		fault = errors.New("no connection")
 		if _, _, err := figureOf(t.Context(), c, "other", time.Minute, read); !errors.Is(err, fault) {

@@ -173,6 +173,9 @@ func (d *Dashboard) serve(route route) http.Handler {
 		if err := route.handle(&request{r.WithContext(ctx), w, user}); err != nil {
 			d.fail(w, r, err)
 		}
+		if r.Method == http.MethodPost {
+			d.counts.outdate() // before the answer, which is short, is sent
+		}
 	})
 }
 

@@ -49,7 +49,7 @@ tables with a prefix), an exchange and a queue, and removes them.
             its queue, 100 a second, and its heap), retrying-keys (the third of ten messages of 10
             keys fails; latency of the worker's other keys)
   observe   the cost of observers: a relay, and a worker with an inbox (8 handlers), with each
-            observer against none, in messages per second of the process's own CPU time; more is
+            observer against none, in messages a second of CPU time, that of servers too; more is
             better, and 1 is free. Each message has a trace, of which one in a hundred is sampled.
             --case prometheus (wayprom), traces (wayotel), history, logs (debug, which is off),
             traces-all (each message is sampled, and its spans are discarded after batching)
