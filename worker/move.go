@@ -29,11 +29,13 @@ func (r *running) move(m move) {
 	r.moves <- m // it has room for all that are in flight
 }
 
-// store stores moves, up to 100 of a source in one transaction. It returns when moves is
-// closed.
+// maxMoves is how many moves a transaction stores at most.
+const maxMoves = 100
+
+// store stores moves, several of a source in one transaction. It returns when moves is closed.
 func (r *running) store() {
 	for m := range r.moves {
-		for ms := gather(m, r.moves, 100); len(ms) > 0; {
+		for ms := gatherSettled(m.from, m, r.moves, maxMoves); len(ms) > 0; {
 			n := slices.IndexFunc(ms, func(m move) bool { return m.from != ms[0].from })
 			if n < 0 {
 				n = len(ms)

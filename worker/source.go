@@ -212,28 +212,28 @@ func (s *source) release(r *running, ds []*waybill.Delivery) {
 // maxAcks is how many deliveries one call acknowledges at most.
 const maxAcks = 200
 
-// ackLinger is how long an acknowledgement waits for others while handlers run.
-const ackLinger = 2 * time.Millisecond
+// linger is how long a settled delivery waits for others while handlers run.
+const linger = 2 * time.Millisecond
 
-// gatherAcks returns first and what more is to be acknowledged. While other deliveries are
-// unsettled it waits a little for half of the prefetch: a call is a transaction.
-func (s *source) gatherAcks(first *waybill.Delivery) []*waybill.Delivery {
-	batch := gather(first, s.acks, maxAcks)
-	enough := min(s.prefetch/2, maxAcks)
+// gatherSettled returns first and what more of s has been handled, up to limit. While other
+// deliveries are unsettled it waits a little for half of the prefetch: a call is a transaction.
+func gatherSettled[T any](s *source, first T, more <-chan T, limit int) []T {
+	batch := gather(first, more, limit)
+	enough := min(s.prefetch/2, limit)
 	if len(batch) >= enough {
 		return batch
 	}
-	timer := time.NewTimer(ackLinger)
+	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	for len(batch) < enough && s.unsettled() > len(batch) {
 		select {
 		case <-timer.C:
 			return batch
-		case d, ok := <-s.acks:
+		case next, ok := <-more:
 			if !ok {
 				return batch
 			}
-			batch = append(batch, gather(d, s.acks, maxAcks-len(batch))...)
+			batch = append(batch, gather(next, more, limit-len(batch))...)
 		}
 	}
 	return batch
@@ -242,7 +242,7 @@ func (s *source) gatherAcks(first *waybill.Delivery) []*waybill.Delivery {
 // acknowledge acknowledges the deliveries in acks. It returns when acks is closed.
 func (s *source) acknowledge(r *running) {
 	for d := range s.acks {
-		batch := s.gatherAcks(d)
+		batch := gatherSettled(s, d, s.acks, maxAcks)
 		s.crashAt(crash.WorkerBeforeRetryAck)
 		ctx, cancel := r.settling()
 		err := s.Ack(ctx, batch...)

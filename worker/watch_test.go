@@ -3,9 +3,12 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
+	"runtime/pprof"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +58,40 @@ func TestGoroutinesLeftByAHandlerAreReportedWithItsName(t *testing.T) {
 		noError(t, stop())
 		if text := log.String(); strings.Count(text, "goroutines that a handler") != 1 || !strings.Contains(text, "transport=jobs handler=do goroutines=1500") || strings.Contains(text, "clean") {
 			t.Errorf("the log is:\n%s", text)
+		}
+	})
+}
+
+func TestHandlersShareGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		p.cfg.Concurrency = 2
+		var mu sync.Mutex
+		ran := map[string]int{} // by goroutine
+		p.handle(func(context.Context, job) error {
+			time.Sleep(time.Second)
+			stack := make([]byte, 100)
+			of, _, _ := strings.Cut(string(stack[:runtime.Stack(stack, false)]), "[")
+			mu.Lock()
+			defer mu.Unlock()
+			if ran[of]++; ran[of] == 5 {
+				runtime.Goexit()
+			}
+			return nil
+		})
+		for n := range 20 {
+			p.send(job{fmt.Sprint(n), n})
+		}
+		stop := p.start(p.queue)
+		time.Sleep(time.Minute)
+		var profile bytes.Buffer
+		noError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+		noError(t, stop())
+		if len(ran) < 3 || len(ran) > 10 {
+			t.Errorf("2 handlers at once, and a new goroutine after each one that was ended, are\n%v", ran)
+		}
+		if strings.Contains(profile.String(), "waybill_handler") {
+			t.Errorf("an idle goroutine has the label of a handler:\n%s", &profile)
 		}
 	})
 }
