@@ -122,8 +122,19 @@ type queueClaim struct {
 func (c queueClaim) Read(ctx context.Context, limit, each int) ([]sqlcore.QueueRow, error) {
 	turns := 0
 	c.query("turn", func(*sql.Rows) error { turns++; return nil }, turn(c.to.Turn))
+	var ready []sqlcore.QueueRow // due and without a key
 	var due []int64
-	c.query("due", scanInto(&due), []byte(c.to.Queue), limit)
+	c.query("due", func(rows *sql.Rows) error {
+		var id int64
+		var unkeyed bool
+		err := rows.Scan(&id, &unkeyed)
+		if unkeyed {
+			ready = append(ready, sqlcore.QueueRow{ID: id})
+		} else {
+			due = append(due, id)
+		}
+		return err
+	}, []byte(c.to.Queue), limit)
 	found, first, err := c.read(ctx, limit)
 	if err == nil && turns == 0 {
 		err = errNoTurn
@@ -136,6 +147,7 @@ func (c queueClaim) Read(ctx context.Context, limit, each int) ([]sqlcore.QueueR
 			found, first, err = c.read(ctx, limit)
 		}
 	}
+	found = append(found, ready...)
 	if err != nil || each == 1 {
 		return slices.Concat(found, first), err
 	}

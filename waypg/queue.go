@@ -153,9 +153,13 @@ func (c *queueClaim) commit(ctx context.Context) error {
 // Read implements sqlcore.QueueClaim.
 func (c *queueClaim) Read(ctx context.Context, limit, each int) (found []sqlcore.QueueRow, err error) {
 	c.next.Queue(c.sql.Query("turn"), c.namespace, c.to.Turn, c.idle)
-	c.next.Queue(c.sql.Query("due"), c.to.Queue, limit)
+	c.next.Queue(c.sql.Query("due"), c.to.Queue, limit).Query(func(rows pgx.Rows) error {
+		var due sqlcore.QueueRow // without a key
+		_, err := pgx.ForEachRow(rows, []any{&due.ID}, func() error { found = append(found, due); return nil })
+		return err
+	})
 	c.next.Queue(c.sql.Query("read"), c.to.Queue, limit, each).Query(func(rows pgx.Rows) (err error) {
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlcore.QueueRow])
+		found, err = pgx.AppendRows(found, rows, pgx.RowToStructByPos[sqlcore.QueueRow])
 		return err
 	})
 	err = c.send(ctx)

@@ -1,6 +1,7 @@
 package waypg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -231,29 +232,30 @@ func (db *DB) queueInserts(p *catalog, batch *pgx.Batch, rows []outbox.Row) erro
 		return nil
 	}
 	batch.Queue(p.outbox.Query("lock_many"), p.namespace, locks)
-	many := map[int16]*columns{} // by transport
+	many := map[string]*columns{} // by transport or queue
 	for _, s := range all {
-		if s.Record.Delay > 0 || s.Queue != "" || s.Record.Key == "" {
+		if s.Record.Delay > 0 || s.Queue == "" && s.Record.Key == "" {
 			query, args := s.statement(p)
 			batch.Queue(query, args...)
 			continue
 		}
-		c := many[s.transport]
+		to := cmp.Or(s.Queue, "\x00"+s.Transport)
+		c := many[to]
 		if c == nil {
 			c = &columns{}
-			many[s.transport] = c
+			many[to] = c
 		}
 		if c.add(s); len(c.ids) == maxInsertRows || c.bytes > maxInsertBytes {
 			c.queue(p, batch)
 		}
 	}
-	for _, transport := range slices.Sorted(maps.Keys(many)) {
-		many[transport].queue(p, batch)
+	for _, to := range slices.Sorted(maps.Keys(many)) {
+		many[to].queue(p, batch)
 	}
 	return nil
 }
 
-// columns are keyed rows of one transport as arrays.
+// columns are rows of one queue, or keyed rows of one transport, as arrays.
 type columns struct {
 	of                   stored // any row
 	buckets              []int16
@@ -274,6 +276,10 @@ func (c *columns) add(s stored) {
 
 // queue adds the statement to batch and begins anew.
 func (c *columns) queue(p *catalog, batch *pgx.Batch) {
+	if len(c.ids) > 0 && c.of.Queue != "" {
+		batch.Queue(p.queue.Query("insert_many"), c.of.Queue, c.ids, c.names, c.keys, c.headers, c.bodies, c.created)
+		*c = columns{}
+	}
 	if len(c.ids) > 0 {
 		batch.Queue(p.outbox.Query("insert_many"), c.of.transport, c.of.Transport, c.of.buckets, c.buckets, c.ids, c.names, c.keys, c.headers, c.bodies, c.created)
 		*c = columns{}

@@ -38,6 +38,7 @@ func Queue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"RenewAndAckAtOnce", renewAndAckAtOnce[TX]},
 		{"MessagesOfADeadReceiverComeAgainInOrder", messagesOfADeadReceiverComeAgainInOrder[TX]},
 		{"KeyOfWhichAClaimReadsAPartKeepsItsOrder", keyOfWhichAClaimReadsAPartKeepsItsOrder[TX]},
+		{"DueMessageComesBesideThoseOfAKey", dueMessageComesBesideThoseOfAKey[TX]},
 		{"HotKeyLeavesRoomForOthers", hotKeyLeavesRoomForOthers[TX]},
 	})
 }

@@ -80,6 +80,25 @@ func renewedLeaseIsKept[TX any](t *testing.T, s *fixture[TX]) {
 	try(t, "Ack", a.Ack(t.Context(), ds...))
 }
 
+// A claim that locks rows, because it has two of a key, takes due ones without a key, too.
+func dueMessageComesBesideThoseOfAKey[TX any](t *testing.T, s *fixture[TX]) {
+	a, b := s.queue("q", 0), s.queue("q", 0)
+	s.local(order{"", 0}, order{"", 1})
+	ds := receive(t, a, 2)
+	try(t, "Retry", a.Retry(t.Context(), ds[0], time.Millisecond))
+	s.local(order{"x", 0}, order{"x", 1})
+	time.Sleep(20 * time.Millisecond)
+	got := receive(t, b, 20)
+	wantOrders(t, "the due one and those behind it", got, order{"", 0}, order{"x", 0}, order{"x", 1})
+	if got[0].Failures != 1 || got[0].Redelivered {
+		t.Errorf("the due one has %d failures, redelivered %v, want 1, false", got[0].Failures, got[0].Redelivered)
+	}
+	if err := a.Ack(t.Context(), ds[0]); !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Errorf("Ack of its first delivery = %v, want ErrLeaseLost", err)
+	}
+	wantOrders(t, "a second claim", glance(t, a, 20))
+}
+
 // A claim reads a window of the oldest claimable messages. Where it ends within a key, claimable
 // messages beyond it come before the key's messages set aside.
 func keyOfWhichAClaimReadsAPartKeepsItsOrder[TX any](t *testing.T, s *fixture[TX]) {

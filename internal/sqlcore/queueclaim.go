@@ -31,10 +31,10 @@ type QueueRow struct {
 // cannot deadlock with a settling transaction: rows that another transaction has locked
 // are left out.
 type QueueClaim interface {
-	// Read waits until no other claim of the queue is open, makes up to limit rows claimable
-	// whose time has come, and reads the oldest claimable ones, in any order. Of each of their
-	// keys it also reads one row in flight and the oldest rows set aside, up to each; all in one
-	// state of the table, because a settling transaction may make rows claimable meanwhile.
+	// Read waits until no other claim of the queue is open, makes up to limit rows claimable whose
+	// time has come (those without a key count as such unchanged, for Lock and Lease, too), and
+	// reads the oldest claimable ones, in any order. Of each key it also reads one row in flight and
+	// the oldest rows set aside, up to each; all in one state of the table: rows are settled meanwhile.
 	Read(ctx context.Context, limit, each int) ([]QueueRow, error)
 	// Lock locks rows until the end of the transaction, and returns their present states.
 	// A row that another transaction has locked, or deleted, is not among them.

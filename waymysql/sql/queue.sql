@@ -22,7 +22,7 @@ FOR    UPDATE;
 -- name: due
 -- Rows whose lease has ended, or whose retry is due. Rows set aside come back after a while even if the row
 -- before them was deleted by hand.
-SELECT q.id
+SELECT q.id, q.partition_key = ''
 FROM   app.waybill_queue AS q FORCE INDEX (waybill_queue_due)
 WHERE  q.queue = ? AND q.held_until <= UTC_TIMESTAMP(6)
 ORDER  BY q.held_until
@@ -77,17 +77,18 @@ UNION  ALL
  LIMIT  ?);
 
 -- name: lock
-SELECT q.id, q.held
+-- Rows without a key that are due count as claimable.
+SELECT q.id, IF(q.partition_key = '' AND q.held_until <= UTC_TIMESTAMP(6), 0, q.held)
 FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
 FOR    UPDATE /*!80000 OF q */ SKIP LOCKED;
 
 -- name: lock_free
--- Locks rows for lease, except those that are in flight, or locked by another transaction.
+-- Locks rows for lease, except those that are in flight and not due, or locked by another transaction.
 SELECT JSON_ARRAYAGG(q.id) INTO @waybill_rows
 FROM   JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k
 STRAIGHT_JOIN app.waybill_queue AS q FORCE INDEX (PRIMARY) ON q.id = k.id
-WHERE  q.held <> 1
+WHERE  (q.held <> 1 OR q.held_until <= UTC_TIMESTAMP(6))
 FOR    UPDATE /*!80000 OF q */ SKIP LOCKED;
 
 -- name: lease

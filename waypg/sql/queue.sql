@@ -16,6 +16,15 @@ INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key
 SELECT $3::text, $4::uuid, $5::text, $6::text, $7::jsonb, $8::bytea, $9::timestamptz
 FROM   lock;
 
+-- name: insert_many
+-- Several messages of one queue, in the order of the arrays, under locks taken before.
+INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
+SELECT $1::text, encode(u.message_id, 'hex')::uuid, u.message_name, u.partition_key, u.headers, u.body,
+       u.created_at
+FROM   unnest($2::bytea[], $3::text[], $4::text[], $5::jsonb[], $6::bytea[], $7::timestamptz[])
+       WITH ORDINALITY AS u (message_id, message_name, partition_key, headers, body, created_at, n)
+ORDER  BY u.n;
+
 -- name: any
 -- Whether a claim may find something, without waiting for a turn. The order pins the index.
 SELECT EXISTS (SELECT 1 FROM (
@@ -39,7 +48,7 @@ OR     EXISTS (SELECT 1 FROM (
 SELECT pg_advisory_xact_lock($1::int, hashtext($2::text)),
        set_config('idle_in_transaction_session_timeout', $3::text, true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('jit', 'off', true);
+       set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: pin
 -- The plans of a transaction that settles, for the same reason.
@@ -47,17 +56,21 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
        set_config('jit', 'off', true);
 
 -- name: due
--- Makes rows claimable whose lease has ended, or whose retry is due. Rows set aside come back after a while
--- even if the row before them was deleted by hand.
-UPDATE public.waybill_queue AS q SET held = 0, held_until = '-infinity'
-WHERE  q.id = ANY (ARRAY(
-       SELECT d.id FROM public.waybill_queue AS d
-       WHERE  d.queue = $1
-       AND    d.held > 0
-       AND    d.held_until <= now()
-       ORDER  BY d.queue, d.held_until
-       LIMIT  $2
-       FOR    UPDATE SKIP LOCKED));
+-- Rows without a key whose lease has ended, or whose retry is due, to be leased. Those of keys become
+-- claimable. Rows set aside come back after a while even if the row before them was deleted by hand.
+WITH due AS MATERIALIZED (
+    SELECT d.id, d.partition_key AS key
+    FROM   public.waybill_queue AS d
+    WHERE  d.queue = $1
+    AND    d.held > 0
+    AND    d.held_until <= now()
+    ORDER  BY d.queue, d.held_until
+    LIMIT  $2
+    FOR    UPDATE SKIP LOCKED),
+claimable AS (
+    UPDATE public.waybill_queue AS q SET held = 0, held_until = '-infinity'
+    WHERE  q.id = ANY (ARRAY(SELECT d.id FROM due AS d WHERE d.key <> '')))
+SELECT d.id FROM due AS d WHERE d.key = '';
 
 -- name: read
 -- The oldest $2 claimable rows and, of each of their keys, one row in flight and the oldest $3 rows set aside.
@@ -90,17 +103,22 @@ FROM  (SELECT DISTINCT f.key FROM found AS f WHERE f.key <> '') AS k, LATERAL (
        LIMIT  $3)) AS h;
 
 -- name: lock
-SELECT q.id, q.held FROM public.waybill_queue AS q WHERE q.id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED;
+-- Rows without a key that are due count as claimable.
+SELECT q.id, CASE WHEN q.partition_key <> '' OR q.held_until > now() THEN q.held ELSE 0 END
+FROM   public.waybill_queue AS q
+WHERE  q.id = ANY ($1::bigint[])
+FOR    UPDATE SKIP LOCKED;
 
 -- name: lease
--- Leases rows to holder $2 for $3 seconds, except rows in flight and locked ones. The caller sorts by id.
+-- Leases rows to holder $2 for $3 seconds, except locked ones, and those in flight that are not due. The
+-- caller sorts by id.
 UPDATE public.waybill_queue AS q
 SET    held = 1, held_until = clock_timestamp() + make_interval(secs => $3::float8), holder = $2::uuid,
        lease = q.lease + 1, redelivered = q.holder IS NOT NULL
 WHERE  q.id = ANY (ARRAY(
        SELECT l.id FROM public.waybill_queue AS l
        WHERE  l.id = ANY ($1::bigint[])
-       AND    l.held <> 1
+       AND    (l.held <> 1 OR l.held_until <= now())
        FOR    UPDATE SKIP LOCKED))
 RETURNING q.id, q.message_id, q.message_name, q.partition_key, q.headers, q.body, q.created_at, q.failures,
           q.lease, q.redelivered;
