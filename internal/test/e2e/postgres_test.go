@@ -37,7 +37,7 @@ var postgresKind = kind{
 	deletes: "DELETE FROM",
 	commits: "DELETE FROM", // both go out at once
 	now:     "SELECT now()::text",
-	began:   "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start <= ?::timestamptz",
+	began:   "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND xact_start <= ?::timestamptz",
 	says:    "concat_ws(' ', pid, state, wait_event, xact_start, state_change, query)",
 	grace:   6 * time.Second,
 	client:  psql,
