@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A handling is the argument of handle.
+// A handling is a delivery whose handlers are to run, and the context that they run in.
 type handling struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc

@@ -52,7 +52,12 @@ func StartRabbitMQ(tb testing.TB, settings map[string]string) *Server {
 
 func serve(tb testing.TB, in *instance) *Server {
 	s := &Server{tb: tb, in: in}
-	tb.Cleanup(func() { s.do("remove", (*instance).remove) })
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("the output of the server ends with\n%s", in.tail())
+		}
+		s.do("remove", (*instance).remove)
+	})
 	return s
 }
 
