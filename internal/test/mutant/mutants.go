@@ -189,7 +189,7 @@ UNION  ALL
 	// A message is acknowledged before its effect is committed: a message whose handler
 	// fails is lost.
 	{"ack-before-commit", []edit{
-		{"worker/run.go", "err = r.bus.HandleRecord(", "_ = s.Ack(ctx, d)\n\t\terr = r.bus.HandleRecord("},
+		{"worker/handle.go", "err = r.bus.HandleRecord(", "_ = s.Ack(ctx, d)\n\t\terr = r.bus.HandleRecord("},
 	}},
 
 	// A failed message is acknowledged before the retry queue has it: if it cannot be
