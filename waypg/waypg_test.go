@@ -42,6 +42,7 @@ type packageTB struct {
 
 var forPackage = &packageTB{}
 
+func (*packageTB) Failed() bool                      { return false }
 func (*packageTB) Helper()                           {}
 func (tb *packageTB) Cleanup(fn func())              { tb.cleanups = append(tb.cleanups, fn) }
 func (*packageTB) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
