@@ -10,16 +10,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A handling is a delivery whose handlers are to run, and the context that they run in.
-type handling struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	from   *source
-	d      *waybill.Delivery
-}
-
-// handleReady runs the handlers of ready deliveries, one after another, until ready is closed: a
-// new goroutine for each would grow its stack anew. A handler that ends the goroutine has
+// handleReady makes the calls of handle that are ready, one after another, until ready is closed:
+// a new goroutine for each would grow its stack anew. A handler that ends the goroutine has
 // another one begin.
 func (r *running) handleReady() {
 	closed := false
@@ -30,11 +22,11 @@ func (r *running) handleReady() {
 	}()
 	for {
 		pprof.SetGoroutineLabels(r.work) // with those of a handler it would count as one that has been left
-		h, ok := <-r.ready
+		handle, ok := <-r.ready
 		if closed = !ok; closed {
 			return
 		}
-		r.handle(h.ctx, h.cancel, h.from, h.d)
+		handle()
 	}
 }
 

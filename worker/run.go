@@ -27,14 +27,14 @@ type running struct {
 	loops sync.WaitGroup // end with work
 
 	received chan batch
-	ready    chan handling
+	ready    chan func() // calls of handle
 	done     chan outcome
 	settled  chan settled
 	moves    chan move // to be stored, in order
 	moved    chan move // the same ones, later
 
 	busy     int
-	idle     int // goroutines of handleReady without a message
+	most     int // busy at once so far: goroutines of handleReady
 	handled  int // of the whole call of Run
 	stopping bool
 	turn     int // the source that is asked first for the next delivery
@@ -139,7 +139,6 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 			r.takeIn(b)
 		case o := <-r.done:
 			r.busy--
-			r.idle++
 			o.from.busy--
 			r.finish(o)
 			if r.handled++; r.handled == r.cfg.Limit {
@@ -276,10 +275,10 @@ func (r *running) start() {
 		}
 		r.busy++
 		s.busy++
-		if r.ready <- (handling{ctx, cancel, s, d}); r.idle > 0 {
-			r.idle--
-			continue
+		r.ready <- func() { r.handle(ctx, cancel, s, d) }
+		if r.busy > r.most {
+			r.most++
+			go r.handleReady() // coordinate waits for it through busy and done
 		}
-		go r.handleReady() // coordinate waits for it through busy and done
 	}
 }

@@ -213,7 +213,7 @@ func (w *Worker) begin(retries RetryQueue) *running {
 		Worker:   w,
 		main:     newSource(w.from, nil, w.cfg.Prefetch, c),
 		share:    &slotShare{priority: w.cfg.Priority, weight: w.cfg.Weight, most: c},
-		received: make(chan batch), ready: make(chan handling, c+w.cfg.Slots.ahead()), done: make(chan outcome, c+w.cfg.Slots.ahead()), waiting: map[string]int64{}, closing: make(chan struct{}),
+		received: make(chan batch), ready: make(chan func(), c+w.cfg.Slots.ahead()), done: make(chan outcome, c+w.cfg.Slots.ahead()), waiting: map[string]int64{}, closing: make(chan struct{}),
 	}
 	transport := slog.String("transport", w.cfg.Transport)
 	r.outage = outage.New(w.cfg.Log, slog.String("what", "queue"), transport)
