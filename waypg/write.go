@@ -276,14 +276,14 @@ func (c *columns) add(s stored) {
 
 // queue adds the statement to batch and begins anew.
 func (c *columns) queue(p *catalog, batch *pgx.Batch) {
-	if len(c.ids) > 0 && c.of.Queue != "" {
+	switch {
+	case len(c.ids) == 0:
+	case c.of.Queue != "":
 		batch.Queue(p.queue.Query("insert_many"), c.of.Queue, c.ids, c.names, c.keys, c.headers, c.bodies, c.created)
-		*c = columns{}
-	}
-	if len(c.ids) > 0 {
+	default:
 		batch.Queue(p.outbox.Query("insert_many"), c.of.transport, c.of.Transport, c.of.buckets, c.buckets, c.ids, c.names, c.keys, c.headers, c.bodies, c.created)
-		*c = columns{}
 	}
+	*c = columns{}
 }
 
 func nullIf[T any](null bool, v T) *T {
