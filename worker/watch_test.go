@@ -86,7 +86,12 @@ func TestHandlersShareGoroutines(t *testing.T) {
 		time.Sleep(time.Minute)
 		var profile bytes.Buffer
 		noError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+		stacks := make([]byte, 1<<20)
+		waiting := strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "(*running).handleReady(")
 		noError(t, stop())
+		if waiting != 2 {
+			t.Errorf("%d goroutines wait for another message, want 2", waiting)
+		}
 		if len(ran) < 3 || len(ran) > 10 {
 			t.Errorf("2 handlers at once, and a new goroutine after each one that was ended, are\n%v", ran)
 		}
