@@ -239,7 +239,7 @@ func (db *DB) queueInserts(p *catalog, batch *pgx.Batch, rows []outbox.Row) erro
 			batch.Queue(query, args...)
 			continue
 		}
-		to := cmp.Or(s.Queue, "\x00"+s.Transport)
+		to := cmp.Or(s.Queue, "\x00"+s.Transport) // which PostgreSQL takes in no name of a queue
 		c := many[to]
 		if c == nil {
 			c = &columns{}
