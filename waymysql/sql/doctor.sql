@@ -37,12 +37,10 @@ FROM  (SELECT 'outbox' AS t, 'transport, bucket, id' AS c, 1 AS u
        UNION ALL SELECT 'history', 'transport, message_name, handler, minute', 1
        UNION ALL SELECT 'history', 'minute', 0
        UNION ALL SELECT 'queue', 'id', 1
-       UNION ALL SELECT 'queue', 'queue, held, id', 0
-       UNION ALL SELECT 'queue', 'queue, held_until', 0
+       UNION ALL SELECT 'queue', 'queue, held_until, held, id', 0
        UNION ALL SELECT 'queue', 'queue, partition_key, held, id', 0
        UNION ALL SELECT 'retry', 'id', 1
-       UNION ALL SELECT 'retry', 'queue, held, id', 0
-       UNION ALL SELECT 'retry', 'queue, held_until', 0
+       UNION ALL SELECT 'retry', 'queue, held_until, held, id', 0
        UNION ALL SELECT 'retry', 'queue, partition_key, held, id', 0
        UNION ALL SELECT 'retry', 'queue, message_id', 1) AS e
 LEFT   JOIN

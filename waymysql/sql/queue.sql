@@ -6,8 +6,8 @@
 
 -- name: any
 -- Whether a claim may find something, without waiting for a turn.
-SELECT EXISTS (SELECT 1 FROM app.waybill_queue AS q FORCE INDEX (waybill_queue_claimable)
-               WHERE  q.queue = ? AND q.held = 0)
+SELECT EXISTS (SELECT 1 FROM app.waybill_queue AS q FORCE INDEX (waybill_queue_due)
+               WHERE  q.queue = ? AND q.held_until IS NULL AND q.held = 0)
 OR     EXISTS (SELECT 1 FROM app.waybill_queue AS q FORCE INDEX (waybill_queue_due)
                WHERE  q.queue = ? AND q.held_until <= UTC_TIMESTAMP(6));
 
@@ -56,8 +56,8 @@ SELECT w.id, w.partition_key,
         ORDER  BY a.queue, a.partition_key, a.held, a.id
         LIMIT  1)
 FROM  (SELECT q.id, q.queue, q.partition_key
-       FROM   app.waybill_queue AS q FORCE INDEX (waybill_queue_claimable)
-       WHERE  q.queue = ? AND q.held = 0
+       FROM   app.waybill_queue AS q FORCE INDEX (waybill_queue_due)
+       WHERE  q.queue = ? AND q.held_until IS NULL AND q.held = 0
        ORDER  BY q.id
        LIMIT  ?) AS w;
 

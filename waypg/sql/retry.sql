@@ -119,15 +119,10 @@ SET    state = 'failed', failure_transport = excluded.failure_transport, message
 -- Ends deliveries, unless their rows have been leased again, and forgets the failures of their messages. Their
 -- attempts, which never change, and dead letters are looked up one by one: joined, all would be read.
 WITH done AS (
-    DELETE FROM public.waybill_retry AS q WHERE q.id = ANY (ARRAY(
-           SELECT m.id
-           FROM  (SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, lease) ORDER BY u.id) AS u
-           CROSS  JOIN LATERAL (
-                  SELECT q.id FROM public.waybill_retry AS q
-                  WHERE  q.id = u.id
-                  AND    q.lease = u.lease
-                  AND    q.holder = $1::uuid
-                  FOR    UPDATE) AS m))
+    DELETE FROM public.waybill_retry AS q
+    WHERE  q.id = ANY ($2::bigint[])
+    AND    q.holder = $1::uuid
+    AND   ((q.id, q.lease) IN (SELECT * FROM unnest($2::bigint[], $3::bigint[]))) IS TRUE
     RETURNING q.id, q.lease, q.partition_key, q.queue, q.message_id),
 attempts AS (
     DELETE FROM public.waybill_failed_attempt AS t WHERE t.ctid = ANY (ARRAY(

@@ -7,9 +7,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: any
 -- Whether a claim may find something, without taking the write lock.
-SELECT EXISTS (SELECT 1 FROM waybill_queue INDEXED BY waybill_queue_claimable WHERE queue = ?1 AND held = 0)
-OR     EXISTS (SELECT 1 FROM waybill_queue INDEXED BY waybill_queue_due
-               WHERE  queue = ?1 AND held > 0
+SELECT EXISTS (SELECT 1 FROM waybill_queue INDEXED BY waybill_queue_due
+               WHERE  queue = ?1
                AND    held_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER));
 
 -- name: due
@@ -17,7 +16,7 @@ OR     EXISTS (SELECT 1 FROM waybill_queue INDEXED BY waybill_queue_due
 -- even if the row before them was deleted by hand.
 UPDATE waybill_queue SET held = 0, held_until = 0
 WHERE  id IN (SELECT id FROM waybill_queue INDEXED BY waybill_queue_due
-              WHERE  queue = ?1 AND held > 0
+              WHERE  queue = ?1 AND held_until > 0
               AND    held_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)
               ORDER  BY held_until
               LIMIT  ?2);
@@ -25,8 +24,8 @@ WHERE  id IN (SELECT id FROM waybill_queue INDEXED BY waybill_queue_due
 -- name: read
 -- The oldest ?2 claimable rows and, of each of their keys, one row in flight and the oldest ?3 rows set aside.
 WITH found AS MATERIALIZED (
-    SELECT id, partition_key AS key FROM waybill_queue INDEXED BY waybill_queue_claimable
-    WHERE  queue = ?1 AND held = 0
+    SELECT id, partition_key AS key FROM waybill_queue INDEXED BY waybill_queue_due
+    WHERE  queue = ?1 AND held_until = 0
     ORDER  BY id
     LIMIT  ?2),
 keys AS MATERIALIZED (

@@ -213,8 +213,7 @@ CREATE TABLE app.waybill_queue (
     holder        BINARY(16),
     lease         BIGINT NOT NULL DEFAULT 0,
     redelivered   BOOLEAN NOT NULL DEFAULT FALSE,
-    KEY waybill_queue_claimable (queue, held, id),
-    KEY waybill_queue_due (queue, held_until),
+    KEY waybill_queue_due (queue, held_until, held, id),
     KEY waybill_queue_held (queue, partition_key, held, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

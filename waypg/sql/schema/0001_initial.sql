@@ -200,7 +200,7 @@ CREATE TABLE public.waybill_unique (
 CREATE INDEX waybill_unique_by_expires_at ON public.waybill_unique (expires_at);
 
 -- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row of their key in flight.
--- A row in flight is leased by holder until held_until, or waits for a retry, without a holder. lease counts
+-- held_until is -infinity for claimable rows alone. A row in flight is leased by holder until held_until, or waits for a retry, without a holder. lease counts
 -- its holders, so that a late one cannot settle it. A claim sets redelivered if the last holder has neither
 -- settled nor released the row.
 CREATE TABLE public.waybill_queue (
@@ -220,8 +220,7 @@ CREATE TABLE public.waybill_queue (
     redelivered   boolean NOT NULL DEFAULT false
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX waybill_queue_claimable ON public.waybill_queue (queue, id) WHERE held = 0;
-CREATE INDEX waybill_queue_due ON public.waybill_queue (queue, held_until) WHERE held > 0;
+CREATE INDEX waybill_queue_due ON public.waybill_queue (queue, held_until, id);
 CREATE INDEX waybill_queue_held ON public.waybill_queue (queue, partition_key, held, id)
        WHERE held > 0 AND partition_key <> '';
 

@@ -196,8 +196,7 @@ CREATE TABLE waybill_queue (
     lease         INTEGER NOT NULL DEFAULT 0,
     redelivered   INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX waybill_queue_claimable ON waybill_queue (queue) WHERE held = 0;
-CREATE INDEX waybill_queue_due ON waybill_queue (queue, held_until) WHERE held > 0;
+CREATE INDEX waybill_queue_due ON waybill_queue (queue, held_until);
 CREATE INDEX waybill_queue_held ON waybill_queue (queue, partition_key, held) WHERE held > 0;
 
 -- The retry queues of workers: queue is the name of the transport. The statements of
@@ -223,8 +222,7 @@ CREATE TABLE waybill_retry (
     begun         INTEGER NOT NULL DEFAULT 0,
     UNIQUE (queue, message_id)
 );
-CREATE INDEX waybill_retry_claimable ON waybill_retry (queue) WHERE held = 0;
-CREATE INDEX waybill_retry_due ON waybill_retry (queue, held_until) WHERE held > 0;
+CREATE INDEX waybill_retry_due ON waybill_retry (queue, held_until);
 CREATE INDEX waybill_retry_held ON waybill_retry (queue, partition_key, held) WHERE held > 0;
 CREATE INDEX waybill_retry_keys ON waybill_retry (queue, partition_key) WHERE partition_key <> '';
 

@@ -71,7 +71,7 @@ type handWorker struct {
 func newHandWorker(ctx context.Context, broker, db *waysqlite.DB) (*handWorker, error) {
 	queue, err := prepare(ctx, broker,
 		`UPDATE waybill_queue SET held = 1, held_until = ?, holder = x'01', lease = lease + 1
-		 WHERE id IN (SELECT id FROM waybill_queue WHERE queue = 'events' AND held = 0 ORDER BY id LIMIT 40)
+		 WHERE id IN (SELECT id FROM waybill_queue WHERE queue = 'events' AND held_until = 0 ORDER BY id LIMIT 40)
 		 RETURNING id, message_id, body`,
 		"DELETE FROM waybill_queue WHERE id = ?")
 	if err != nil {
