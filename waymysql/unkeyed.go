@@ -82,9 +82,11 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 	}
 	began := time.Now()
 	after, some := c.on.Unkeyed.After(began), int64(0)
-	switch err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_unkeyed"), c.on.Transport, after).Scan(&some); {
+	err = c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_unkeyed"), c.on.Transport, after).Scan(&some)
+	c.on.Unkeyed.Took(after, time.Since(began))
+	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return false, c.raiseUnkeyed(ctx, after, began)
+		return false, c.raiseUnkeyed(ctx)
 	case err != nil:
 		return false, err
 	}
@@ -115,9 +117,8 @@ func (c *claim) claimUnkeyed(ctx context.Context, limit outbox.ClaimLimit) (agai
 
 // raiseUnkeyed moves the position to the table's next id once in a while: dead versions
 // of the rows below it are read until the server has purged them.
-func (c *claim) raiseUnkeyed(ctx context.Context, after int64, began time.Time) error {
-	now := time.Now()
-	if c.on.Unkeyed.Empty(after, now.Sub(began)); !c.on.unkeyed.raise(now) {
+func (c *claim) raiseUnkeyed(ctx context.Context) error {
+	if !c.on.unkeyed.raise(time.Now()) {
 		return nil
 	}
 	var next sql.NullInt64

@@ -39,7 +39,7 @@ func (c *claim) single(ctx context.Context, transport string, limit outbox.Claim
 	case n > 0:
 		c.pos.Unkeyed.Read(c.rows[n-1].ID) // rows behind it were beyond the limit of bytes
 	default:
-		c.pos.Unkeyed.Empty(after, time.Since(began))
+		c.pos.Unkeyed.Took(after, time.Since(began))
 		c.pos.Unkeyed.Read(*last)
 	}
 	switch {

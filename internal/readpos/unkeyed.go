@@ -47,8 +47,8 @@ func (p *Unkeyed) Read(last int64) {
 	p.after = last
 }
 
-// Empty notes a read behind an id that has found nothing.
-func (p *Unkeyed) Empty(after int64, took time.Duration) {
+// Took notes how long a read behind an id has looked for its first row.
+func (p *Unkeyed) Took(after int64, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if after == 0 {

@@ -22,10 +22,10 @@ func TestUnkeyedIsReadFromTheStartAtIntervals(t *testing.T) {
 	after(time.Millisecond, 50_000-unkeyedMargin)
 	after(unkeyedPause, 0)
 	after(time.Millisecond, 50_000-unkeyedMargin)
-	p.Empty(0, 100*time.Millisecond) // a slow read from the start: the next is later
+	p.Took(0, 100*time.Millisecond) // a slow read from the start: the next is later
 	after(unkeyedPause, 50_000-unkeyedMargin)
 	after(unkeyedShare*100*time.Millisecond, 0)
-	p.Empty(0, time.Minute)
+	p.Took(0, time.Minute)
 	after(unkeyedLongest, 0)
 	p.Again()
 	after(0, 0)
