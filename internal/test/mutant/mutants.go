@@ -151,6 +151,26 @@ UNION  ALL
 		{"waypg/sql/queue.sql", "'idle_in_transaction_session_timeout', $3::text", "'idle_in_transaction_session_timeout', left($3::text, 0) || '0'"},
 	}},
 
+	// Transactions that settle lock rows in the order in which they were given: two can wait for
+	// each other.
+	{"settling-locks-as-given", []edit{
+		{"waypg/sql/queue.sql", `DELETE FROM public.waybill_queue AS q
+WHERE  q.id = ANY ($2::bigint[])
+AND    q.holder = $1::uuid
+AND   ((q.id, q.lease) IN (SELECT * FROM unnest($2::bigint[], $3::bigint[]))) IS TRUE
+`, `DELETE FROM public.waybill_queue AS q
+USING  unnest($2::bigint[], $3::bigint[]) AS u (id, lease)
+WHERE  q.id = u.id
+AND    q.lease = u.lease
+AND    q.holder = $1::uuid
+`},
+	}},
+
+	// A worker receives messages of a transport that an operator has paused.
+	{"pause-without-effect", []edit{
+		{"worker/pause.go", "return p.paused.known, slices.Contains(p.paused.transports, transport),", "return p.paused.known, false,"},
+	}},
+
 	// Read positions move before the commit that deletes the rows: after a commit that
 	// failed, claims begin behind rows that were not published.
 	{"mark-before-commit", []edit{
