@@ -38,6 +38,7 @@ type options struct {
 	rounds           int
 	match            *regexp.Regexp
 	json             bool
+	chart            string
 	queue            bool
 }
 
@@ -60,6 +61,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.IntVar(&opt.rounds, "rounds", 3, "how often each pair is measured, at least 3")
 	match := flags.String("run", "", "only the peers whose name matches this `regexp`")
 	flags.BoolVar(&opt.json, "json", false, "print JSON")
+	flags.StringVar(&opt.chart, "chart", "", "write a chart to this `FILE`, as SVG")
 	flags.BoolVar(&opt.queue, "queue", false, "compare queues in the database in place of relays: each message is inserted by itself, and handled; needs no broker")
 	if err := flags.Parse(args); err != nil {
 		return opt, err
@@ -108,10 +110,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
+	print := printTable
 	if opt.json {
-		return printJSON(stdout, results, versions, f.missing)
+		print = printJSON
 	}
-	return printTable(stdout, results, versions, f.missing)
+	return errors.Join(print(stdout, results, versions, f.missing), writeChart(opt.chart, results, versions))
 }
 
 // contestants are those of one run.
