@@ -110,11 +110,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	print := printTable
+	show := printTable
 	if opt.json {
-		print = printJSON
+		show = printJSON
 	}
-	return errors.Join(print(stdout, results, versions, f.missing), writeChart(opt.chart, results, versions))
+	return errors.Join(show(stdout, results, versions, f.missing), writeChart(opt.chart, results, versions))
 }
 
 // contestants are those of one run.
