@@ -40,6 +40,20 @@ func TestWaitingRowsOfAQueueCostNothing(t *testing.T) {
 	}
 }
 
+// A claim of a long queue reads its window, and sorts nothing.
+func TestClaimOfALongQueueReadsItsWindow(t *testing.T) {
+	t.Parallel()
+	db, _ := alone(t)
+	q, err := db.Queue("q", waymysql.QueueConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, "INSERT INTO waybill_queue (queue, message_id, message_name, body) SELECT 'q', UNHEX(LEFT(SHA2(UUID(), 256), 32)), 'order.placed', '{}' FROM "+numbers(20_000)+" AS s")
+	if read := rowsRead(t, db, func() { receiveOne(t, q) }); read > 500 {
+		t.Errorf("a claim of one message of 20000 reads %d rows, want at most 500", read)
+	}
+}
+
 func receiveOne(t testing.TB, q *waymysql.Queue) []*waybill.Delivery {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
