@@ -163,33 +163,41 @@ func TestOnlyALostLeaseMarksADeliveryAsRedelivered(t *testing.T) {
 // waits for the first row, it has locked none behind it.
 func TestSettlingLocksRowsInAscendingOrder(t *testing.T) {
 	db := open(t, testserver.Postgres, waypg.Config{})
-	q := newQueue(t, db, "q", waypg.QueueConfig{})
-	for name, settle := range map[string]func([]*waybill.Delivery) error{
-		"ack":     func(ds []*waybill.Delivery) error { return q.Ack(t.Context(), ds...) },
-		"release": func(ds []*waybill.Delivery) error { return q.Release(t.Context(), ds...) },
-		"renew":   func(ds []*waybill.Delivery) error { _, err := q.Renew(t.Context(), ds...); return err },
-	} {
-		exec(t, db, "DELETE FROM waybill_queue")
-		local(t, db, order{"", 0}, order{"", 1}, order{"", 2})
-		ds := receiveSome(t, q, 3)
-		slices.Reverse(ds)
-		tx, err := db.Pool().Begin(t.Context())
-		if err != nil || len(ds) != 3 {
-			t.Fatal(len(ds), err)
-		}
-		if _, err := tx.Exec(t.Context(), "SELECT FROM waybill_queue ORDER BY id LIMIT 1 FOR UPDATE"); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- settle(ds) }()
-		await(t, name+" waits", 10*time.Second, func() bool {
-			return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
-		})
-		if free := count(t, db, "SELECT count(*) FROM (SELECT FROM waybill_queue FOR UPDATE SKIP LOCKED) AS f"); free != 2 {
-			t.Errorf("%s has locked %d rows behind the first, want none", name, 2-free)
-		}
-		if err := errors.Join(tx.Rollback(t.Context()), <-done); err != nil {
-			t.Errorf("%s = %v", name, err)
+	retries, err := db.RetryQueue("q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for table, q := range map[string]waybill.Receiver{"waybill_queue": newQueue(t, db, "q", waypg.QueueConfig{}), "waybill_retry": retries} {
+		for verb, settle := range map[string]func([]*waybill.Delivery) error{
+			"ack":     func(ds []*waybill.Delivery) error { return q.Ack(t.Context(), ds...) },
+			"release": func(ds []*waybill.Delivery) error { return q.Release(t.Context(), ds...) },
+			"renew":   func(ds []*waybill.Delivery) error { _, err := q.Renew(t.Context(), ds...); return err },
+		} {
+			exec(t, db, "DELETE FROM "+table)
+			exec(t, db, "INSERT INTO "+table+" (queue, message_id, message_name, body) SELECT 'q', gen_random_uuid(), 'order.placed', '{}' FROM generate_series(1, 3)")
+			ds, err := q.Receive(t.Context(), 3)
+			if err != nil || len(ds) != 3 {
+				t.Fatal(len(ds), err)
+			}
+			slices.Reverse(ds)
+			tx, err := db.Pool().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), "SELECT FROM "+table+" ORDER BY id LIMIT 1 FOR UPDATE"); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- settle(ds) }()
+			await(t, verb+" waits", 10*time.Second, func() bool {
+				return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+			})
+			if free := count(t, db, "SELECT count(*) FROM (SELECT FROM "+table+" FOR UPDATE SKIP LOCKED) AS f"); free != 2 {
+				t.Errorf("%s of %s has locked %d rows behind the first, want none", verb, table, 2-free)
+			}
+			if err := errors.Join(tx.Rollback(t.Context()), <-done); err != nil {
+				t.Errorf("%s of %s = %v", verb, table, err)
+			}
 		}
 	}
 }

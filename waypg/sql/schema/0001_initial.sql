@@ -200,9 +200,9 @@ CREATE TABLE public.waybill_unique (
 CREATE INDEX waybill_unique_by_expires_at ON public.waybill_unique (expires_at);
 
 -- held is 0 for claimable rows, 1 for rows in flight, 2 for rows set aside behind a row of their key in flight.
--- held_until is -infinity for claimable rows alone. A row in flight is leased by holder until held_until, or waits for a retry, without a holder. lease counts
--- its holders, so that a late one cannot settle it. A claim sets redelivered if the last holder has neither
--- settled nor released the row.
+-- held_until is -infinity for claimable rows alone. A row in flight is leased by holder until then, or waits for
+-- a retry, without a holder. lease counts its holders, so that a late one cannot settle it. A claim sets
+-- redelivered if the last holder has neither settled nor released the row.
 CREATE TABLE public.waybill_queue (
     id            bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
     queue         public.waybill_queue_name NOT NULL,
