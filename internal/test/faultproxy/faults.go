@@ -1,6 +1,7 @@
 package faultproxy
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"time"
@@ -59,10 +60,21 @@ func (p *Proxy) BlackHole(on bool) {
 	})
 }
 
-// SwallowReplies on reads and drops the server's replies. Off does not bring
+// SwallowReplies on reads and drops the server's replies, and its FIN or RST. Off does not bring
 // them back, so connections that lost some are good for nothing afterwards.
 func (p *Proxy) SwallowReplies(on bool) {
 	p.change(func(f *faults) { f.swallow = on })
+}
+
+// SwallowRepliesTo has SwallowReplies begin with the reply to the first bytes to the server that
+// contain word.
+func (p *Proxy) SwallowRepliesTo(word string) {
+	p.OnBytes(func(dir Direction, b []byte) Action {
+		if dir == ToServer && bytes.Contains(b, []byte(word)) {
+			p.SwallowReplies(true) // before they are delivered
+		}
+		return Pass
+	})
 }
 
 // OnBytes has look judge the bytes before they are delivered; nil ends that.

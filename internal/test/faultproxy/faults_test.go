@@ -153,6 +153,11 @@ func TestSwallowedRepliesNeverArrive(t *testing.T) {
 	if c := p.Counts(); c.Swallowed != 9 || c.ToClient != 5 {
 		t.Errorf("Swallowed, ToClient = %d, %d, want 9, 5", c.Swallowed, c.ToClient)
 	}
+	p.SwallowReplies(true)
+	if err := server.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	wantSilence(t, "client, of the server's end", client)
 }
 
 func TestRefusedConnectionsNeverExist(t *testing.T) {

@@ -38,6 +38,13 @@ func (p *Proxy) judge(l *link, dir Direction, b []byte) (pass []byte, reset bool
 	return b, reset
 }
 
+// swallows reports whether the end of a direction, as its bytes, is not passed on.
+func (p *Proxy) swallows(dir Direction) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return dir == ToClient && p.faults.swallow
+}
+
 // lost takes back the count of n bytes that could not be written. It reports
 // whether the link may go on nevertheless.
 func (p *Proxy) lost(l *link, dir Direction, n int64) bool {

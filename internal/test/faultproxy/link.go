@@ -73,7 +73,7 @@ func (l *link) carry(dir Direction, from, to *net.TCPConn) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(chunks)
-		l.read(from, chunks)
+		l.read(dir, from, chunks)
 	})
 	l.deliver(dir, chunks, to)
 	wg.Wait()
@@ -81,7 +81,7 @@ func (l *link) carry(dir Direction, from, to *net.TCPConn) {
 
 // read ends with the bytes of from, or with the link, which it resets if the
 // sender broke off.
-func (l *link) read(from *net.TCPConn, chunks chan<- chunk) {
+func (l *link) read(dir Direction, from *net.TCPConn, chunks chan<- chunk) {
 	for l.open() {
 		b := make([]byte, 16<<10)
 		n, err := from.Read(b)
@@ -93,7 +93,7 @@ func (l *link) read(from *net.TCPConn, chunks chan<- chunk) {
 			}
 		}
 		if err != nil {
-			if !errors.Is(err, io.EOF) {
+			if !errors.Is(err, io.EOF) && !l.proxy.swallows(dir) {
 				l.abort()
 			}
 			return
@@ -121,7 +121,7 @@ func (l *link) deliver(dir Direction, chunks <-chan chunk, to *net.TCPConn) {
 			return
 		}
 	}
-	if l.open() {
+	if l.open() && !l.proxy.swallows(dir) {
 		_ = to.CloseWrite()
 	}
 }

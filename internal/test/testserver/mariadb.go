@@ -134,7 +134,7 @@ func mariadb(dsn, statements string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute) // MySQL may take one to drop hundreds of tables
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, append(args, "--delimiter=//", "-e", statements)...)
 	cmd.Env = append(os.Environ(), env...)
