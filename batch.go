@@ -14,7 +14,8 @@ import (
 const maxBatch = 10000
 
 // HandleBatch registers fn for up to size messages at a time, such as for a bulk insert. A
-// batch runs when it is full, or after wait: that is what a message waits at most. The name is
+// batch runs when it is full, after wait, which a message waits at most, or when the context of its
+// first message ends. The name is
 // that of Handle. HandleBatch panics where Handle does, on a size that is not 2 to 10000, and
 // on a wait that is not above zero.
 //
@@ -42,7 +43,7 @@ func HandleBatch[M any](b *Bus, name string, size int, wait time.Duration, fn fu
 		}
 		batch, i := g.join(ctx, m)
 		if i == 0 {
-			g.lead(batch)
+			g.lead(ctx, batch)
 		} else {
 			<-batch.done
 		}
@@ -90,14 +91,14 @@ func (g *batching[M]) join(ctx context.Context, m M) (*batch[M], int) {
 	return b, len(b.messages) - 1
 }
 
-// lead waits for the batch to fill, at most for wait, and runs it.
-func (g *batching[M]) lead(b *batch[M]) {
+// lead waits for the batch to fill, at most for wait or until gathering ends, and runs it.
+func (g *batching[M]) lead(gathering context.Context, b *batch[M]) {
 	defer close(b.done)
-	timer := time.NewTimer(g.wait)
-	defer timer.Stop()
+	gathering, stop := context.WithTimeout(gathering, g.wait)
+	defer stop()
 	select {
 	case <-b.full:
-	case <-timer.C:
+	case <-gathering.Done():
 		g.mu.Lock()
 		if g.open == b {
 			g.open = nil
@@ -126,7 +127,7 @@ func (g *batching[M]) lead(b *batch[M]) {
 // call runs the handler, and returns an error or nil for each message.
 func (g *batching[M]) call(ctx context.Context, messages []M) []error {
 	var results []error
-	err := guard(func() error {
+	err := Guard(func() error {
 		results = g.fn(ctx, messages)
 		return nil
 	})

@@ -2,7 +2,6 @@ package waybill
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -97,11 +96,7 @@ func (b *Bus) Route(pattern string, transports ...string) {
 // Dispatch is not part of a transaction: a message that must be sent if and only if
 // a transaction commits belongs into an outbox.
 func (b *Bus) Dispatch(ctx context.Context, msg any, stamps ...Stamp) (MessageID, error) {
-	env := NewEnvelope(msg, stamps...)
-	if _, ok := Last[Received](env); ok { // an envelope passed on is dispatched, not handled again
-		env = Without[HandledBy](Without[Redelivery](Without[Received](env)))
-	}
-	env, err := Prepare(ctx, env)
+	env, err := b.serializer.Prepare(ctx, NewEnvelope(msg, stamps...))
 	if err != nil {
 		return MessageID{}, err
 	}
@@ -129,29 +124,6 @@ func (b *Bus) dispatch(ctx context.Context, env *Envelope) error {
 	return whole.finishWhole(ctx, b.chain(ctx, env))
 }
 
-// Prepare gives a message about to be dispatched its id, if it has none.
-func Prepare(ctx context.Context, env *Envelope) (*Envelope, error) {
-	if id, ok := Last[MessageID](env); ok {
-		if id.IsZero() {
-			return nil, &InvalidError{"message id", id.String(), "the nil id identifies nothing"}
-		}
-		return env, nil
-	}
-	if label, ok := Last[DerivedID](env); ok {
-		run := currentRun(ctx)
-		if run == nil || run.handler == "" {
-			return nil, errors.New("waybill: DerivedID needs the context given to a handler")
-		}
-		parent, _ := Last[MessageID](run.env)
-		return env.With(derivedFrom(parent, run.handler, string(label))), nil
-	}
-	id, err := NewMessageID()
-	if err != nil {
-		return nil, err
-	}
-	return env.With(id), nil
-}
-
 // Handle runs the handlers of a received envelope, which has a Received stamp.
 // Handlers named in a HandledBy stamp are left out. The error is a
 // *HandlersError when handlers failed, a *PanicError when middleware panicked.
@@ -159,7 +131,7 @@ func (b *Bus) Handle(ctx context.Context, env *Envelope) error {
 	run := &run{env: env}
 	run.watch, _ = ctx.Value(handlerWatchKey{}).(HandlerWatch)
 	ctx = run.context(ctx)
-	return run.finish(ctx, guard(func() error { return b.chain(ctx, env) }))
+	return run.finish(ctx, Guard(func() error { return b.chain(ctx, env) }))
 }
 
 // HandleRecord decodes a record that came from the named transport and handles it.
@@ -223,9 +195,8 @@ func (b *Bus) handleNow(ctx context.Context, env *Envelope, name string) error {
 	if err != nil {
 		return err
 	}
-	run := &run{env: (&Envelope{message, env.stamps}).With(stampsOf(newest, name)...), answer: answerTo(ctx, env)}
+	run := &run{env: (&Envelope{message, Without[MessageName](env).stamps}).With(stampsOf(newest, name)...), answer: answerTo(ctx, env)}
 	around, _ := followUpsOf(ctx)
 	err = b.runHandlers(run.context(ctx), run.env)
-	run.passOn(around, err)
-	return err
+	return run.passOn(ctx, around, err)
 }

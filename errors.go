@@ -22,7 +22,8 @@ var (
 	ErrCommitUnknown = errors.New("result of the commit is unknown")
 
 	// ErrNestedTransaction says that a unit of work was begun inside another one
-	// of the same database, where it would wait for itself.
+	// of the same database, where it would wait for itself, as a read of a database
+	// of one connection would.
 	ErrNestedTransaction = errors.New("a unit of work of this database is already open in this context: use its transaction")
 
 	// ErrTransactionLost says that the database ended the transaction inside a unit
@@ -154,7 +155,7 @@ type HandlerError struct {
 func (e *HandlersError) Error() string {
 	parts := make([]string, len(e.Failed))
 	for i, f := range e.Failed {
-		parts[i] = f.Handler + ": " + f.Err.Error()
+		parts[i] = fmt.Sprintf("%s: %v", f.Handler, f.Err) // which contains a panic of Error
 	}
 	return strings.Join(parts, "; ")
 }

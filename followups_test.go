@@ -193,3 +193,43 @@ func TestFollowUpsOfOtherBusesAndOfMiddlewareWait(t *testing.T) {
 		t.Errorf("received: %v, %v, want %v", err, tr.said, want)
 	}
 }
+
+// A goroutine that outlives its handler dispatches a message whose handler has a follow-up.
+func TestFollowUpBehindAHandlerIsSentAtOnce(t *testing.T) {
+	bus, sent := waybill.NewBus("main"), make(chan string, 1)
+	dispatched, over := make(chan struct{}), make(chan struct{})
+	ended := make(chan error, 1)
+	waybill.Handle(bus, "h", func(ctx context.Context, m local) error {
+		switch m.Name {
+		case "outer":
+			go func() {
+				_, err := bus.Dispatch(ctx, local{"inner"})
+				ended <- err
+			}()
+			<-dispatched
+			return nil
+		case "inner":
+			if _, err := bus.Dispatch(ctx, local{"last"}, waybill.DispatchAfterCurrentBus{}); err != nil {
+				return err
+			}
+			close(dispatched)
+			<-over
+			return nil
+		}
+		sent <- m.Name
+		return nil
+	})
+	waybill.Handle(bus, "other", func(context.Context, local) error { return nil })
+	if _, err := bus.Dispatch(t.Context(), local{"outer"}); err != nil {
+		t.Fatal(err)
+	}
+	close(over)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-sent:
+	default:
+		t.Error("the follow-up is lost")
+	}
+}

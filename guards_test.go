@@ -181,3 +181,33 @@ func TestFollowUpAfterTheRunIsSentAtOnce(t *testing.T) {
 		t.Errorf("error %v, %d sent, want the follow-up sent at once", err, len(out.sent))
 	}
 }
+
+// A handler of a raw message may decrypt it in place.
+func TestRawBodyIsTheHandlersOwn(t *testing.T) {
+	b := waybill.NewBus("main")
+	var got []string
+	for _, name := range []string{"first", "second"} {
+		waybill.HandleRaw(b, name, "order.placed", func(_ context.Context, m waybill.RawMessage) error {
+			got = append(got, string(m.Body))
+			clear(m.Body)
+			return errBoom
+		})
+	}
+	rec := &waybill.Record{ID: newID(t), Name: "order.placed", Body: []byte(`{"n":1}`)}
+	for range 2 { // the second time is a retry
+		if err := b.HandleRecord(t.Context(), rec, "in", 0); !errors.Is(err, errBoom) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Dispatch(t.Context(), waybill.RawMessage{Name: "order.placed", Body: rec.Body}); !errors.Is(err, errBoom) {
+		t.Fatal(err)
+	}
+	for _, body := range append(got, string(rec.Body)) {
+		if body != `{"n":1}` {
+			t.Errorf("a body is %s after a handler has changed its own", body)
+		}
+	}
+	if len(got) != 6 {
+		t.Errorf("%d runs, want 6", len(got))
+	}
+}

@@ -1,6 +1,7 @@
 package waybill
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ func typed[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) 
 }
 
 // HandleRaw registers fn for messages of a name that has no Go type in this process;
-// fn gets the body as dispatched.
+// fn gets the body as dispatched, in a slice of its own: it may decrypt it in place.
 func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
 	b.Types().AllowRaw(message)
 	b.add(message, handler{name: name, run: func(ctx context.Context, env *Envelope) error {
@@ -64,6 +65,7 @@ func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawM
 		if !ok {
 			return &TypeError{fmt.Sprintf("%T", env.Message()), "the name is registered with a Go type, so it has no raw handler"}
 		}
+		m.Body = bytes.Clone(m.Body) // other handlers and a retry get it, too
 		return fn(ctx, m)
 	}})
 }
@@ -113,14 +115,14 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 		if slices.Contains(All[HandledBy](env), HandledBy(h.name)) {
 			continue
 		}
-		run.handler = h.name
+		run.begin(h.name)
 		if err := run.one(ctx, h, env); err != nil {
 			failed = append(failed, HandlerError{h.name, err})
 			continue
 		}
 		run.succeeded = append(run.succeeded, h.name)
 	}
-	run.handler = ""
+	run.begin("")
 	if len(failed) > 0 {
 		return &HandlersError{failed, run.succeeded}
 	}
@@ -134,7 +136,7 @@ func (r *run) one(ctx context.Context, h handler, env *Envelope) error {
 	if r.watch.Begins != nil {
 		r.watch.Begins(h.name, h.gathers)
 	}
-	err := guard(func() error { return h.run(ctx, env) })
+	err := Guard(func() error { return h.run(ctx, env) })
 	duplicate := errors.Is(err, ErrDuplicate)
 	if duplicate {
 		err = nil
@@ -145,8 +147,8 @@ func (r *run) one(ctx context.Context, h handler, env *Envelope) error {
 	return err
 }
 
-// guard turns a panic of fn into a *PanicError.
-func guard(fn func() error) (err error) {
+// Guard runs fn and returns its error, or a panic of it as a *PanicError.
+func Guard(fn func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: debug.Stack()}

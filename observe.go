@@ -118,7 +118,7 @@ func (os Observers) Group(step EventKind, transport string, members []context.Co
 		if !ok || len(members) < 2 {
 			continue
 		}
-		logPanic(guard(func() error {
+		logPanic(Guard(func() error {
 			if end := t.Group(step, transport, members); end != nil {
 				ends = append(ends, end)
 			}
@@ -127,7 +127,7 @@ func (os Observers) Group(step EventKind, transport string, members []context.Co
 	}
 	return func(err error) {
 		for _, end := range ends {
-			logPanic(guard(func() error { end(err); return nil }))
+			logPanic(Guard(func() error { end(err); return nil }))
 		}
 	}
 }

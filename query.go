@@ -29,8 +29,7 @@ func HandleQuery[Q, R any](b *Bus, name string, fn func(ctx context.Context, q Q
 // A query that is dispatched is handled as any other message, and its result is dropped.
 func Query[R any](ctx context.Context, b *Bus, query any, stamps ...Stamp) (R, error) {
 	var none R
-	env := NewEnvelope(query, stamps...)
-	env, err := Prepare(ctx, Without[HandledBy](Without[Redelivery](Without[Received](env))))
+	env, err := b.serializer.Prepare(ctx, NewEnvelope(query, stamps...))
 	if err != nil {
 		return none, err
 	}

@@ -13,12 +13,12 @@ import (
 // above mu.
 type run struct {
 	env       *Envelope
-	handler   string   // the running handler
 	succeeded []string // handlers
 	watch     HandlerWatch
 	answer    *answer // of the query that is handled; nil for other messages
 
 	mu      sync.Mutex // guards the fields below: handlers may dispatch concurrently
+	handler string     // the running handler
 	later   []followUp
 	sending string // handler of the follow-up that is sent
 	over    bool   // the follow-ups are sent: later ones are sent at once
@@ -86,17 +86,32 @@ type followUp struct {
 }
 
 // passOn gives the follow-ups of a message that was handled in place to the run around it, if
-// handling succeeded. They are sent when that one ends.
-func (r *run) passOn(around *run, err error) {
+// handling succeeded: err is its result. They are sent when that run ends, or at once if it has
+// ended: a handler may leave a goroutine behind.
+func (r *run) passOn(ctx context.Context, around *run, err error) error {
 	for i := 0; ; i++ {
 		f, ok := r.next(i)
 		if !ok {
-			return
+			return err
 		}
-		if err == nil {
-			around.wait(f.handler, f.send)
+		if err == nil && !around.wait(f.handler, f.send) {
+			err = Guard(func() error { return f.send(ctx) })
 		}
 	}
+}
+
+// begin notes the handler that runs from now on; empty for none.
+func (r *run) begin(handler string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handler = handler
+}
+
+// handling returns the handler that runs.
+func (r *run) handling() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.handler
 }
 
 // send sends the follow-ups that are wanted, in order, and returns the errors. A follow-up may
@@ -111,7 +126,7 @@ func (r *run) send(ctx context.Context, wanted func(handler string) bool, failed
 			continue
 		}
 		queued := r.queued()
-		if err := guard(func() error { return f.send(ctx) }); err != nil {
+		if err := Guard(func() error { return f.send(ctx) }); err != nil {
 			r.drop(queued)
 			failed(HandlerError{f.handler, fmt.Errorf("dispatch after current bus: %w", err)})
 		}

@@ -146,7 +146,8 @@ func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 		return nil, &DecodeError{name, &LimitError{"body size", len(rec.Body), limits.Body, "Body"}}
 	}
 	if typ == reflect.TypeFor[RawMessage]() {
-		return &Envelope{RawMessage{name, rec.Key, rec.ContentType, rec.Body}, rec.stamps(name, name)}, nil
+		// A copy: a middleware may change it, and rec is stored for a retry.
+		return &Envelope{RawMessage{name, rec.Key, rec.ContentType, bytes.Clone(rec.Body)}, rec.stamps(name, name)}, nil
 	}
 	if s.codec().ContentType() == jsonType {
 		if err := checkJSON(rec.Body, limits.Depth); err != nil {
@@ -154,7 +155,7 @@ func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 		}
 	}
 	into := reflect.New(typ)
-	if err := guard(func() error { return s.codec().Decode(rec.Body, into.Interface()) }); err != nil {
+	if err := Guard(func() error { return s.codec().Decode(rec.Body, into.Interface()) }); err != nil {
 		return nil, &DecodeError{name, err}
 	}
 	newest, message, err := s.types().upcast(name, into.Elem().Interface())

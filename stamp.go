@@ -8,7 +8,8 @@ import "time"
 type Stamp interface{ Stamp() }
 
 type (
-	// MessageName is the semantic name under which the message travels.
+	// MessageName is the semantic name under which the message travels. Dispatch and
+	// decoding set it, whatever was set before.
 	MessageName string
 
 	// PartitionKey orders the message among messages with an equal key. As a stamp

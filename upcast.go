@@ -96,7 +96,7 @@ func (t *Types) upcast(name string, msg any) (newest string, converted any, err 
 		if !ok {
 			return newest, msg, nil
 		}
-		if err := guard(func() (err error) { msg, err = next.convert(msg); return err }); err != nil {
+		if err := Guard(func() (err error) { msg, err = next.convert(msg); return err }); err != nil {
 			return "", nil, &DecodeError{name, &UpcastError{newest, next.to, err}}
 		}
 		newest = next.to

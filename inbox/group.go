@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,13 +58,8 @@ type member[TX any] struct {
 
 // run runs the member's handler in the group's transaction. A panic becomes an error:
 // the goroutine belongs to another message.
-func (m *member[TX]) run(ctx context.Context, tx TX) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &waybill.PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	if err := m.fn(ctx, tx); err != nil {
+func (m *member[TX]) run(ctx context.Context, tx TX) error {
+	if err := waybill.Guard(func() error { return m.fn(ctx, tx) }); err != nil {
 		return err
 	}
 	return ctx.Err() // as InTx does
@@ -98,12 +92,15 @@ func (g *grouping[TX]) once(ctx context.Context, e Entry, fn func(ctx context.Co
 	case b == nil:
 		return once(ctx, g.store, e, fn)
 	case first:
-		g.lead(b)
+		g.lead(ctx, b)
 	default:
 		<-b.done
 	}
 	if b.committed || m.settled {
 		return m.err
+	}
+	if err := ctx.Err(); err != nil && !m.torn {
+		return err // to begin would report a deadline as an outage
 	}
 	err := once(ctx, g.store, e, fn)
 	if m.torn && errors.Is(err, waybill.ErrDuplicate) {
@@ -140,15 +137,15 @@ func (g *grouping[TX]) join(m *member[TX]) (b *batch[TX], first bool) {
 	return b, len(b.members) == 1
 }
 
-// lead waits for b to fill, at most for the linger, and runs it. A single member is
-// left to once.
-func (g *grouping[TX]) lead(b *batch[TX]) {
+// lead waits for b to fill, at most for the linger or until ctx ends, and runs it. A single
+// member is left to once.
+func (g *grouping[TX]) lead(ctx context.Context, b *batch[TX]) {
 	defer close(b.done)
-	timer := time.NewTimer(g.linger)
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, g.linger)
+	defer cancel()
 	select {
 	case <-b.full:
-	case <-timer.C:
+	case <-ctx.Done():
 		g.mu.Lock()
 		if g.open == b {
 			g.open = nil
@@ -186,6 +183,8 @@ func (b *batch[TX]) run(store Store[TX]) {
 			switch {
 			case failed != nil:
 				m.err, m.settled = failed, true
+			case lost != nil && m.ctx.Err() != nil: // it may have cut a statement off: that is no outage
+				m.err, m.settled = m.ctx.Err(), true
 			case lost == nil && !fresh:
 				m.err, m.settled = waybill.ErrDuplicate, true
 			}

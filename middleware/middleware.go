@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -15,13 +14,8 @@ import (
 // handler needs no help, the bus sees to it; this guards middleware and senders.
 func Recover() waybill.Middleware {
 	return waybill.Middleware{Name: "recover", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
-		return func(ctx context.Context, env *waybill.Envelope) (err error) {
-			defer func() {
-				if v := recover(); v != nil {
-					err = &waybill.PanicError{Value: v, Stack: debug.Stack()}
-				}
-			}()
-			return next(ctx, env)
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			return waybill.Guard(func() error { return next(ctx, env) })
 		}
 	}}
 }

@@ -238,3 +238,58 @@ func TestPassingThroughDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// unnamed has its name by registration alone.
+type unnamed struct{}
+
+// sent is a transport that keeps the names of its messages.
+type sent []string
+
+func (s *sent) Send(_ context.Context, rec *waybill.Record) error {
+	*s = append(*s, rec.Name)
+	return nil
+}
+
+func TestDispatchedMessageIsKnownByItsName(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	passed := map[string]int{}
+	count := func(name string) waybill.Middleware {
+		return middleware.For(middleware.Message(name), waybill.Middleware{Name: "count", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+			return func(ctx context.Context, env *waybill.Envelope) error {
+				passed[name]++
+				if names := waybill.All[waybill.MessageName](env); len(names) != 1 {
+					t.Errorf("%s has the names %v, want one", name, names)
+				}
+				return next(ctx, env)
+			}
+		}})
+	}
+	bus := waybill.NewBus("main", middleware.Log(log), count("plain"), count("registered"), count("secret"))
+	waybill.Register[unnamed](bus.Types(), "registered")
+	var out sent
+	bus.AddSender("out", &out)
+	bus.Route("registered", "out")
+	waybill.HandleQuery(bus, "length", func(_ context.Context, m secret) (int, error) { return len(m.Text), nil })
+	waybill.Handle(bus, "in place", func(ctx context.Context, _ plain) error {
+		if names := waybill.All[waybill.MessageName](waybill.EnvelopeFrom(ctx)); len(names) != 1 {
+			t.Errorf("a message handled in place has the names %v, want one", names)
+		}
+		_, err := bus.Dispatch(ctx, waybill.NewEnvelope(unnamed{}, waybill.MessageName("stale"), waybill.UpcastFrom("older")))
+		return err
+	})
+	if _, err := bus.Dispatch(t.Context(), plain{}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := waybill.Query[int](t.Context(), bus, secret{Text: "four"}); n != 4 || err != nil {
+		t.Errorf("Query = %d, %v, want 4", n, err)
+	}
+	for _, name := range []string{"plain", "registered", "secret"} {
+		if passed[name] != 1 || strings.Count(text.String(), " message="+name) != 1 {
+			t.Errorf("%s passed its middleware %d times, want once, and one line of the log", name, passed[name])
+		}
+	}
+	if len(out) != 1 || out[0] != "registered" {
+		t.Errorf("sent %v, want one message under its name", out)
+	}
+}

@@ -19,7 +19,8 @@ func For(match func(env *waybill.Envelope) bool, mw waybill.Middleware) waybill.
 	}}
 }
 
-// Message matches the messages of a name, as "order.placed".
+// Message matches the messages of a name, as "order.placed": dispatched ones by the name
+// under which they travel, received ones by that of the newest version.
 func Message(name string) func(env *waybill.Envelope) bool {
 	return func(env *waybill.Envelope) bool {
 		got, _ := waybill.Last[waybill.MessageName](env)

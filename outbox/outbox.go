@@ -243,7 +243,7 @@ func (o *Outbox[TX]) transports(env *waybill.Envelope, name string) ([]string, e
 
 // prepare runs the middleware and returns the envelope that reaches its inner end.
 func (o *Outbox[TX]) prepare(ctx context.Context, env *waybill.Envelope) (*waybill.Envelope, error) {
-	env, err := waybill.Prepare(ctx, env)
+	env, err := o.serializer.Prepare(ctx, env)
 	if err != nil || o.chain == nil {
 		return env, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/memory"
+	"github.com/waybill-go/waybill/middleware"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -262,5 +263,40 @@ func TestDispatchIsObserved(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, seen.all(), cmpopts.IgnoreFields(waybill.Event{}, "Record")); err != nil || diff != "" {
 		t.Errorf("error %v, events (-want +got):\n%s", err, diff)
+	}
+}
+
+// A handler may pass on the envelope that it was given: that is a dispatch like any other.
+func TestEnvelopePassedOnIsDispatched(t *testing.T) {
+	db := memory.NewDB()
+	var asReceived, named int
+	count := func(n *int) waybill.Middleware {
+		return waybill.Middleware{Name: "count", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+			return func(ctx context.Context, env *waybill.Envelope) error {
+				*n++
+				return next(ctx, env)
+			}
+		}}
+	}
+	out := newOutbox(t, db, outbox.Config{Middleware: []waybill.Middleware{
+		middleware.For(middleware.Message("step.done"), count(&named)),
+		middleware.For(middleware.Transport("x"), count(&asReceived)),
+		middleware.Ordered(),
+	}})
+	dispatch := func(s step) error {
+		env := waybill.NewEnvelope(s, waybill.MessageName("step.begun"), waybill.Received{Transport: "x"}, waybill.Redelivery{Failures: 1}, waybill.HandledBy("mail"))
+		return out.InTx(t.Context(), func(ctx context.Context, tx outbox.Tx[*memory.Tx]) error {
+			_, err := tx.Dispatch(ctx, env)
+			return err
+		})
+	}
+	if err := dispatch(step{"", 1}); err == nil || !strings.Contains(err.Error(), "no partition key") {
+		t.Errorf("a message without a key, passed on: %v, want the refusal of Ordered", err)
+	}
+	if err := dispatch(step{"a", 1}); err != nil {
+		t.Errorf("a message with a key, passed on: %v", err)
+	}
+	if asReceived != 0 || named != 2 {
+		t.Errorf("%d dispatches passed as received and %d under the message's name, want 0 and 2", asReceived, named)
 	}
 }

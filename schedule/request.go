@@ -16,7 +16,7 @@ import (
 // form of time.RFC3339Nano, in UTC.
 const RequestHeader = "schedule-requested-at"
 
-// RequestID returns the id of the message of a request, a UUIDv5 of its exact time. It is not
+// RequestID returns the id of the message of a request, a UUIDv5 of the name and its exact time. It is not
 // that of a tick in the same second, which is another message.
 func RequestID(name string, requested time.Time) waybill.MessageID {
 	return waybill.MessageID(uuid.NewV5(namespace, name+"\x00requested "+requested.UTC().Format(time.RFC3339Nano)))

@@ -275,3 +275,24 @@ func TestIDsOfRequestsAreNoneOfTicks(t *testing.T) {
 		t.Errorf("the ids are %v", ids)
 	}
 }
+
+func TestPanicOfAMessageEndsNothingElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRowStore()
+		var log bytes.Buffer
+		s.run(t, 1, slog.New(slog.NewTextHandler(&log, nil)), every(t, time.Minute), func(tick time.Time) any {
+			if tick.Minute() == 1 {
+				panic("no such customer")
+			}
+			return tickMessage{tick}
+		})
+		time.Sleep(2*time.Minute + 30*time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"tick 00:02:00"}, s.sent(t)); diff != "" {
+			t.Errorf("beside a tick whose message panics (-want +got):\n%s", diff)
+		}
+		if text := log.String(); !strings.Contains(text, "no such customer") || !strings.Contains(text, "stack=") {
+			t.Errorf("the log has no panic:\n%s", text)
+		}
+	})
+}

@@ -30,8 +30,8 @@ type Store[TX any] interface {
 
 // A Schedule dispatches a message at each of its ticks, and at the request of an operator.
 type Schedule struct {
-	// Name identifies the schedule among all of the database, in at most 190 bytes of UTF-8
-	// without control characters. Another name is another schedule.
+	// Name identifies the schedule among all whose messages reach one consumer, in at most 190
+	// bytes of UTF-8 without control characters. Another name is another schedule.
 	Name   string
 	Timing Timing
 	// Missed is the policy for missed ticks. Empty means Latest.
@@ -51,7 +51,8 @@ const (
 // namespace is that of the ids of the messages.
 var namespace = uuid.UUID{0xe2, 0x5b, 0x1f, 0x5c, 0x3d, 0x0a, 0x4b, 0x6e, 0x9c, 0x1d, 0x74, 0x6a, 0x2f, 0x90, 0x8e, 0x37}
 
-// MessageID returns the id of the message of a tick, a UUIDv5.
+// MessageID returns the id of the message of a tick, a UUIDv5 of the name and the tick: it is
+// the same in every database.
 func MessageID(name string, tick time.Time) waybill.MessageID {
 	return waybill.MessageID(uuid.NewV5(namespace, name+"\x00"+tick.UTC().Format(time.RFC3339)))
 }
@@ -241,7 +242,8 @@ func (s *Scheduler[TX]) sendTicks(ctx context.Context, one Schedule, row admin.S
 }
 
 // replace replaces a row and runs more, which may be nil, in one transaction. It fails with
-// errTaken if the row is not as it was. The end of ctx does not cut the transaction off.
+// errTaken if the row is not as it was, and with a *waybill.PanicError if more panics, so that one
+// schedule does not end those of all. The end of ctx does not cut the transaction off.
 func (s *Scheduler[TX]) replace(ctx context.Context, old, replacement admin.Schedule, more func(ctx context.Context, tx TX) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
 	defer cancel()
@@ -255,7 +257,7 @@ func (s *Scheduler[TX]) replace(ctx context.Context, old, replacement admin.Sche
 		case more == nil:
 			return nil
 		}
-		return more(ctx, tx.SQL())
+		return waybill.Guard(func() error { return more(ctx, tx.SQL()) })
 	})
 }
 
@@ -310,7 +312,11 @@ func (s *Scheduler[TX]) note(ctx context.Context, name string, err error) {
 	switch {
 	case problem == was || ctx.Err() != nil:
 	case err != nil:
-		s.log.LogAttrs(ctx, slog.LevelWarn, "schedule not sent, will retry", slog.String("schedule", name), slog.Any("err", err))
+		attrs := []slog.Attr{slog.String("schedule", name), slog.Any("err", err)}
+		if panicked := (*waybill.PanicError)(nil); errors.As(err, &panicked) {
+			attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
+		}
+		s.log.LogAttrs(ctx, slog.LevelWarn, "schedule not sent, will retry", attrs...)
 	default:
 		s.log.LogAttrs(ctx, slog.LevelInfo, "schedule sends again", slog.String("schedule", name))
 	}
