@@ -210,8 +210,8 @@ type Report struct {
 
 // A Backlog is the number of rows of one transport.
 type Backlog struct {
-	Pending int // all rows, blocked or not, without the delayed
-	Blocked int // subset of Pending: parked, or with a blocked key or route that is not due
+	Pending int // all rows, blocked or not, and the delayed ones that were refused
+	Blocked int // subset of Pending: parked, refused while delayed, or with a blocked key or route that is not due
 	Delayed int // not yet due
 }
 

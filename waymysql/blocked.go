@@ -33,31 +33,38 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 	}, which...)
 	parked := map[rowRef][]blockedEntry{} // by bucket and transport
 	for _, e := range entries {
-		if e.parked {
+		switch {
+		case e.parked:
 			at := rowRef{e.bucket, int64(e.transport)}
 			parked[at] = append(parked[at], e)
-		} else if err == nil {
-			err = db.releaseOne(ctx, e, q)
+		case err == nil && (e.gone || q.SkipHead && e.route == ""):
+			if err = db.releaseOne(ctx, e, q); err == nil {
+				n++
+			}
 		}
 	}
 	if err == nil {
-		err = db.retryNow(ctx, which, q)
+		var due int
+		due, err = db.retryNow(ctx, which, q)
+		n += due
 	}
 	for left := true; left; {
 		left = false
 		for at, keys := range parked {
-			n := min(len(keys), releaseKeys)
-			if err == nil && n > 0 {
-				err = db.releaseParked(ctx, keys[:n], q)
+			some := min(len(keys), releaseKeys)
+			if err == nil && some > 0 {
+				if err = db.releaseParked(ctx, keys[:some], q); err == nil {
+					n += some
+				}
 			}
-			parked[at] = keys[n:]
-			left = left || err == nil && len(keys) > n
+			parked[at] = keys[some:]
+			left = left || err == nil && len(keys) > some
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("outbox release: %w", translate(err))
+		return n, fmt.Errorf("outbox release: %w", translate(err))
 	}
-	return len(entries), nil
+	return len(entries), nil // also entries that a relay was just trying
 }
 
 // released records that n entries were released in a transaction.
@@ -94,8 +101,8 @@ func (db *DB) published(ctx context.Context, start time.Time, transport, bucket 
 	return ctx.Err()
 }
 
-// retryNow has entries tried at once, unless a relay is trying them.
-func (db *DB) retryNow(ctx context.Context, which []any, q admin.BlockedQuery) error {
+// retryNow has entries tried at once, unless a relay is trying them, and returns how many.
+func (db *DB) retryNow(ctx context.Context, which []any, q admin.BlockedQuery) (due int, err error) {
 	for start := time.Now(); ; {
 		n := 0
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
@@ -116,29 +123,25 @@ func (db *DB) retryNow(ctx context.Context, which []any, q admin.BlockedQuery) e
 			return err
 		})
 		if err != nil {
-			return err
+			return due, err
 		}
-		if n > 0 {
+		if due += n; n > 0 {
 			continue
 		}
 		some := false
 		if err := each(ctx, db.pool, db.admin.Query("any_waiting"), func(*sql.Rows) error { some = true; return nil }, which...); err != nil {
-			return err
+			return due, err
 		}
 		if !some || time.Since(start) > releaseWait || !sleep(ctx, lockPause) {
-			return ctx.Err()
+			return due, ctx.Err()
 		}
 	}
 }
 
-// releaseOne removes a retrying entry if its row is gone or is to be skipped. An entry
+// releaseOne removes a retrying entry whose row is gone, or is to be skipped. An entry
 // without a row stays while a relay publishes other keys of the bucket: a relay removes
 // it.
 func (db *DB) releaseOne(ctx context.Context, e blockedEntry, q admin.BlockedQuery) error {
-	skip := q.SkipHead && e.route == ""
-	if !e.gone && !skip {
-		return nil
-	}
 	return db.inTx(ctx, func(tx *sql.Tx) error {
 		var state string
 		var locked int16
@@ -161,7 +164,7 @@ func (db *DB) releaseOne(ctx context.Context, e blockedEntry, q admin.BlockedQue
 			return err
 		}
 		run := script{buckets: db.bucketCount(), statements: []statement{{text: db.outbox.Query("bump"), args: []any{e.transport, e.versioned()}}}}
-		if skip && !e.gone {
+		if !e.gone {
 			run.statements = append(run.statements, db.skipping(e)...)
 		}
 		run.statements = append(run.statements, statement{text: db.outbox.Query("unblock"), args: e.id()})
@@ -197,9 +200,8 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, q admin.Bl
 	for _, e := range keys {
 		parked[e.key], names, after = e, append(names, e.key), min(after, e.row-1)
 	}
-	skipped, start, moved := map[string]bool{}, time.Now(), false
-	for more := true; more; {
-		heads := map[string]bool{}
+	start, moved := time.Now(), false
+	for first, more := true, true; more; first = false {
 		next := after
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
 			var locked int16
@@ -212,17 +214,17 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, q admin.Bl
 			}
 			more = len(ids) == releaseBatch
 			run := script{buckets: db.bucketCount()}
+			if q.SkipHead && first {
+				for _, e := range keys {
+					run.statements = append(run.statements, db.skipping(e)...) // brought back by an interrupted release
+					e.bucket += outbox.ParkedBuckets
+					run.statements = append(run.statements, db.skipping(e)...)
+				}
+			}
 			var back []int64
 			for i, id := range ids {
 				next = id
-				e, ours := parked[of[i]]
-				switch {
-				case !ours:
-				case q.SkipHead && !skipped[e.key] && !heads[e.key]:
-					heads[e.key] = true
-					e.bucket, e.row = bucket+outbox.ParkedBuckets, id
-					run.statements = append(run.statements, db.skipping(e)...)
-				default:
+				if e, ours := parked[of[i]]; ours && !(q.SkipHead && id == e.row) {
 					back = append(back, id)
 				}
 			}
@@ -243,9 +245,6 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, q admin.Bl
 			return err
 		}
 		after = next
-		for key := range heads {
-			skipped[key] = true
-		}
 	}
 	return nil
 }

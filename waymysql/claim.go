@@ -3,6 +3,7 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // that they belong to.
 type claim struct {
 	db    *DB
+	name  string    // of the transport
 	conn  *sql.Conn // nil once it has ended
 	open  bool      // the transaction is
 	on    *relayed
@@ -40,7 +42,7 @@ type claimedRef struct {
 
 // Claim implements outbox.Store.
 func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, limit outbox.ClaimLimit) (outbox.Claim, error) {
-	if err := db.writer(ctx); err != nil {
+	if err := errors.Join(db.writer(ctx), db.recheck(ctx)); err != nil {
 		return nil, err
 	}
 	id, err := db.transport(ctx, transport)
@@ -55,20 +57,51 @@ func (db *DB) Claim(ctx context.Context, transport string, part outbox.Part, lim
 	halfway := readpos.Halfway(ctx)
 	for {
 		on := db.relaying(id) // replaced when the number of buckets changes
-		c, again, err := db.claim(ctx, on, part, limit)
+		c, again, err := db.claim(ctx, on, transport, part, limit)
 		if err != nil {
 			on.reset()
 			return nil, fmt.Errorf("claim %v: %w", part, translate(err))
 		}
-		if !again || halfway() {
+		if !again || halfway() || db.changed.Load() {
 			return c, nil
 		}
 	}
 }
 
+// recheck looks anew at a server, or at tables, that a claim found to be others than before: its
+// settings are not those that were checked, and transports may have other numbers.
+func (db *DB) recheck(ctx context.Context) error {
+	if !db.changed.Swap(false) {
+		return nil
+	}
+	_, err := db.checkSchema(ctx)
+	if err == nil {
+		err = db.checkServer(ctx)
+	}
+	if err == nil {
+		_, err = db.readTransports(ctx)
+	}
+	db.mu.Lock()
+	clear(db.relayed) // positions in other tables
+	db.mu.Unlock()
+	if err != nil {
+		db.changed.Store(true)
+	}
+	return err
+}
+
+// isNamed reports whether the number of the claim's transport is still its own.
+func (c *claim) isNamed(name string) bool {
+	if name == c.name {
+		return true
+	}
+	c.db.changed.Store(true)
+	return false
+}
+
 // claim makes one attempt. again is true if later rows may be publishable, or if the
 // positions were out of date.
-func (db *DB) claim(ctx context.Context, on *relayed, part outbox.Part, limit outbox.ClaimLimit) (c *claim, again bool, err error) {
+func (db *DB) claim(ctx context.Context, on *relayed, name string, part outbox.Part, limit outbox.ClaimLimit) (c *claim, again bool, err error) {
 	pool, err := db.relayPool(ctx)
 	if err != nil {
 		return nil, false, err
@@ -77,7 +110,7 @@ func (db *DB) claim(ctx context.Context, on *relayed, part outbox.Part, limit ou
 	if err != nil {
 		return nil, false, err
 	}
-	c = &claim{db: db, conn: conn, on: on, part: part, at: map[*waybill.Record]claimedRef{}}
+	c = &claim{db: db, name: name, conn: conn, on: on, part: part, at: map[*waybill.Record]claimedRef{}}
 	defer func() {
 		if err != nil || again || len(c.rows) == 0 {
 			c.end()
@@ -99,6 +132,9 @@ func (db *DB) claim(ctx context.Context, on *relayed, part outbox.Part, limit ou
 	}
 	if err == nil && !again {
 		err = c.flush(ctx)
+	}
+	if err == nil && len(c.rows) > 0 { // ctx that ends as a statement does breaks the connection without an error
+		err = ctx.Err()
 	}
 	return c, again, err
 }

@@ -101,6 +101,7 @@ type DB struct {
 	retries  sqlcore.Wakes // of retry queues, which may have the names of queues
 
 	retaining sqlcore.Retention
+	changed   atomic.Bool // a claim found another server or other tables: see recheck
 
 	mu        sync.Mutex
 	relays    *sql.DB // for claims, once there is one: sessions that end when they are silent

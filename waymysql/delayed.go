@@ -144,9 +144,15 @@ func (db *DB) promoteBatch(ctx context.Context, tx *sql.Tx, p *promoter) (more b
 	if len(ids) == 0 {
 		return more, nil
 	}
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT waybill_promotion"); err != nil {
+		return false, err
+	}
 	err = db.move(ctx, tx, ids, buckets)
 	if !refusesRecord(err) {
 		return more, err
+	}
+	if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT waybill_promotion"); err != nil { // one table may have its messages already
+		return false, err
 	}
 	for _, m := range seen { // in order
 		if !slices.Contains(ids, m.id) {
@@ -162,7 +168,7 @@ func (db *DB) promoteBatch(ctx context.Context, tx *sql.Tx, p *promoter) (more b
 	return more, nil
 }
 
-// move promotes messages. Each of its statements happens or not.
+// move promotes messages. After an error some of its statements may have happened.
 func (db *DB) move(ctx context.Context, tx *sql.Tx, ids []int64, buckets int) error {
 	in := jsonIDs(ids)
 	for name, args := range map[string][]any{"promote_keyed": {buckets, in}, "promote_unkeyed": {in}, "promote_queued": {in}} {

@@ -122,10 +122,7 @@ func (c *claim) probe(ctx context.Context) (found []int16, again bool, err error
 			}
 			switch branch {
 			case "table":
-				again = int(bucket) != len(after) || !c.on.ValidFor(c.batch.View, server.String, id.Int64)
-				if int(bucket) != len(after) {
-					c.db.setBuckets(int(bucket))
-				}
+				again = !c.isValidFor(int(bucket), server.String, id.Int64)
 			case "paused":
 				paused = true
 			case "blocked":
@@ -144,6 +141,20 @@ func (c *claim) probe(ctx context.Context) (found []int16, again bool, err error
 	}
 	c.on.Raise(c.batch.View, empty)
 	return found, false, nil
+}
+
+// isValidFor reports whether the positions are of so many buckets, and of this server and table,
+// whose next id is given.
+func (c *claim) isValidFor(buckets int, server string, next int64) bool {
+	valid := c.on.ValidFor(c.batch.View, server, next)
+	if !valid {
+		c.db.changed.Store(true)
+	}
+	if buckets != c.on.Buckets() {
+		c.db.setBuckets(buckets)
+		valid = false
+	}
+	return valid
 }
 
 // freeBehind returns the buckets whose low watermarks are far behind the table's next id and that
@@ -215,7 +226,7 @@ const maxNames = 20
 // readState reads the blocked keys and routes of locked buckets. again is true if the
 // number of buckets has changed since the probe.
 func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpos.Bucket, routes readpos.Routes, again bool, err error) {
-	branches := []clause{c.fill("locked_state", c.on.Transport, numbers(locked), c.on.Transport)}
+	branches := []clause{c.fill("locked_state", c.on.Transport, c.on.Transport, numbers(locked), c.on.Transport)}
 	for _, bucket := range locked {
 		branches = append(branches, c.fill("blocked_keys", bucket, c.on.Transport, bucket, maxNames+1))
 	}
@@ -229,6 +240,8 @@ func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpo
 			return err
 		}
 		switch {
+		case branch == "buckets" && !c.isNamed(name.String):
+			again = true
 		case branch == "buckets" && int(n) != c.on.Buckets():
 			c.db.setBuckets(int(n))
 			again = true

@@ -87,6 +87,51 @@ func (b *billing) swallow(times int64) func(ctx context.Context, tx *sql.Tx) err
 	}
 }
 
+// MariaDB from 11.6 on refuses to change a row that another transaction has changed since this one's
+// snapshot. That is no failure of the message: its handler runs again.
+func TestConflictWithASnapshotRunsTheHandlerAgain(t *testing.T) {
+	t.Parallel()
+	direct, dsn := newDB(t, waymysql.Config{})
+	needsMariaDB(t, dsn, "MySQL has no innodb_snapshot_isolation")
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
+	exec(t, direct, "CREATE TABLE stock (id INT PRIMARY KEY, n INT NOT NULL)")
+	exec(t, direct, "INSERT INTO stock VALUES (1, 0)")
+	db := open(t, cfg.FormatDSN(), waymysql.Config{})
+	for together, options := range map[int][]inbox.Option{1: nil, 2: {inbox.Group(2), {Linger: time.Second}}} {
+		exec(t, direct, "UPDATE stock SET n = 0")
+		bus := waybill.NewBus("main")
+		var runs atomic.Int64
+		inbox.Handle(bus, db, fmt.Sprint("h", together), func(ctx context.Context, tx *sql.Tx, _ order) error {
+			var n int
+			if err := tx.QueryRowContext(ctx, "SELECT n FROM stock").Scan(&n); err != nil {
+				return err
+			}
+			if runs.Add(1) == 1 {
+				exec(t, direct, "UPDATE stock SET n = n + 100")
+			}
+			_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n + 1")
+			return err
+		}, options...)
+		var all sync.WaitGroup
+		for i := range together {
+			rec := record(t, order{fmt.Sprint("k", i), 0})
+			all.Go(func() {
+				if err := bus.HandleRecord(t.Context(), rec, "events", 0); err != nil {
+					t.Errorf("%d together: HandleRecord = %v", together, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := count(t, direct, "SELECT n FROM stock"); n != 100+together || runs.Load() <= int64(together) {
+			t.Errorf("%d together: %d runs have left the stock at %d", together, runs.Load(), n)
+		}
+	}
+}
+
 // A1 of the hazards. The mutant no-savepoint-guard fails here.
 func TestSwallowedDeadlockHasOneEffect(t *testing.T) {
 	t.Parallel()

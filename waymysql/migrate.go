@@ -92,7 +92,9 @@ func (db *DB) oneMigrator(ctx context.Context) (conn *sql.Conn, release func(), 
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	return conn, func() {
-		_, _ = conn.ExecContext(context.WithoutCancel(ctx), db.migrating.Query("unlock"), lock)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
+		defer cancel()
+		_, _ = conn.ExecContext(ctx, db.migrating.Query("unlock"), lock)
 		_ = conn.Close()
 	}, nil
 }
@@ -130,10 +132,14 @@ func (db *DB) alone(ctx context.Context, conn *sql.Conn, pause bool, change func
 		return err
 	}
 	defer func() {
-		ctx := context.WithoutCancel(ctx)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
+		defer cancel()
 		_, _ = conn.ExecContext(ctx, db.serving.Query("usual_waits"))
-		if pause {
-			_, _ = conn.ExecContext(ctx, db.rebucketing.Query("resume"))
+		if !pause {
+			return
+		}
+		if _, err := conn.ExecContext(ctx, db.rebucketing.Query("resume")); err != nil { // the end of the caller's context may have closed conn
+			_, _ = db.pool.ExecContext(ctx, db.rebucketing.Query("resume"))
 		}
 	}()
 	for try := 1; ; try++ {

@@ -34,6 +34,37 @@ func entries(t testing.TB, db *waymysql.DB, n int, state string) {
 		SELECT transport, partition_key, id, bucket % 1024, message_id, message_name, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE, 'x', ? FROM waybill_outbox WHERE partition_key LIKE 'b%'`, state)
 }
 
+// The client closes a connection whose context ends, at times just as a statement has
+// succeeded: a claim that returns rows can be settled.
+func TestClaimThatReturnsIsAlive(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db)
+	entries(t, db, 10, "retrying")
+	exec(t, db, insertKeyed, outbox.Bucket("k", 64), []byte("k"), `{"key":"k","seq":0}`)
+	const atLeast = 200
+	limit, returned := time.Millisecond, 0
+	for until := time.Now().Add(time.Minute); returned < atLeast && time.Now().Before(until); {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		c, err := db.Claim(ctx, outbox.DefaultTransport, outbox.Keyed, outbox.ClaimLimit{Rows: 10, Bytes: 1 << 20})
+		if err != nil || len(c.Rows()) == 0 {
+			limit += limit / 20
+			cancel()
+			continue
+		}
+		limit -= limit / 20
+		returned++
+		<-ctx.Done() // the client may still have heard of it
+		if err := c.Settle(t.Context(), nil, nil); err != nil {
+			t.Fatalf("claim %d, with %d rows: %v", returned, len(c.Rows()), err)
+		}
+		cancel()
+	}
+	if returned < atLeast {
+		t.Fatalf("%d claims had time for rows, want %d", returned, atLeast)
+	}
+}
+
 // A row that does not fit ends its bucket: a smaller one behind it must not overtake it.
 func TestRowBehindOneThatDoesNotFitIsLeft(t *testing.T) {
 	t.Parallel()
@@ -167,6 +198,29 @@ func TestManyBlockedKeysCostLittle(t *testing.T) {
 	}
 }
 
+// A list of all of them reads the outbox once, whatever the statistics say.
+func TestListOfManyBlockedKeysReadsTheOutboxOnce(t *testing.T) {
+	t.Parallel()
+	db, _ := alone(t)
+	put(t, db, order{"k", 0})
+	drained(t, db)
+	const n = 5000
+	entries(t, db, n, "retrying")
+	for range 2 {
+		read := rowsRead(t, db, func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if all, err := db.Blocked(ctx, outbox.DefaultTransport, 2*n); err != nil || len(all) != n {
+				t.Errorf("%d keys, %v", len(all), err)
+			}
+		})
+		if read > 20*n {
+			t.Errorf("a list of %d keys reads %d rows", n, read)
+		}
+		exec(t, db, "ANALYZE TABLE waybill_outbox, waybill_outbox_blocked")
+	}
+}
+
 // A delayed message that the outbox refuses is set aside, and holds up no other.
 func TestDelayedMessageThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
@@ -191,6 +245,41 @@ func TestDelayedMessageThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	}
 	if left, err := db.Backlog(t.Context(), outbox.DefaultTransport); err != nil || left != (outbox.Backlog{Pending: 1, Blocked: 1}) {
 		t.Errorf("Backlog = %+v, %v", left, err)
+	}
+}
+
+// Nor is any other promoted twice, where a statement for another table has had its effect.
+func TestPromotionBesideARefusalHappensOnce(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db, order{"k", 0})
+	drained(t, db)
+	const rounds = 8 // the tables have no order
+	for range rounds {
+		exec(t, db, `INSERT INTO waybill_delayed (due_at, transport, queue, message_id, message_name, partition_key, body)
+			SELECT UTC_TIMESTAMP(6), t.id, NULL, RANDOM_BYTES(16), 'order.placed', 'k', '{}' FROM waybill_transport AS t
+			UNION ALL SELECT UTC_TIMESTAMP(6), NULL, '', RANDOM_BYTES(16), 'order.placed', 'k', '{}'`)
+		settle(t, claim(t, db, manyRows), nil)
+	}
+	if n, refused := count(t, db, "SELECT COUNT(*) FROM waybill_outbox WHERE id > 0"), count(t, db, "SELECT COUNT(*) FROM waybill_delayed WHERE refused"); n != rounds || refused != rounds {
+		t.Errorf("%d messages were promoted and %d refused, want %d of each", n, refused, rounds)
+	}
+}
+
+// A release that was interrupted has brought the head back, whose key is still parked.
+func TestSkipHeadAfterAnInterruptedRelease(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db, order{"k", 0}, order{"k", 1}, order{"k", 2}, order{"k", 3})
+	c := claim(t, db, manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: outbox.Park, Exhausted: true})
+	exec(t, db, "UPDATE waybill_outbox SET bucket = bucket - 1024 WHERE id > 0 ORDER BY id LIMIT 2")
+	if n, err := db.Release(t.Context(), admin.BlockedQuery{Key: "k", SkipHead: true}); err != nil || n != 1 {
+		t.Fatalf("Release = %d, %v", n, err)
+	}
+	letters, err := db.Failed(t.Context(), admin.FailedQuery{})
+	if got := drained(t, db); err != nil || len(letters) != 1 || letters[0].ID != c.Rows()[0].Record.ID || fmt.Sprint(got) != "[{k 1} {k 2} {k 3}]" {
+		t.Errorf("dead letters %+v, %v, and %v is published: want k0, and the rest", letters, err, got)
 	}
 }
 

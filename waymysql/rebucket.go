@@ -60,7 +60,8 @@ func (db *DB) rebucketAlone(ctx context.Context, conn *sql.Conn, done *admin.Reb
 		if err := db.rebucket(ctx, tx, done); err != nil {
 			return err
 		}
-		return tx.Commit()
+		_, err = tx.ExecContext(ctx, "COMMIT")
+		return err
 	})
 }
 

@@ -57,7 +57,8 @@ func (db *DB) retryAfter(d time.Duration) int64 {
 // row were removed.
 func (c *claim) claimRetries(ctx context.Context, limit outbox.ClaimLimit) (again bool, err error) {
 	var due, paused bool
-	if err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_retry"), c.on.Transport, c.on.Transport, c.db.farthest()).Scan(&due, &paused); err != nil || !due || paused {
+	var name string
+	if err := c.conn.QueryRowContext(ctx, c.db.claiming.Query("any_retry"), c.on.Transport, c.on.Transport, c.db.farthest(), c.on.Transport).Scan(&due, &paused, &name); err != nil || !c.isNamed(name) || !due || paused {
 		return false, err
 	}
 	if err := c.begin(ctx); err != nil {

@@ -108,6 +108,11 @@ func (db *DB) writer(ctx context.Context) error {
 	if writable {
 		return nil
 	}
+	return db.checkServer(ctx)
+}
+
+// checkServer is writer without a memory.
+func (db *DB) checkServer(ctx context.Context) error {
 	rows, err := db.pool.QueryContext(ctx, db.outbox.Query("server"))
 	if err != nil {
 		return translate(err)

@@ -113,10 +113,11 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 }
 
 // lostTo returns err, of a unit's function, with waybill.ErrTransactionLost if it is a deadlock
-// by which the server has ended a transaction. A lost connection is an error like others: a
+// by which the server has ended a transaction, or a row that another transaction has changed
+// since this one's snapshot (MariaDB's innodb_snapshot_isolation). A lost connection is an error like others: a
 // statement may be what ends it, each time.
 func lostTo(err error) error {
-	if errors.Is(err, waybill.ErrTransactionLost) || !is(err, errDeadlock) {
+	if errors.Is(err, waybill.ErrTransactionLost) || !is(err, errDeadlock) && !is(err, errChanged) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", waybill.ErrTransactionLost, err)
@@ -144,7 +145,9 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 				return fmt.Errorf("the connection was lost inside the unit of work: %w", translate(err))
 			}
 			if len(block) == 1 { // COMMIT waits for no lock
-				within = context.WithoutCancel(ctx)
+				var cancel context.CancelFunc
+				within, cancel = context.WithTimeout(context.WithoutCancel(ctx), db.idle)
+				defer cancel()
 			}
 		}
 		switch err := db.execute(within, tx, block); {

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // sentinel is the savepoint of a unit of work: when it is gone at the end, so is
@@ -162,7 +164,9 @@ func (tx unitConnTx) Commit() error {
 func (tx unitConnTx) Rollback() error { return tx.end("ROLLBACK") }
 
 func (tx unitConnTx) end(statement string) error {
-	_, err := tx.conn.ExecContext(context.Background(), statement, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), sqlcore.RollbackTimeout)
+	defer cancel()
+	_, err := tx.conn.ExecContext(ctx, statement, nil)
 	return err
 }
 

@@ -153,10 +153,12 @@ func (c *claim) hold(ctx context.Context, names map[int64]string) error {
 	return c.commit(ctx)
 }
 
-// readRoutes reads the blocked routes and their version.
+// readRoutes reads the blocked routes and their version. paused is true also where the number is
+// another transport's.
 func (c *claim) readRoutes(ctx context.Context) (version int64, paused bool, err error) {
 	c.routes = map[string]bool{}
-	err = c.query(ctx, c.fill("routes", c.on.Transport, c.on.Transport), func(rows *sql.Rows) error {
+	var found string // the transport's name
+	err = c.query(ctx, c.fill("routes", c.on.Transport, c.on.Transport, c.on.Transport), func(rows *sql.Rows) error {
 		var branch string
 		var n sql.NullInt64
 		var name sql.NullString
@@ -165,13 +167,16 @@ func (c *claim) readRoutes(ctx context.Context) (version int64, paused bool, err
 		case "paused":
 			paused = true
 		case "version":
-			version = n.Int64
+			version, found = n.Int64, name.String
 		default:
 			c.routes[name.String] = true
 		}
 		return err
 	})
-	return version, paused, err
+	if err != nil {
+		return 0, false, err
+	}
+	return version, paused || !c.isNamed(found), nil
 }
 
 // releaseBatch is how many held rows, or parked ones, one transaction frees.

@@ -34,7 +34,8 @@ func (db *DB) inTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	if err := fn(tx); err != nil {
 		return err
 	}
-	return tx.Commit()
+	_, err = tx.ExecContext(ctx, "COMMIT") // Tx.Commit would outlive ctx where the server has vanished
+	return err
 }
 
 // Write implements outbox.Writer. In a transaction of the caller's own an error

@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -85,6 +89,54 @@ func TestDeadUnkeyedMessagesAreNotRead(t *testing.T) {
 	}
 	if least > 20 {
 		t.Errorf("a look reads %d pages of the index of rows that are gone", least)
+	}
+}
+
+// slowFromTheStart makes reads of messages without a key slow if they begin at the start of the
+// table, as beside many dead rows, and counts them.
+type slowFromTheStart struct {
+	reads atomic.Int64
+	takes time.Duration
+}
+
+func (s *slowFromTheStart) TraceBatchQuery(_ context.Context, _ *pgx.Conn, q pgx.TraceBatchQueryData) {
+	if strings.Contains(q.SQL, "waybill_outbox_unkeyed") && len(q.Args) == 4 && q.Args[3] == int64(0) {
+		s.reads.Add(1)
+		time.Sleep(s.takes)
+	}
+}
+
+func (*slowFromTheStart) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (*slowFromTheStart) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+func (*slowFromTheStart) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (*slowFromTheStart) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Reads of messages without a key that begin at the start of the table take at most a twentieth
+// of the time, also while each claim finds a message.
+func TestSlowReadsFromTheStartAreRare(t *testing.T) {
+	t.Parallel()
+	direct := open(t, testserver.Postgres, waypg.Config{})
+	exec(t, direct, "ALTER SEQUENCE waybill_outbox_unkeyed_id_seq RESTART 5000") // above the margin of a position
+	cfg := direct.Pool().Config()
+	slow := &slowFromTheStart{takes: 200 * time.Millisecond}
+	cfg.ConnConfig.Tracer = slow
+	db := over(t, cfg, waypg.Config{})
+	begun := time.Now()
+	for time.Since(begun) < 5*time.Second {
+		put(t, direct, outbox.Config{}, order{"", 0})
+		c := claimPart(t, db, outbox.Unkeyed)
+		if len(c.Rows()) != 1 {
+			t.Fatalf("%d rows, want 1", len(c.Rows()))
+		}
+		settle(t, c, c.Rows())
+	}
+	took := time.Since(begun)
+	if got, most := slow.reads.Load(), 1+int64(took/(20*slow.takes)); got < 1 || got > most {
+		t.Errorf("%d reads of %v from the start in %v, want 1 to %d", got, slow.takes, took, most)
 	}
 }
 
@@ -205,6 +257,9 @@ func TestDelayedMessageThatTheOutboxRefusesStopsNothing(t *testing.T) {
 	}
 	if n := count(t, db, "SELECT count(*) FROM waybill_delayed WHERE message_name = 'bad' AND due_at > '9999-01-01'"); n != 3 {
 		t.Errorf("%d messages were put aside, want 3", n)
+	}
+	if left, err := db.Backlog(t.Context(), "default"); err != nil || left != (outbox.Backlog{Pending: 30, Blocked: 3}) {
+		t.Errorf("Backlog = %+v, %v, want those that were put aside among the blocked ones", left, err)
 	}
 	seqs := []int{}
 	for _, o := range pending(t, db, "default") {
@@ -332,4 +387,52 @@ func TestManyParkedKeysComeBackInOrder(t *testing.T) {
 	live.Wait()
 	await(t, "all come", 60*time.Second, func() bool { return len(sink.all()) == 3*keys+50 })
 	perKey(t, sink.all())
+}
+
+// A release that was interrupted has brought the head back, whose key is still parked.
+func TestSkipHeadAfterAnInterruptedRelease(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, orders("k", 0, 4)...)
+	c := claim(t, db, "default", manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused, Policy: outbox.Park, Exhausted: true})
+	exec(t, db, "UPDATE waybill_outbox SET bucket = bucket - 1024 WHERE id IN (SELECT id FROM waybill_outbox ORDER BY id LIMIT 2)")
+	if n, err := db.Release(t.Context(), admin.BlockedQuery{Key: "k", SkipHead: true}); err != nil || n != 1 {
+		t.Fatalf("Release = %d, %v", n, err)
+	}
+	letters, err := db.Failed(t.Context(), admin.FailedQuery{})
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{})
+	if got := sink.all(); err != nil || len(letters) != 1 || letters[0].ID != c.Rows()[0].Record.ID || !slices.Equal(got, []order{{"k", 1}, {"k", 2}, {"k", 3}}) {
+		t.Errorf("dead letters %+v, %v, and %v is published: want k0, and the rest", letters, err, got)
+	}
+}
+
+// A head that a relay is just publishing is published or skipped, and not both or neither.
+func TestSkipHeadWaitsForARelayThatTriesIt(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	put(t, db, outbox.Config{}, orders("k", 0, 2)...)
+	c := claim(t, db, "default", manyRows)
+	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused})
+	retries := claimPart(t, db, outbox.Retries)
+	if len(retries.Rows()) != 1 {
+		t.Fatalf("%d rows are retried, want 1", len(retries.Rows()))
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := db.Release(context.Background(), admin.BlockedQuery{Key: "k", SkipHead: true})
+		done <- err
+	}()
+	await(t, "the release waits", 60*time.Second, func() bool {
+		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	})
+	settle(t, retries, retries.Rows())
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	letters, err := db.Failed(t.Context(), admin.FailedQuery{})
+	if got := pending(t, db, "default"); err != nil || len(letters) != 0 || !slices.Equal(got, []order{{"k", 1}}) {
+		t.Errorf("dead letters %+v, %v, and %v waits: want none, and the rest", letters, err, got)
+	}
 }

@@ -188,16 +188,8 @@ func TestDispatchersDoNotWaitForAnnouncements(t *testing.T) {
 	network := &stallable{}
 	cfg.MaxConns = 1
 	cfg.ConnConfig.DialFunc = network.dial
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
 	var log lockedBuffer
-	db, err := waypg.New(pool, waypg.Config{Notify: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := over(t, cfg, waypg.Config{Notify: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	out := newOutbox(t, db, outbox.Config{})
 	dispatch := func() time.Duration {
 		start := time.Now()

@@ -106,7 +106,9 @@ func (db *DB) claimRows(ctx context.Context, sql sqlfile.Set, to sqlcore.Consume
 	defer cancel()
 	err := db.claimOnce(claim, sql, to, fn)
 	if err != nil && errors.Is(claim.Err(), context.DeadlineExceeded) {
-		_, stuck := db.pool.Exec(ctx, db.resolved().outbox.Query("end_stuck"), db.idle.Seconds())
+		ending, cancel := context.WithTimeout(ctx, sqlcore.RollbackTimeout)
+		defer cancel()
+		_, stuck := db.pool.Exec(ending, db.resolved().outbox.Query("end_stuck"), db.idle.Seconds())
 		err = errors.Join(err, stuck)
 	}
 	return translate(err)

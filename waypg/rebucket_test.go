@@ -27,20 +27,12 @@ func TestDispatchInATransactionNeedsNoOtherConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	db, err := waypg.New(pool, waypg.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := over(t, cfg, waypg.Config{})
 	out := newOutbox(t, db, outbox.Config{})
 	dispatch := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {
 				return err
 			}

@@ -198,7 +198,8 @@ type relaying struct {
 
 // unchecked reports whether the last look for stuck sessions is so long ago.
 func (r *relaying) unchecked(age time.Duration) bool {
-	return time.Since(time.Unix(0, r.checked.Load())) >= age
+	since := time.Since(time.Unix(0, r.checked.Load()))
+	return since < 0 || since >= age // the clock may go back
 }
 
 // positions returns the state of a transport.

@@ -510,15 +510,7 @@ func TestMarkOfASettleThatCannotCommitIsNobodys(t *testing.T) {
 	}
 	network := faultproxy.HoldAt("DELETE FROM")
 	cfg.ConnConfig.DialFunc = network.Dial
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	db, err := waypg.New(pool, waypg.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := over(t, cfg, waypg.Config{})
 	c := claim(t, db, "default", manyRows)
 	settled := make(chan error, 1)
 	defer network.Release()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/sqlcore"
+	"github.com/waybill-go/waybill/outbox"
 )
 
 // releaseBatch and releaseKeys bound the rows and the parked keys that one
@@ -71,14 +72,18 @@ func (r *release) skipHeads(ctx context.Context) error {
 	for _, state := range []string{admin.Retrying, admin.Parked} {
 		parked := state == admin.Parked
 		err := r.each(ctx, "heads", append(r.query[:4:4], state), !parked, func(tx pgx.Tx, e entryRow) error {
-			bucket := e.Bucket
-			if parked {
-				bucket += 1024
+			buckets := []int16{e.Bucket}
+			if parked { // a release that was interrupted may have brought it back
+				buckets = append(buckets, e.Bucket+outbox.ParkedBuckets)
 			} else {
 				r.n++
 			}
-			_, err := tx.Exec(ctx, r.at.settle.Query("skip"), e.Transport, bucket, e.Row, 0, "")
-			return err
+			for _, bucket := range buckets {
+				if _, err := tx.Exec(ctx, r.at.settle.Query("skip"), e.Transport, bucket, e.Row, 0, ""); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 		if err != nil {
 			return err

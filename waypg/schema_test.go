@@ -225,15 +225,7 @@ func TestPoolWithNamedStatementsBehindAPoolerIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg.ConnConfig.DefaultQueryExecMode = mode
-		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		db, err := waypg.New(pool, waypg.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := over(t, cfg, waypg.Config{})
 		_, err = db.SchemaUp(t.Context())
 		if (err == nil) != ok || !ok && !strings.Contains(err.Error(), "QueryExecModeExec") {
 			t.Errorf("%v: SchemaUp = %v", mode, err)
@@ -260,15 +252,7 @@ func TestEveryExecModeWorks(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg.ConnConfig.DefaultQueryExecMode = mode
-		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		db, err := waypg.New(pool, waypg.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := over(t, cfg, waypg.Config{})
 		if _, err := db.SchemaUp(t.Context()); err != nil {
 			t.Fatalf("%v: %v", mode, err)
 		}

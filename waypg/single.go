@@ -34,11 +34,10 @@ func (c *claim) single(ctx context.Context, transport string, limit outbox.Claim
 	if err != nil {
 		return false, err
 	}
-	switch n := len(c.rows); {
-	case last == nil: // Retries
-	case n > 0:
-		c.pos.Unkeyed.Read(c.rows[n-1].ID) // rows behind it were beyond the limit of bytes
-	default:
+	if c.part == outbox.Unkeyed {
+		if n := len(c.rows); n > 0 {
+			*last = c.rows[n-1].ID // rows behind it were beyond the limit of bytes
+		}
 		c.pos.Unkeyed.Took(after, time.Since(began))
 		c.pos.Unkeyed.Read(*last)
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -51,8 +52,10 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	}
 	defer conn.Close()
 	// The transaction ends by our word alone: a context that ends between COMMIT
-	// and its answer must not decide the result.
-	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
+	// and its answer must not decide the result. A server that has vanished ends it, too.
+	began, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	tx, err := conn.BeginTx(began, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", translate(err))
 	}
@@ -70,6 +73,7 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 		stop()
 		u.End()
 		units.Delete(tx)
+		defer time.AfterFunc(sqlcore.RollbackTimeout, end).Stop()
 		_ = tx.Rollback() // after a commit this does nothing
 	}()
 	if err := fn(waybill.WithUnit(ctx, s.DB), tx); err != nil {
@@ -83,6 +87,15 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 		return err
 	}
 	rows := u.End()
+	if err := s.commitTx(ctx, p, tx, rows, end); err != nil {
+		return err
+	}
+	s.hintRows(rows)
+	return nil
+}
+
+// commitTx writes the rows of a unit of work and commits. COMMIT has the idle timeout: end ends it.
+func (s *SQLDB) commitTx(ctx context.Context, p *catalog, tx *sql.Tx, rows []outbox.Row, end func()) error {
 	if len(rows) > 0 {
 		if _, err := tx.ExecContext(ctx, connecting.Query("check_deferred")); err != nil {
 			return fmt.Errorf("commit: %w", translate(err))
@@ -91,10 +104,10 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 			return err
 		}
 	}
+	defer time.AfterFunc(s.idle, end).Stop()
 	if err := tx.Commit(); err != nil {
 		return commitError(err, rows)
 	}
-	s.hintRows(rows)
 	return nil
 }
 

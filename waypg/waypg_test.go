@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
@@ -117,6 +118,21 @@ func openAt(t testing.TB, dsn string, cfg waypg.Config) *waypg.DB {
 	t.Helper()
 	db := connect(t, dsn, cfg)
 	if _, err := db.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// over returns a database on a pool of the test's own.
+func over(t testing.TB, pool *pgxpool.Config, cfg waypg.Config) *waypg.DB {
+	t.Helper()
+	p, err := pgxpool.NewWithConfig(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	db, err := waypg.New(p, cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return db

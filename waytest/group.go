@@ -19,11 +19,15 @@ import (
 // A counted store counts the transactions of an inbox.
 type counted[TX any] struct {
 	inbox.Store[TX]
-	begun atomic.Int64
+	begun  atomic.Int64
+	begins func() // runs before each; may be nil
 }
 
 func (c *counted[TX]) InTx(ctx context.Context, fn func(ctx context.Context, tx TX) error) error {
 	c.begun.Add(1)
+	if c.begins != nil {
+		c.begins()
+	}
 	return c.Store.InTx(ctx, fn)
 }
 
@@ -281,42 +285,6 @@ func groupWhoseCommitIsUnknown[TX any](t *testing.T, s *fixture[TX]) {
 	s.wantWaiting("in the end", orders(0, 1, 2)...)
 	if n := runs.Load(); n != 3 {
 		t.Errorf("the handler ran %d times, want 3: the commit has happened", n)
-	}
-}
-
-func groupMemberWhoseContextEnds[TX any](t *testing.T, s *fixture[TX]) {
-	out := s.outbox(outbox.Config{})
-	for i, when := range []string{"before", "inside", "during a statement"} {
-		from := 4 * i
-		h := s.handling()
-		h.attempts.Store(int64(1000 * i))
-		ctx, cancel := context.WithCancel(t.Context())
-		h.group(4, func(handling context.Context, tx TX, m order) error {
-			if m.Seq == from+1 {
-				cancel()
-				if when == "during a statement" {
-					_ = s.Insert(handling, tx, "h after 1")
-				}
-			}
-			_, err := out.Dispatch(handling, tx, m)
-			return err
-		})
-		recs := arrivals(t, from, 4)
-		if when == "before" {
-			cancel()
-		}
-		failed := make(chan error, 1)
-		go func() { failed <- h.bus.HandleRecord(ctx, recs[1], "events", 0) }()
-		noErrors(t, when, h.together(recs[0], recs[2], recs[3]))
-		if err := <-failed; !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: the message whose context ended = %v, want context.Canceled", when, err)
-		}
-		var want []int
-		for j := range i + 1 {
-			want = append(want, 4*j, 4*j+2, 4*j+3)
-		}
-		h.wantEffects(when, effects(want...)...)
-		s.wantWaiting(when, orders(want...)...)
 	}
 }
 

@@ -2,6 +2,7 @@ package waytest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -93,4 +95,55 @@ func (p *progress) of(key string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.byKey[key]
+}
+
+func groupMemberWhoseContextEnds[TX any](t *testing.T, s *fixture[TX]) {
+	out := s.outbox(outbox.Config{})
+	for i, when := range []string{"before", "inside", "during a statement", "at a deadline during a statement"} {
+		from := 4 * i
+		h := s.handling()
+		h.attempts.Store(int64(1000 * i))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		want := context.Canceled
+		if when == "at a deadline during a statement" {
+			want = context.DeadlineExceeded
+		}
+		store := h.group(4, func(handling context.Context, tx TX, m order) error {
+			switch {
+			case m.Seq != from+1:
+			case want == context.DeadlineExceeded:
+				for handling.Err() == nil {
+					_ = s.Insert(handling, tx, "h after 1") // until it cuts one off
+				}
+			default:
+				cancel()
+				if when == "during a statement" {
+					_ = s.Insert(handling, tx, "h after 1")
+				}
+			}
+			_, err := out.Dispatch(handling, tx, m)
+			return err
+		})
+		recs := arrivals(t, from, 4)
+		switch when {
+		case "before":
+			store.begins = cancel // the group is full
+		case "at a deadline during a statement":
+			ctx, cancel = context.WithTimeout(ctx, time.Second)
+			defer cancel()
+		}
+		failed := make(chan error, 1)
+		go func() { failed <- h.bus.HandleRecord(ctx, recs[1], "events", 0) }()
+		noErrors(t, when, h.together(recs[0], recs[2], recs[3]))
+		if err := <-failed; !errors.Is(err, want) || errors.Is(err, waybill.ErrUnavailable) {
+			t.Errorf("%s: the message whose context ended = %v, want %v", when, err, want)
+		}
+		var handled []int
+		for j := range i + 1 {
+			handled = append(handled, 4*j, 4*j+2, 4*j+3)
+		}
+		h.wantEffects(when, effects(handled...)...)
+		s.wantWaiting(when, orders(handled...)...)
+	}
 }

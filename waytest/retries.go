@@ -57,6 +57,7 @@ func RetryQueue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"GroupsAreOfOneFingerprint", groupsAreOfOneFingerprint[TX]},
 		{"GroupsHaveTheirHours", groupsHaveTheirHours[TX]},
 		{"EditedBodyIsReplayed", editedBodyIsReplayed[TX]},
+		{"EmptyBodyIsEdited", emptyBodyIsEdited[TX]},
 		{"NewMessageNamesItsCause", newMessageNamesItsCause[TX]},
 		{"ReplayThatFailsIsSeen", replayThatFailsIsSeen[TX]},
 		{"StatsCountWhatFailed", statsCountWhatFailed[TX]},

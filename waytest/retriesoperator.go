@@ -167,6 +167,24 @@ func editedBodyIsReplayed[TX any](t *testing.T, s *fixture[TX]) {
 	}
 }
 
+// emptyBodyIsEdited gives both forms of an empty body in Go: no database keeps NULL for one,
+// or compares with it.
+func emptyBodyIsEdited[TX any](t *testing.T, s *fixture[TX]) {
+	operator, letters := s.operatorOf(), s.deadLetters()
+	bury(t, s.retries(0), order{"x", 0}, 1, "lost")
+	m := s.onlyLetter()
+	before, err := letters.FailedContent(t.Context(), m.Number)
+	try(t, "FailedContent", err)
+	for _, empty := range [][]byte{nil, {}} {
+		try(t, "EditFailed to empty", operator.EditFailed(t.Context(), m.Number, before.Body, empty))
+		content, err := letters.FailedContent(t.Context(), m.Number)
+		if err != nil || len(content.Body) > 0 {
+			t.Fatalf("the edited body is %q, %v, want an empty one", content.Body, err)
+		}
+		try(t, "EditFailed from empty", operator.EditFailed(t.Context(), m.Number, empty, before.Body))
+	}
+}
+
 func newMessageNamesItsCause[TX any](t *testing.T, s *fixture[TX]) {
 	operator, q := s.operatorOf(), s.retries(0)
 	sent := arrived(t, order{"x", 0})

@@ -47,7 +47,7 @@ func (p *Unkeyed) Read(last int64) {
 	p.after = last
 }
 
-// Took notes how long a read behind an id has looked for its first row.
+// Took notes the duration of a read behind an id.
 func (p *Unkeyed) Took(after int64, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -57,3 +57,16 @@ func TestKeepAliveStopsAfterTheRunningPing(t *testing.T) {
 		}
 	})
 }
+
+// Statements of the transaction wait for a ping that is not answered, whatever their contexts.
+func TestPingWithoutAnswerEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := sqlcore.KeepAlive(t.Context(), 30*time.Second, func(ctx context.Context) { <-ctx.Done() })
+		time.Sleep(11 * time.Second)
+		begun := time.Now()
+		stop()
+		if took := time.Since(begun); took > 10*time.Second {
+			t.Errorf("stop waits for %v", took)
+		}
+	})
+}

@@ -99,9 +99,9 @@ func dispatchAgain(ctx context.Context, tx OperatorTx, number int64, asNew bool)
 
 // EditFailed replaces the body of a dead letter, which is from, by to.
 func EditFailed(ctx context.Context, in Transact, number int64, from, to []byte) error {
-	filter := map[string]any{"number": number, "original_body_base64": from}
+	from, to = append([]byte{}, from...), append([]byte{}, to...)                    // a nil one would be NULL, which equals nothing
 	ctx = admin.WithAction(ctx, admin.Action{Actor: admin.ActionOf(ctx, nil).Actor}) // without a filter
-	n, err := Audited(ctx, in, "failed edit", filter, func(ctx context.Context, tx OperatorTx) (int, error) {
+	n, err := Audited(ctx, in, "failed edit", map[string]any{"number": number, "original_body_base64": from}, func(ctx context.Context, tx OperatorTx) (int, error) {
 		return tx.Exec(ctx, "edit", to, number, from)
 	})
 	if err == nil && n == 0 {

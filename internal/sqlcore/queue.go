@@ -161,7 +161,7 @@ const claimEvery = 2 * time.Millisecond
 // is done, the error wraps waybill.ErrUnavailable, too.
 func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	looked, wake := false, make(chan struct{})
-	for pause := claimEvery - time.Since(time.Unix(0, q.short.Load())); ; pause = min(max(2*pause, pollMin), pollMax) {
+	for pause := min(claimEvery, claimEvery-time.Since(time.Unix(0, q.short.Load()))); ; pause = min(max(2*pause, pollMin), pollMax) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -192,15 +192,17 @@ func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 const firstWindow, nextWindow = 20, 1000
 
 // lookEvery is how long claims that find rows do without a look. Looks also promote delayed
-// messages.
-const lookEvery = 20 * time.Millisecond
+// messages. lookTimeout ends one on a server that has vanished, long before TCP does.
+const lookEvery, lookTimeout = 20 * time.Millisecond, 10 * time.Second
 
 // look reports whether a claim may find rows: if the last one has, without asking.
 func (q *receiver) look(ctx context.Context) (bool, error) {
 	now := time.Now()
-	if now.Sub(time.Unix(0, q.looked.Load())) < lookEvery {
+	if since := now.Sub(time.Unix(0, q.looked.Load())); 0 <= since && since < lookEvery { // the clock may go back
 		return true, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	found, err := q.store.Any(ctx, q.self.Queue)
 	q.looked.Store(now.UnixNano())
 	return found, err

@@ -16,10 +16,21 @@ type trickle struct {
 	QueueStore
 	QueueClaim
 	claims []time.Time
+	looks  int
+	silent bool // the next look is not answered
 }
 
-func (*trickle) Ready(context.Context) error               { return nil }
-func (*trickle) Any(context.Context, string) (bool, error) { return true, nil }
+func (*trickle) Ready(context.Context) error { return nil }
+
+func (q *trickle) Any(ctx context.Context, _ string) (bool, error) {
+	q.looks++
+	if q.silent {
+		q.silent = false
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
+	return true, nil
+}
 
 func (q *trickle) Claim(ctx context.Context, _ Consumer, fn func(context.Context, QueueClaim) error) error {
 	q.claims = append(q.claims, time.Now())
@@ -52,6 +63,26 @@ func TestClaimsOfFewRowsAreApart(t *testing.T) {
 			if _, err := q.Receive(t.Context(), limit); err != nil || time.Since(begun) > 0 {
 				t.Errorf("a claim after a pause waits for %v, %v", time.Since(begun), err)
 			}
+			q.short.Store(time.Now().Add(time.Hour).UnixNano())
+			q.looked.Store(q.short.Load())
+			begun, looks := time.Now(), table.looks
+			if _, err := q.Receive(t.Context(), limit); err != nil || time.Since(begun) > claimEvery || table.looks == looks {
+				t.Errorf("after the clock went back a claim waits for %v and looks %d times, %v", time.Since(begun), table.looks-looks, err)
+			}
+		}
+	})
+}
+
+// A server that has vanished answers nothing until TCP gives up, a quarter of an hour later.
+func TestLookWithoutAnswerEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &receiver{self: Consumer{Queue: "q", Holder: uuid.Must(uuid.NewV4()), Lease: time.Minute}, store: &trickle{silent: true}, wakes: &Wakes{}}
+		begun := time.Now()
+		if _, err := q.Receive(t.Context(), 1); err == nil || time.Since(begun) > lookTimeout+time.Second {
+			t.Errorf("Receive = %v after %v", err, time.Since(begun))
+		}
+		if ds, err := q.Receive(t.Context(), 1); err != nil || len(ds) != 1 {
+			t.Errorf("received %d messages, %v", len(ds), err)
 		}
 	})
 }

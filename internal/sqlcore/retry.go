@@ -96,9 +96,7 @@ func (q *Retries) Add(ctx context.Context, moves ...worker.Move) error {
 	if err == nil {
 		err = q.do(ctx, "add", func() error { return q.store.Add(ctx, q.self.Queue, rows) })
 	}
-	if err == nil {
-		q.wakes.HintQueue(q.self.Queue)
-	}
+	q.wakes.HintQueue(q.self.Queue)
 	return err
 }
 
@@ -124,12 +122,11 @@ func (q *Retries) Move(ctx context.Context, moves ...worker.Move) error {
 
 // Begin implements worker.RetryQueue.
 func (q *Retries) Begin(ctx context.Context, d *waybill.Delivery) (crashes int, err error) {
-	row, err := tagOf(d)
-	if err != nil {
-		return 0, err
-	}
 	err = q.do(ctx, "begin "+d.Record.ID.String(), func() error {
-		crashes, err = q.store.Begin(ctx, q.self, row)
+		row, err := tagOf(d)
+		if err == nil {
+			crashes, err = q.store.Begin(ctx, q.self, row)
+		}
 		return err
 	})
 	return crashes, err

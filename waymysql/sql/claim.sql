@@ -61,9 +61,9 @@ WHERE  transport = ? AND bucket IN (?)
 FOR    UPDATE SKIP LOCKED;
 
 -- name: locked_state
--- The number of buckets, the versions of locked ones and of the routes, and the blocked
--- routes.
-SELECT 'buckets', 0, CAST(value AS SIGNED), NULL
+-- The number of buckets, the transport's name, the versions of locked ones and of the routes,
+-- and the blocked routes.
+SELECT 'buckets', 0, CAST(value AS SIGNED), (SELECT t.name FROM app.waybill_transport AS t WHERE t.id = ?)
 FROM   app.waybill_meta
 WHERE  name = 'buckets'
 UNION  ALL
@@ -178,8 +178,8 @@ SELECT (SELECT COUNT(*) FROM app.waybill_outbox WHERE transport = ? AND bucket =
         LIMIT  1);
 
 -- name: routes
--- The blocked routes with their version, and whether relays are to pause.
-SELECT 'version', blocked_version, NULL
+-- The transport's name, the blocked routes with their version, and whether relays are to pause.
+SELECT 'version', blocked_version, (SELECT t.name FROM app.waybill_transport AS t WHERE t.id = ?)
 FROM   app.waybill_outbox_bucket FORCE INDEX (PRIMARY)
 WHERE  transport = ? AND bucket = -1
 UNION  ALL
@@ -231,7 +231,8 @@ SELECT EXISTS (SELECT 1 FROM app.waybill_outbox_blocked FORCE INDEX (waybill_out
                AND    next_attempt_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND),
        EXISTS (SELECT 1 FROM app.waybill_meta
                WHERE  name = 'relays_paused_until' AND CAST(value AS DATETIME(6)) > UTC_TIMESTAMP(6)
-               AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE);
+               AND    CAST(value AS DATETIME(6)) < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE),
+       COALESCE((SELECT t.name FROM app.waybill_transport AS t WHERE t.id = ?), '');
 
 -- name: due_retries
 -- Entries to be tried, by name. One that is further ahead than the longest delay was

@@ -461,8 +461,8 @@ UPDATE public.waybill_delayed SET due_at = '9999-12-31 UTC' WHERE id = $1;
 
 -- name: backlog
 -- Pending, blocked and delayed rows. Blocked are rows of parked keys, of keys and routes that are not due,
--- behind a row of such a route in its key, and in a bucket that no relay reads. Rows due for a retry count as
--- pending alone, or a drain would leave them.
+-- behind a row of such a route in its key, in a bucket that no relay reads, and delayed ones that were
+-- refused. Rows due for a retry count as pending alone, or a drain would leave them.
 WITH waiting AS MATERIALIZED (
     SELECT b.route, b.partition_key, b.bucket, b.row_id
     FROM   public.waybill_outbox_blocked AS b
@@ -484,12 +484,15 @@ unkeyed AS (
     FROM   public.waybill_outbox_unkeyed AS o
     JOIN   public.waybill_transport AS t ON t.id = o.transport
     WHERE  t.name = $1::text)
-SELECT count(*), count(*) FILTER (WHERE blocked),
-       (SELECT count(*)
-        FROM   public.waybill_delayed AS d
-        JOIN   public.waybill_transport AS t ON t.id = d.transport
-        WHERE  t.name = $1::text)
-FROM  (SELECT blocked FROM keyed UNION ALL SELECT blocked FROM unkeyed) AS rows;
+SELECT count(blocked), count(*) FILTER (WHERE blocked), count(*) FILTER (WHERE blocked IS NULL)
+FROM  (SELECT blocked FROM keyed
+       UNION ALL
+       SELECT blocked FROM unkeyed
+       UNION ALL
+       SELECT CASE WHEN d.due_at > '9999-01-01 UTC' THEN true END
+       FROM   public.waybill_delayed AS d
+       JOIN   public.waybill_transport AS t ON t.id = d.transport
+       WHERE  t.name = $1::text) AS rows;
 
 -- name: report
 INSERT INTO public.waybill_workers AS w (id, kind, transport, host, pid, problem, since)

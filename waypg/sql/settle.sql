@@ -191,7 +191,8 @@ AND    ($3 = '' OR b.route = $3)
 AND    ($4 = 0 OR b.row_id = $4 AND b.bucket = -1 AND b.route = '');
 
 -- name: heads
--- The refused messages that are skipped before a release, in batches as in stale.
+-- Refused messages to skip before a release, in batches as in stale. Without SKIP LOCKED: a head that a relay
+-- is trying may be published.
 SELECT b.route, b.partition_key, b.row_id, b.bucket, b.transport
 FROM   public.waybill_outbox_blocked AS b
 JOIN   public.waybill_transport AS t ON t.id = b.transport
@@ -204,7 +205,7 @@ AND    ($4 = 0 OR b.row_id = $4 AND b.bucket = -1)
 AND    (b.transport, b.route, b.partition_key, b.row_id) > ($6::smallint, $7::text, $8::text, $9::bigint)
 ORDER  BY b.transport, b.route, b.partition_key, b.row_id
 LIMIT  $10
-FOR    UPDATE OF b SKIP LOCKED;
+FOR    UPDATE OF b;
 
 -- name: parked_buckets
 SELECT DISTINCT b.transport, b.bucket, t.name

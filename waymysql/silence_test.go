@@ -1,0 +1,136 @@
+package waymysql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/outbox"
+	"github.com/waybill-go/waybill/waymysql"
+)
+
+// commitQuery is COMMIT as a COM_QUERY.
+const commitQuery = "\x03COMMIT"
+
+// A server that has vanished answers nothing until TCP gives up, a quarter of an hour later.
+func TestCommitWithoutAnswerEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	_, dsn := newDB(t, waymysql.Config{})
+	address, network := proxied(t, dsn)
+	db := open(t, address, waymysql.Config{})
+	if _, err := db.PruneExpired(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	network.SwallowRepliesTo(commitQuery)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	returned := make(chan error, 1)
+	go func() { _, err := db.PruneExpired(ctx, 1); returned <- err }()
+	select {
+	case err := <-returned:
+		if !errors.Is(err, waybill.ErrUnavailable) {
+			t.Errorf("PruneExpired = %v, want ErrUnavailable", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("PruneExpired waits 10 s, with a context of 1 s")
+		network.Reset()
+		<-returned
+	}
+	if network.Counts().Swallowed == 0 {
+		t.Error("nothing was swallowed")
+	}
+}
+
+// MySQL's units commit by a statement of its own, whatever their context: for the idle timeout.
+func TestUnitWhoseCommitIsNotAnsweredEnds(t *testing.T) {
+	t.Parallel()
+	_, dsn := newDB(t, waymysql.Config{})
+	address, network := proxied(t, dsn)
+	db := open(t, address, waymysql.Config{IdleTimeout: 3 * time.Second})
+	if err := db.WithoutCompounds(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	returned := make(chan error, 1)
+	go func() {
+		returned <- db.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+			network.SwallowRepliesTo(commitQuery)
+			return nil
+		})
+	}()
+	select {
+	case err := <-returned:
+		if !errors.Is(err, waybill.ErrCommitUnknown) || !errors.Is(err, context.DeadlineExceeded) { // and not by the server's end of the session
+			t.Errorf("InTx = %v, want ErrCommitUnknown by a deadline", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("InTx waits 20 s, with an idle timeout of 3 s")
+		network.Reset()
+		<-returned
+	}
+}
+
+// A rebucket that is interrupted while it waits for a dispatcher leaves no relay paused.
+func TestInterruptedRebucketPausesNoRelay(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	put(t, db, order{"k", 0})
+	other, err := db.Pool().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Rollback()
+	if _, err := other.ExecContext(t.Context(), "UPDATE waybill_outbox_gate SET bucket = bucket"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.ExecContext(t.Context(), "SELECT bucket FROM waybill_outbox_gate FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := db.Rebucket(ctx, 128, false); err == nil {
+		t.Fatal("Rebucket = nil beside a dispatcher")
+	}
+	if n := count(t, db, "SELECT COUNT(*) FROM waybill_meta WHERE name = 'relays_paused_until'"); n != 0 {
+		t.Error("relays are still paused")
+	}
+}
+
+// Tables that were restored, or another server, may give the number of a transport to another
+// one, whose messages must not go to the wrong broker.
+func TestNumberOfAnotherTransportIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	for part, o := range map[outbox.Part]order{outbox.Keyed: {"k", 1}, outbox.Unkeyed: {"", 1}} {
+		t.Run(part.String(), func(t *testing.T) {
+			t.Parallel()
+			db, _ := newDB(t, waymysql.Config{})
+			put(t, db, o) // which registers the transport
+			take := func(transport string) (n int) {
+				c, err := db.Claim(t.Context(), transport, part, manyRows)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n = len(c.Rows())
+				if n > 0 {
+					settle(t, c, c.Rows())
+				}
+				return n
+			}
+			if n := take(outbox.DefaultTransport); n != 1 {
+				t.Fatalf("%d rows, want 1", n)
+			}
+			put(t, db, o)
+			exec(t, db, "UPDATE waybill_transport SET name = 'other' WHERE name = ?", outbox.DefaultTransport)
+			for range 3 {
+				if n := take(outbox.DefaultTransport); n != 0 {
+					t.Fatalf("%d rows of another transport were claimed", n)
+				}
+			}
+			if n := take("other"); n != 1 {
+				t.Errorf("%d rows of the transport under its name, want 1", n)
+			}
+		})
+	}
+}
