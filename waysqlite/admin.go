@@ -18,7 +18,7 @@ func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows,
 	if err := db.checkSchema(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := db.reader.QueryContext(ctx, text, args...)
+	rows, err := db.readRows(ctx, text, args...)
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -150,8 +150,9 @@ func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err err
 	if err := db.checkSchema(ctx); err != nil {
 		return 0, err
 	}
-	err = db.reader.QueryRowContext(ctx, db.inboxSQL.Query("count_older"), time.Now().Add(-age).UnixMicro()).Scan(&n)
-	return n, translate(err)
+	before := time.Now().Add(-age).UnixMicro()
+	err = db.readRow(ctx, db.inboxSQL.Query("count_older"), []any{before}, []any{&n})
+	return n, err
 }
 
 // pruneBatch is how many entries one transaction removes.

@@ -51,7 +51,11 @@ func (db *DB) Claim(ctx context.Context, transport string, p outbox.Part, limit 
 	}()
 	// The snapshot is taken after hold, or it could show rows that the last holder
 	// has published since.
-	tx, err := db.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	pool, err := db.readPool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := pool.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -70,7 +74,11 @@ func (db *DB) Claim(ctx context.Context, transport string, p outbox.Part, limit 
 	case outbox.Unkeyed:
 		_, err = c.read(ctx, tx, limit, "claim_unkeyed", c.transport, limit.Rows)
 	case outbox.Retries:
-		err = c.readRetries(ctx, tx, at, limit)
+		var orphans bool
+		if orphans, err = c.readRetries(ctx, tx, at, limit); err == nil && orphans {
+			_ = tx.Rollback() // a pool of New has one connection
+			err = c.removeOrphans(ctx)
+		}
 	}
 	return c, err
 }
@@ -168,20 +176,22 @@ const (
 	longestDelay = time.Hour
 )
 
-// readRetries reads the heads of due entries. An entry whose row is gone is
-// deleted, which unblocks its key.
-func (c *claim) readRetries(ctx context.Context, tx *sql.Tx, at state, limit outbox.ClaimLimit) error {
+// readRetries reads the heads of due entries. Without any, it reports whether there are orphans:
+// entries whose row is gone.
+func (c *claim) readRetries(ctx context.Context, tx *sql.Tx, at state, limit outbox.ClaimLimit) (orphans bool, err error) {
 	if _, err := c.read(ctx, tx, limit, "claim_retries", c.transport, at.now, longestDelay.Microseconds(), min(limit.Rows, maxRetries)); err != nil {
-		return err
+		return false, err
 	}
 	if len(c.rows) > 0 {
 		slices.SortFunc(c.rows, func(a, b outbox.ClaimedRow) int { return cmp.Compare(a.ID, b.ID) })
-		return nil
+		return false, nil
 	}
-	var orphan bool
-	if err := tx.QueryRowContext(ctx, c.db.outboxSQL.Query("any_orphan"), c.transport, at.now).Scan(&orphan); err != nil || !orphan {
-		return translate(err)
-	}
+	err = tx.QueryRowContext(ctx, c.db.outboxSQL.Query("any_orphan"), c.transport, at.now).Scan(&orphans)
+	return orphans, translate(err)
+}
+
+// removeOrphans unblocks the keys of orphans.
+func (c *claim) removeOrphans(ctx context.Context) error {
 	return c.db.write(ctx, func(tx *txn) error {
 		if _, err := tx.exec(ctx, c.db.outboxSQL.Query("delete_orphans"), c.transport); err != nil {
 			return err

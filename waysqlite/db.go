@@ -137,7 +137,9 @@ func Open(ctx context.Context, path string, cfg Config) (*DB, error) {
 
 // New uses a pool of the caller's own, which Close leaves open. It must be
 // limited to one connection, and that must be in WAL mode and begin its
-// transactions immediately (_txlock=immediate). New checks the limit and the mode.
+// transactions immediately (_txlock=immediate). New checks the limit and the mode. A unit
+// of work holds the connection: in its context the reads of the DB, too, are refused with
+// waybill.ErrNestedTransaction.
 func New(pool *sql.DB, cfg Config) (*DB, error) {
 	if n := pool.Stats().MaxOpenConnections; n != 1 {
 		return nil, fmt.Errorf("waysqlite: the pool may open %d connections, call SetMaxOpenConns(1): SQLite has one writer", n)

@@ -13,7 +13,7 @@ import (
 // translate gives the driver's errors waybill's meaning, by code.
 func translate(err error) error {
 	switch code(err) {
-	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_IOERR, lib.SQLITE_CANTOPEN, lib.SQLITE_FULL:
+	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_IOERR, lib.SQLITE_CANTOPEN, lib.SQLITE_FULL, lib.SQLITE_NOMEM, lib.SQLITE_PROTOCOL:
 		return fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
 	case lib.SQLITE_READONLY, lib.SQLITE_PERM:
 		return fmt.Errorf("%w: not allowed to write the database file, or FILE-wal and FILE-shm in its directory: %w", waybill.ErrUnavailable, err)

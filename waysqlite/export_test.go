@@ -10,3 +10,11 @@ import (
 func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker.RetryQueue, error) {
 	return db.retryQueue(transport, lease)
 }
+
+// Keeps reports whether the statement that inserts into the outbox is prepared for later
+// transactions.
+func (db *DB) Keeps() bool {
+	db.kept.mu.Lock()
+	defer db.kept.mu.Unlock()
+	return db.kept.of[db.outboxSQL.Query("insert")] != nil
+}

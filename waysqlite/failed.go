@@ -108,7 +108,7 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 		return c, err
 	}
 	var meta string
-	err = db.reader.QueryRowContext(ctx, db.failedSQL.Query("content"), number).Scan(&meta, &c.Body)
+	err = db.readRow(ctx, db.failedSQL.Query("content"), []any{number}, []any{&meta, &c.Body})
 	if errors.Is(err, sql.ErrNoRows) {
 		return c, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound)
 	}
@@ -116,5 +116,5 @@ func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedCo
 	if !json.Valid(c.Headers) {
 		c.Headers, _ = json.Marshal(meta)
 	}
-	return c, translate(err)
+	return c, err
 }

@@ -3,6 +3,7 @@ package waysqlite_test
 import (
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -131,7 +132,24 @@ func TestHeadSkippedWhileItIsPublishedBlocksNothing(t *testing.T) {
 
 // Deleting the head of a blocked key by SQL unblocks the key.
 func TestEntryWithoutARowIsDropped(t *testing.T) {
-	db := open(t, waysqlite.Config{})
+	t.Run("Open", func(t *testing.T) { entryWithoutARowIsDropped(t, open(t, waysqlite.Config{})) })
+	t.Run("New", func(t *testing.T) { // one connection reads and writes
+		pool, err := sql.Open("sqlite", "file:"+open(t, waysqlite.Config{}).Path()+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		pool.SetMaxOpenConns(1)
+		db, err := waysqlite.New(pool, waysqlite.Config{BusyTimeout: 100 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		entryWithoutARowIsDropped(t, db)
+	})
+}
+
+func entryWithoutARowIsDropped(t *testing.T, db *waysqlite.DB) {
 	put(t, newOutbox(t, db, outbox.Config{}), order{"k", 0}, order{"k", 1})
 	c := want(t, db, outbox.Keyed, "k0 k1")
 	settle(t, c, nil, outbox.Failure{Row: c.Rows()[0], Err: errRefused})
@@ -311,5 +329,27 @@ func TestUnreadableRowIsSkipped(t *testing.T) {
 	}
 	if again, err := db.Failed(t.Context(), admin.FailedQuery{}); err != nil || !cmp.Equal(again, found) {
 		t.Errorf("after the retry that failed: %+v, %v, want %+v", again, err, found)
+	}
+}
+
+// The documented insert stores a body as TEXT, which equals no BLOB.
+func TestDeadLetterWithABodyOfTextIsEdited(t *testing.T) {
+	db := open(t, waysqlite.Config{})
+	newOutbox(t, db, outbox.Config{})
+	const insert = `INSERT INTO waybill_outbox (transport, message_id, message_name, partition_key, body)
+		SELECT id, randomblob(16), 'order.placed', 'k', '{"seq":1}' FROM waybill_transport`
+	if _, err := db.SQL().Exec(insert); err != nil {
+		t.Fatal(err)
+	}
+	refuse(t, db, outbox.Skip)
+	content, err := db.FailedContent(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.EditFailed(t.Context(), 1, []byte(`{"seq":0}`), []byte("{}")); !errors.Is(err, admin.ErrChanged) {
+		t.Errorf("EditFailed of another body = %v, want ErrChanged", err)
+	}
+	if err := db.EditFailed(t.Context(), 1, content.Body, []byte(`{"seq":2}`)); err != nil {
+		t.Errorf("EditFailed of the body %s = %v", content.Body, err)
 	}
 }

@@ -62,7 +62,7 @@ func (db *DB) change(ctx context.Context, fn func(ctx context.Context, tx sqlcor
 
 // dispatchAgain is a sqlcore.Transact for dispatches.
 func (db *DB) dispatchAgain(ctx context.Context, fn func(ctx context.Context, tx sqlcore.OperatorTx) error) error {
-	return translate(db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, operatorTx{db, newTxn(tx)}) }))
+	return translate(db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, operatorTx{db, newTxn(tx, &db.kept)}) }))
 }
 
 // RetryFailed implements admin.Database.

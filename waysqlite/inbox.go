@@ -75,8 +75,8 @@ func (db *DB) Contains(ctx context.Context, e inbox.Entry) (bool, error) {
 		return false, err
 	}
 	var seen bool
-	err := db.reader.QueryRowContext(ctx, db.inboxSQL.Query("seen"), e.Handler, e.DedupKey).Scan(&seen)
-	return seen, translate(err)
+	err := db.readRow(ctx, db.inboxSQL.Query("seen"), []any{e.Handler, e.DedupKey}, []any{&seen})
+	return seen, err
 }
 
 // Insert implements inbox.Log.

@@ -13,8 +13,8 @@ const promoteRows, promoteBytes = 1000, 4 << 20
 // batch only, so that rows in the outbox do not wait for all due messages.
 func (db *DB) promote(ctx context.Context) error {
 	var due bool
-	if err := db.reader.QueryRowContext(ctx, db.outboxSQL.Query("any_due")).Scan(&due); err != nil || !due {
-		return translate(err)
+	if err := db.readRow(ctx, db.outboxSQL.Query("any_due"), nil, []any{&due}); err != nil || !due {
+		return err
 	}
 	ctx = context.WithoutCancel(ctx) // a batch cut off by its context would be repeated for ever
 	err := db.promoteBatch(ctx, false)

@@ -72,8 +72,8 @@ func (s queueStore) Claim(ctx context.Context, to sqlcore.Consumer, fn func(cont
 }
 
 func (db *DB) anyRows(ctx context.Context, sql sqlfile.Set, queue string) (found bool, err error) {
-	err = db.reader.QueryRowContext(ctx, sql.Query("any"), queue).Scan(&found)
-	return found, translate(err)
+	err = db.readRow(ctx, sql.Query("any"), []any{queue}, []any{&found})
+	return found, err
 }
 
 // claimRows claims from queues or retry queues, by the statements of their table. ctx

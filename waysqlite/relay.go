@@ -74,6 +74,6 @@ func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 
 // Backlog implements outbox.Store.
 func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Backlog, err error) {
-	err = db.reader.QueryRowContext(ctx, db.outboxSQL.Query("backlog"), transport).Scan(&backlog.Pending, &backlog.Blocked, &backlog.Delayed)
-	return backlog, translate(err)
+	err = db.readRow(ctx, db.outboxSQL.Query("backlog"), []any{transport}, []any{&backlog.Pending, &backlog.Blocked, &backlog.Delayed})
+	return backlog, err
 }

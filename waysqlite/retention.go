@@ -31,8 +31,8 @@ func (db *DB) InboxRetention(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	var seconds int64
-	err := db.reader.QueryRowContext(ctx, db.inboxSQL.Query("retention")).Scan(&seconds)
-	return time.Duration(seconds) * time.Second, translate(err)
+	err := db.readRow(ctx, db.inboxSQL.Query("retention"), nil, []any{&seconds})
+	return time.Duration(seconds) * time.Second, err
 }
 
 // SetInboxRetention implements admin.Database.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
@@ -22,6 +23,9 @@ func migrations(prefix string) sqlcore.Migrations {
 // SchemaUp creates or upgrades the tables in one transaction. It may be run at
 // any time and does nothing when they are up to date.
 func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
+	if waybill.InUnit(ctx, db) {
+		return admin.SchemaStatus{}, fmt.Errorf("schema up: %w", waybill.ErrNestedTransaction)
+	}
 	all := migrations(db.prefix)
 	tx, err := db.writer.BeginTx(ctx, nil)
 	if err != nil {
@@ -65,7 +69,11 @@ func noteVersion(named sqlfile.Set, version int) string {
 // SchemaStatus compares the tables with the schema of this version of waybill.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	all := migrations(db.prefix)
-	current, err := db.schemaVersion(ctx, db.reader)
+	pool, err := db.readPool(ctx)
+	if err != nil {
+		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
+	}
+	current, err := db.schemaVersion(ctx, pool)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
 	}

@@ -140,3 +140,60 @@ func TestFilesAreForTheirOwnerAlone(t *testing.T) {
 		}
 	}
 }
+
+// SQLite stores any value in any column. One that no claim can read would stop the relay or
+// the queue for all messages, so the insert of another program is refused.
+func TestValuesOfAnotherTypeAreRefusedByTheirColumn(t *testing.T) {
+	db := open(t, waysqlite.Config{})
+	newOutbox(t, db, outbox.Config{})
+	good := map[string]string{
+		"transport": "1", "queue": "'q'", "message_id": "randomblob(16)", "message_name": "'order.placed'", "partition_key": "'k'",
+		"headers": "'{}'", "body": `'{"seq":1}'`, "created_at": "1", "due_at": "1", "refused": "0", "held": "0", "bucket": "0",
+		"failures": "0", "held_until": "0", "lease": "0", "redelivered": "0", "crashes": "0", "begun": "0",
+	}
+	integers := []string{"'2026-11-28 01:33:36'", "1.5", "x'31'"}
+	bad := map[string][]string{
+		"transport": integers, "created_at": integers, "due_at": integers, "refused": integers, "held": integers, "bucket": integers,
+		"failures": integers, "held_until": integers, "lease": integers, "redelivered": append(integers, "2"), "crashes": integers, "begun": integers,
+		"message_id": {"'0123456789abcdef'", "1", "randomblob(15)"}, "queue": {"x'71'"}, "message_name": {"x'6f'"}, "partition_key": {"x'6b'", "x''"}, "headers": {"x'7b7d'"},
+	}
+	insert := func(table string, columns []string, column, value string) error {
+		values := make([]string, len(columns))
+		for i, c := range columns {
+			if values[i] = good[c]; c == column {
+				values[i] = value
+			}
+		}
+		_, err := db.SQL().Exec("INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")")
+		return err
+	}
+	message := []string{"message_id", "message_name", "partition_key", "headers", "body", "created_at"}
+	leased := append([]string{"queue", "failures", "held", "held_until", "lease", "redelivered"}, message...)
+	for table, columns := range map[string][]string{
+		"waybill_outbox":  append([]string{"transport", "bucket", "held"}, message...),
+		"waybill_delayed": append([]string{"transport", "due_at", "refused"}, message...),
+		"waybill_queue":   leased,
+		"waybill_retry":   append([]string{"crashes", "begun"}, leased...),
+	} {
+		for _, column := range columns {
+			for _, value := range bad[column] {
+				if err := insert(table, columns, column, value); err == nil || !strings.Contains(err.Error(), column) {
+					t.Errorf("%s.%s = %s: %v, want an error with the column", table, column, value, err)
+				}
+			}
+		}
+		for _, body := range []string{`'{"seq":1}'`, "x'7b7d'"} {
+			if err := insert(table, columns, "body", body); err != nil {
+				t.Errorf("%s with the body %s: %v", table, body, err)
+			}
+		}
+	}
+	if _, err := db.SQL().Exec("INSERT INTO waybill_transport (name) VALUES (x'65')"); err == nil || !strings.Contains(err.Error(), "name") {
+		t.Errorf("a transport with a BLOB for a name: %v, want an error with the column", err)
+	}
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{})
+	if len(sink.ids) != 4 { // delayed ones included
+		t.Errorf("%d messages arrived, want 4", len(sink.ids))
+	}
+}

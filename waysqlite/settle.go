@@ -84,7 +84,7 @@ func (s *settlement) findParked(ctx context.Context) (err error) {
 	if len(heads) == 0 {
 		return nil
 	}
-	s.parked, err = ids(s.db.reader.QueryContext(ctx, s.db.outboxSQL.Query("rows_of_keys"), s.transport, list(heads), maxParked))
+	s.parked, err = ids(s.db.readRows(ctx, s.db.outboxSQL.Query("rows_of_keys"), s.transport, list(heads), maxParked))
 	return err
 }
 

@@ -12,10 +12,12 @@ import (
 type txn struct {
 	*sql.Tx
 	prepared map[string]*sql.Stmt
-	kept     *statements // for other transactions too; may be nil
+	kept     *statements // for other transactions too; nil in one that the caller began
 }
 
-func newTxn(tx *sql.Tx) *txn { return &txn{Tx: tx, prepared: map[string]*sql.Stmt{}} }
+func newTxn(tx *sql.Tx, kept *statements) *txn {
+	return &txn{Tx: tx, prepared: map[string]*sql.Stmt{}, kept: kept}
+}
 
 // exec returns how many rows a statement has changed.
 func (tx *txn) exec(ctx context.Context, query string, args ...any) (int, error) {
@@ -81,12 +83,37 @@ func (db *DB) write(ctx context.Context, fn func(tx *txn) error) error {
 		return translate(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	prepared := newTxn(tx)
-	prepared.kept = &db.kept
-	if err := fn(prepared); err != nil {
+	if err := fn(newTxn(tx, &db.kept)); err != nil {
 		return translate(err)
 	}
 	return translate(tx.Commit())
+}
+
+// readPool returns the pool for a read. In a pool of New the writer has the only connection:
+// inside a unit of work, which holds it, a read would wait for ever and is refused.
+func (db *DB) readPool(ctx context.Context) (*sql.DB, error) {
+	if db.reader == db.writer && waybill.InUnit(ctx, db) {
+		return nil, waybill.ErrNestedTransaction
+	}
+	return db.reader, nil
+}
+
+// readRows is QueryContext of the pool for reads.
+func (db *DB) readRows(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	pool, err := db.readPool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return pool.QueryContext(ctx, query, args...)
+}
+
+// readRow scans the only row of a read, or returns sql.ErrNoRows.
+func (db *DB) readRow(ctx context.Context, query string, args, into []any) error {
+	pool, err := db.readPool(ctx)
+	if err != nil {
+		return err
+	}
+	return translate(pool.QueryRowContext(ctx, query, args...).Scan(into...))
 }
 
 // ids reads the only column of a result.

@@ -99,7 +99,7 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 		return errEnded
 	}
 	rows := u.End()
-	if err := db.insert(ctx, newTxn(tx), rows); err != nil {
+	if err := db.insert(ctx, newTxn(tx, &db.kept), rows); err != nil {
 		return err
 	}
 	u.ready = true
@@ -128,6 +128,8 @@ func (db *DB) writerConn(ctx context.Context) (*sql.Conn, error) {
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
 		return nil, fmt.Errorf("%w: %s: the writing connection was taken for %v: does this goroutine hold a transaction itself?", waybill.ErrUnavailable, db.path, db.busy)
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("%w: begin on %s: the writing connection was taken until the deadline: %w", waybill.ErrUnavailable, db.path, err)
 	case err != nil:
 		return nil, fmt.Errorf("begin on %s: %w", db.path, translate(err))
 	}
@@ -173,7 +175,7 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 		return err
 	}
 	if u == nil {
-		tx := newTxn(tx)
+		tx := newTxn(tx, nil)
 		defer tx.close()
 		return db.insert(ctx, tx, rows)
 	}

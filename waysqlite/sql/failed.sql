@@ -77,7 +77,9 @@ SELECT id, at, actor, action, filter, messages FROM waybill_audit
 WHERE  (?1 = 0 OR id < ?1) ORDER BY id DESC LIMIT ?2;
 
 -- name: edit
-UPDATE waybill_failed SET body = ?1 WHERE id = ?2 AND body = ?3 AND state IN ('skipped', 'failed');
+-- Another program may have stored a body as TEXT, which equals no BLOB of the same bytes.
+UPDATE waybill_failed SET body = ?1
+WHERE  id = ?2 AND CAST(body AS BLOB) = ?3 AND state IN ('skipped', 'failed');
 
 -- name: add_as_new
 -- Adds a worker's message under the id ?1 to its retry queue, where all its handlers run: ?2 is the header of

@@ -1,6 +1,11 @@
 -- The tables of waybill on SQLite. Times are microseconds since 1970 UTC, message ids
 -- are 16 bytes. docs/schema.md describes the columns, and the rows of a producer in
 -- another language.
+--
+-- SQLite stores any value in any column. The tables that other programs may insert into
+-- check the type (typeof) of each column that waybill reads or compares: one value that
+-- no claim can read would stop the relay, or a queue, for all messages. A body is TEXT or
+-- BLOB.
 
 CREATE TABLE waybill_meta (
     name  TEXT NOT NULL PRIMARY KEY,
@@ -10,7 +15,7 @@ CREATE TABLE waybill_meta (
 -- blocked_version changes with every change of the transport's set of blocked keys.
 CREATE TABLE waybill_transport (
     id              INTEGER PRIMARY KEY,
-    name            TEXT NOT NULL UNIQUE CHECK (name <> ''),
+    name            TEXT NOT NULL UNIQUE CHECK (typeof(name) = 'text' AND name <> ''),
     blocked_version INTEGER NOT NULL DEFAULT 0
 );
 
@@ -20,14 +25,18 @@ CREATE TABLE waybill_transport (
 -- indexes, so that every kind of claim reads its own rows only.
 CREATE TABLE waybill_outbox (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    transport     INTEGER NOT NULL REFERENCES waybill_transport (id),
+    transport     INTEGER NOT NULL REFERENCES waybill_transport (id) CHECK (typeof(transport) = 'integer'),
     bucket        INTEGER NOT NULL DEFAULT 0 CHECK (bucket IN (0, 1024)),
     held          INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1)),
-    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
-    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
-    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
-    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    headers       TEXT NOT NULL DEFAULT '{}',
+    message_id    BLOB NOT NULL CHECK (typeof(message_id) = 'blob' AND length(message_id) = 16),
+    message_name  TEXT NOT NULL
+                  CHECK (typeof(message_name) = 'text'
+                         AND length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT ''
+                  CHECK (typeof(partition_key) = 'text' AND length(CAST(partition_key AS BLOB)) <= 255),
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+                  CHECK (typeof(created_at) = 'integer'),
+    headers       TEXT NOT NULL DEFAULT '{}' CHECK (typeof(headers) = 'text'),
     body          BLOB NOT NULL,
     CHECK (partition_key <> '' AND held = 0 OR partition_key = '' AND bucket = 0)
 );
@@ -59,15 +68,18 @@ CREATE INDEX waybill_outbox_blocked_due ON waybill_outbox_blocked (transport, ne
 -- target of the message. refused is 1 for a row that its target refused.
 CREATE TABLE waybill_delayed (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    due_at        INTEGER NOT NULL,
-    refused       INTEGER NOT NULL DEFAULT 0,
-    transport     INTEGER REFERENCES waybill_transport (id),
-    queue         TEXT CHECK (queue <> ''),
-    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
-    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
-    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
-    created_at    INTEGER NOT NULL,
-    headers       TEXT NOT NULL DEFAULT '{}',
+    due_at        INTEGER NOT NULL CHECK (typeof(due_at) = 'integer'),
+    refused       INTEGER NOT NULL DEFAULT 0 CHECK (refused IN (0, 1)),
+    transport     INTEGER REFERENCES waybill_transport (id) CHECK (typeof(transport) IN ('integer', 'null')),
+    queue         TEXT CHECK (typeof(queue) IN ('text', 'null') AND queue <> ''),
+    message_id    BLOB NOT NULL CHECK (typeof(message_id) = 'blob' AND length(message_id) = 16),
+    message_name  TEXT NOT NULL
+                  CHECK (typeof(message_name) = 'text'
+                         AND length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT ''
+                  CHECK (typeof(partition_key) = 'text' AND length(CAST(partition_key AS BLOB)) <= 255),
+    created_at    INTEGER NOT NULL CHECK (typeof(created_at) = 'integer'),
+    headers       TEXT NOT NULL DEFAULT '{}' CHECK (typeof(headers) = 'text'),
     body          BLOB NOT NULL,
     CHECK ((transport IS NULL) <> (queue IS NULL))
 );
@@ -182,19 +194,23 @@ CREATE INDEX waybill_unique_by_expires_at ON waybill_unique (expires_at);
 -- claim sets redelivered if the last holder has neither settled nor released the row.
 CREATE TABLE waybill_queue (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    queue         TEXT NOT NULL CHECK (queue <> ''),
-    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
-    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
-    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
-    headers       TEXT NOT NULL DEFAULT '{}',
+    queue         TEXT NOT NULL CHECK (typeof(queue) = 'text' AND queue <> ''),
+    message_id    BLOB NOT NULL CHECK (typeof(message_id) = 'blob' AND length(message_id) = 16),
+    message_name  TEXT NOT NULL
+                  CHECK (typeof(message_name) = 'text'
+                         AND length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT ''
+                  CHECK (typeof(partition_key) = 'text' AND length(CAST(partition_key AS BLOB)) <= 255),
+    headers       TEXT NOT NULL DEFAULT '{}' CHECK (typeof(headers) = 'text'),
     body          BLOB NOT NULL,
-    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    failures      INTEGER NOT NULL DEFAULT 0,
-    held          INTEGER NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
-    held_until    INTEGER NOT NULL DEFAULT 0,
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+                  CHECK (typeof(created_at) = 'integer'),
+    failures      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(failures) = 'integer'),
+    held          INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1, 2)),
+    held_until    INTEGER NOT NULL DEFAULT 0 CHECK (typeof(held_until) = 'integer'),
     holder        BLOB,
-    lease         INTEGER NOT NULL DEFAULT 0,
-    redelivered   INTEGER NOT NULL DEFAULT 0
+    lease         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(lease) = 'integer'),
+    redelivered   INTEGER NOT NULL DEFAULT 0 CHECK (redelivered IN (0, 1))
 );
 CREATE INDEX waybill_queue_due ON waybill_queue (queue, held_until);
 CREATE INDEX waybill_queue_held ON waybill_queue (queue, partition_key, held) WHERE held > 0;
@@ -205,21 +221,25 @@ CREATE INDEX waybill_queue_held ON waybill_queue (queue, partition_key, held) WH
 -- began and did not end; begun is the last lease under which they began.
 CREATE TABLE waybill_retry (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    queue         TEXT NOT NULL CHECK (queue <> ''),
-    message_id    BLOB NOT NULL CHECK (length(message_id) = 16),
-    message_name  TEXT NOT NULL CHECK (length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
-    partition_key TEXT NOT NULL DEFAULT '' CHECK (length(CAST(partition_key AS BLOB)) <= 255),
-    headers       TEXT NOT NULL DEFAULT '{}',
+    queue         TEXT NOT NULL CHECK (typeof(queue) = 'text' AND queue <> ''),
+    message_id    BLOB NOT NULL CHECK (typeof(message_id) = 'blob' AND length(message_id) = 16),
+    message_name  TEXT NOT NULL
+                  CHECK (typeof(message_name) = 'text'
+                         AND length(CAST(message_name AS BLOB)) BETWEEN 1 AND 190),
+    partition_key TEXT NOT NULL DEFAULT ''
+                  CHECK (typeof(partition_key) = 'text' AND length(CAST(partition_key AS BLOB)) <= 255),
+    headers       TEXT NOT NULL DEFAULT '{}' CHECK (typeof(headers) = 'text'),
     body          BLOB NOT NULL,
-    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    failures      INTEGER NOT NULL DEFAULT 0,
-    held          INTEGER NOT NULL DEFAULT 0 CHECK (held BETWEEN 0 AND 2),
-    held_until    INTEGER NOT NULL DEFAULT 0,
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+                  CHECK (typeof(created_at) = 'integer'),
+    failures      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(failures) = 'integer'),
+    held          INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1, 2)),
+    held_until    INTEGER NOT NULL DEFAULT 0 CHECK (typeof(held_until) = 'integer'),
     holder        BLOB,
-    lease         INTEGER NOT NULL DEFAULT 0,
-    redelivered   INTEGER NOT NULL DEFAULT 0,
-    crashes       INTEGER NOT NULL DEFAULT 0,
-    begun         INTEGER NOT NULL DEFAULT 0,
+    lease         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(lease) = 'integer'),
+    redelivered   INTEGER NOT NULL DEFAULT 0 CHECK (redelivered IN (0, 1)),
+    crashes       INTEGER NOT NULL DEFAULT 0 CHECK (typeof(crashes) = 'integer'),
+    begun         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(begun) = 'integer'),
     UNIQUE (queue, message_id)
 );
 CREATE INDEX waybill_retry_due ON waybill_retry (queue, held_until);
