@@ -248,13 +248,14 @@ func (c *confirmChannel) declareSilent(l observation) {
 	c.declareUnconfirmed(func(p *publish) bool { return l.silent(p.mark) })
 }
 
-// state reports whether some publishes were answered as unconfirmed, and whether
-// some unanswered ones have halted.
-func (c *confirmChannel) state(l observation) (silent, halted bool) {
+// state reports whether some publishes were answered as unconfirmed, whether one of these is
+// distant, and whether some unanswered ones have halted.
+func (c *confirmChannel) state(l observation) (silent, distant, halted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	distant = slices.ContainsFunc(c.pending, func(p *publish) bool { return p.answered && l.distant(p.mark) })
 	halted = slices.ContainsFunc(c.pending, func(p *publish) bool { return p.confirm != nil && !p.answered && l.halted(p.mark) })
-	return c.silent > 0, halted
+	return c.silent > 0, distant, halted
 }
 
 // expire answers the overtaken publishes of b as unconfirmed, unless the broker
@@ -284,7 +285,7 @@ func (c *confirmChannel) declareUnconfirmed(which func(*publish) bool) {
 		}
 	}
 	c.silent += len(chosen)
-	crowded := c.silent > maxUnresolved/2
+	crowded := len(chosen) > 0 && c.silent > maxUnresolved/2
 	c.mu.Unlock()
 	for _, p := range chosen {
 		p.answer(&outbox.UnconfirmedError{Exchange: p.exchange, RoutingKey: p.key, After: time.Since(p.mark.sent)})
@@ -315,17 +316,7 @@ func (c *confirmChannel) end(e *amqp.Error) (lost []*publish) {
 		c.mu.Unlock()
 		return nil
 	}
-	c.drainReturns()
-	var known []*publish
-	for _, p := range c.pending {
-		switch {
-		case p.answered:
-		case p.returned != nil || p.confirm != nil && p.confirm.Acked():
-			known = append(known, p)
-		default:
-			lost = append(lost, p)
-		}
-	}
+	known, lost := c.divide(c.drainReturns)
 	c.pending, c.err = nil, e
 	c.mu.Unlock()
 	close(c.closed)
@@ -333,4 +324,25 @@ func (c *confirmChannel) end(e *amqp.Error) (lost []*publish) {
 		p.answer(p.outcome())
 	}
 	return lost
+}
+
+// divide returns the unanswered publishes that the broker has acked or returned, and the
+// others. The library may still be reading: it delivers a return before the ack of the same
+// message, so only acks count that had arrived before drain reads the returns. mu is held.
+func (c *confirmChannel) divide(drain func()) (known, lost []*publish) {
+	acked := make([]bool, len(c.pending))
+	for i, p := range c.pending {
+		acked[i] = p.confirm != nil && p.confirm.Acked()
+	}
+	drain()
+	for i, p := range c.pending {
+		switch {
+		case p.answered:
+		case p.returned != nil || acked[i]:
+			known = append(known, p)
+		default:
+			lost = append(lost, p)
+		}
+	}
+	return known, lost
 }

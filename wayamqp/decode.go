@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -57,12 +56,10 @@ func (cfg *Config) decode(d *amqp.Delivery, now time.Time) (rec *waybill.Record,
 
 // keyOf calls KeyOf. A panic over the bytes of a stranger is that message's error.
 func (cfg *Config) keyOf(rec *waybill.Record) (key string, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("wayamqp: KeyOf: %w", &waybill.PanicError{Value: v, Stack: debug.Stack()})
-		}
-	}()
-	return cfg.KeyOf(rec), nil
+	if err := waybill.Guard(func() error { key = cfg.KeyOf(rec); return nil }); err != nil {
+		return "", fmt.Errorf("wayamqp: KeyOf: %w", err)
+	}
+	return key, nil
 }
 
 // dispatched returns the best estimate of the time of dispatch: the header; the

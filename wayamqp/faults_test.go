@@ -566,3 +566,24 @@ func TestEveryItemGetsOneResultUnderFaults(t *testing.T) {
 		t.Errorf("%d messages were judged delivered and are not in the queue", len(delivered))
 	}
 }
+
+// While this side cuts the connection, the library goes on reading: the ack of a message that
+// arrives after the last look for returns may be that of a returned one.
+func TestAckBehindTheLastReturnIsNoConfirmation(t *testing.T) {
+	b := newBroker(t)
+	b.topic("events", "orders")
+	p := b.publisher(Config{Exchange: "events"})
+	goodOnes(t, publishAll(within(t, 20*time.Second), t, p, records("x", 1)), -1)
+	channel := p.alive().find("events")
+	stored, err := channel.ch.PublishWithDeferredConfirm("events", "x", true, false, amqp.Publishing{})
+	b.must(err)
+	if !stored.Wait() {
+		t.Fatal("the broker refused a message")
+	}
+	before, beside := &publish{confirm: stored}, &publish{confirm: new(amqp.DeferredConfirmation)}
+	c := &confirmChannel{pending: []*publish{before, beside}}
+	known, lost := c.divide(func() { beside.confirm = stored }) // its return came, too, after the last look
+	if len(known) != 1 || known[0] != before || len(lost) != 1 || lost[0] != beside {
+		t.Errorf("%d are known and %d lost, want the ack from before the look alone to count", len(known), len(lost))
+	}
+}

@@ -86,6 +86,13 @@ func (l observation) silent(m mark) bool {
 	return m.last < l.overtaken && l.number-max(m.look, l.resumed) > looksWithin
 }
 
+// maxOvertaken is how many confirmed publishes may be behind a silent one: the library keeps some
+// 50 bytes for each that is confirmed out of order until the channel ends.
+const maxOvertaken = 1 << 19
+
+// distant reports whether too many publishes behind m have been confirmed to wait for it longer.
+func (l observation) distant(m mark) bool { return l.overtaken > m.number+maxOvertaken }
+
 // halted reports whether no publish has been confirmed since m was written, more
 // than looksWithin looks ago.
 func (l observation) halted(m mark) bool {

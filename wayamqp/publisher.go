@@ -112,14 +112,16 @@ func (p *Publisher) Publish(ctx context.Context, items []outbox.Item, results ch
 	}
 	b.on(ctx, c)
 	c.conn.out.hold()
+	defer func() { // also when Config.Routes panics
+		if err := c.conn.out.release(); err != nil {
+			c.broken(err)
+		}
+	}()
 	for i, item := range items {
 		if err := b.write(ctx, item); err != nil {
 			b.fail(items[i:], err)
 			break
 		}
-	}
-	if err := c.conn.out.release(); err != nil {
-		c.broken(err)
 	}
 }
 
@@ -150,7 +152,9 @@ func (p *Publisher) Connect(ctx context.Context) error {
 		}
 		return ch.Close()
 	})
-	p.checked.Store(err == nil)
+	if err == nil {
+		p.checked.Store(true)
+	}
 	return err
 }
 

@@ -262,3 +262,24 @@ func TestSendWaitsForTheConfirmation(t *testing.T) {
 	}
 	b.awaitReady("orders", 0)
 }
+
+func TestRoutesThatPanicLeaveTheSocketFree(t *testing.T) {
+	b := newBroker(t)
+	b.topic("events", "orders")
+	p := b.publisher(Config{Exchange: "events", Routes: func(name string) (exchange, routingKey string) {
+		if name == "bad" {
+			panic("no route")
+		}
+		return "", ""
+	}})
+	goodOnes(t, publishAll(within(t, 20*time.Second), t, p, records("order.placed", 1)), -1)
+	conn := p.alive()
+	func() {
+		defer func() { _ = recover() }()
+		p.Publish(t.Context(), records("bad", 1), make(chan outbox.Result, 1))
+	}()
+	goodOnes(t, publishAll(within(t, 20*time.Second), t, p, records("order.placed", 1)), -1)
+	if p.alive() != conn {
+		t.Error("the connection was lost")
+	}
+}

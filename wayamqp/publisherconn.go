@@ -96,17 +96,21 @@ func (c *publisherConn) resolveConfirms() {
 // declareSilent answers the publishes about which the broker is silent while it
 // confirms later ones. It cuts the connection if the rest halts after that: a
 // broker stops reading after a few dozen messages to a silent quorum queue, or a
-// few hundred to a classic one, and a new connection is free of that.
+// few hundred to a classic one, and a new connection is free of that. It cuts it, too, when a
+// silent publish is distant.
 func (c *publisherConn) declareSilent() {
 	l := c.progress.observe(c.raised() != nil)
-	anySilent, anyHalted := false, false
+	anySilent, anyDistant, anyHalted := false, false, false
 	for _, ch := range c.open() {
 		ch.declareSilent(l)
-		silent, halted := ch.state(l)
-		anySilent, anyHalted = anySilent || silent, anyHalted || halted
+		silent, distant, halted := ch.state(l)
+		anySilent, anyDistant, anyHalted = anySilent || silent, anyDistant || distant, anyHalted || halted
 	}
-	if anySilent && anyHalted {
+	switch {
+	case anySilent && anyHalted:
 		c.cut(errors.New("the broker is silent about some messages and has stopped confirming the others"))
+	case anyDistant:
+		c.cut(fmt.Errorf("the broker is silent about a message and has confirmed more than %d later ones", maxOvertaken))
 	}
 }
 

@@ -91,3 +91,28 @@ func TestReliefHasABound(t *testing.T) {
 		return q.Consumers == maxRelief
 	})
 }
+
+// The broker ends each of several subscriptions.
+func TestLossOfSeveralSubscriptionsIsReportedAtOnce(t *testing.T) {
+	b := newBroker(t)
+	b.queue("orders", nil)
+	b.fill("")
+	c := b.consumer(Config{Heartbeat: time.Minute})
+	stock(t, c, 1)
+	for range 6 {
+		c.session.more <- struct{}{}
+	}
+	eventually(t, "several are subscribed", func() bool {
+		q, err := b.ch.QueueDeclarePassive("orders", true, false, false, false, nil)
+		b.must(err)
+		return q.Consumers >= 7
+	})
+	receive(t, c, 1)
+	_, err := b.ch.QueueDelete("orders", false, false, false)
+	b.must(err)
+	start := time.Now()
+	_, err = c.Receive(within(t, 30*time.Second), 1)
+	if took := time.Since(start); err == nil || !strings.Contains(err.Error(), "the broker ended the subscription") || took > 3*time.Second {
+		t.Errorf("Receive = %v after %v, want the broker's reason at once", err, took)
+	}
+}

@@ -50,7 +50,7 @@ func begin(ctx context.Context, cfg Config) (*session, error) {
 		if s.ch, err = w.client.Channel(); err != nil {
 			return err
 		}
-		s.canceled = s.ch.NotifyCancel(make(chan string, 1))
+		s.canceled = s.ch.NotifyCancel(make(chan string, maxRelief)) // room for each: the library reads nothing else while it waits
 		s.closes = s.ch.NotifyClose(make(chan *amqp.Error, 1))
 		return s.subscribe(cfg)
 	})

@@ -172,14 +172,14 @@ func TestChannelCrowdedByTheSilentIsGivenUp(t *testing.T) {
 	results := make(chan outbox.Result, n)
 	batch := newPublishBatch(&p.cfg, results, n)
 	for i := range n {
-		publish := &publish{seq: i, batch: batch, exchange: "events", key: "silent"}
-		if !channel.add(publish) {
+		silent := &publish{seq: i, batch: batch, exchange: "events", key: "silent", mark: mark{sent: time.Now().Add(-time.Second)}}
+		silent.confirm = new(amqp.DeferredConfirmation) // never resolved
+		if !channel.add(silent) {
 			t.Fatal("the channel has ended")
 		}
-		publish.confirm = new(amqp.DeferredConfirmation) // never resolved
-		publish.mark.sent = time.Now().Add(-time.Second)
 	}
 	channel.declareUnconfirmed(func(*publish) bool { return true })
+	conn.expire(batch, context.DeadlineExceeded) // of a batch that ends at the same time
 	errs, err := collect(results, n)
 	b.must(err)
 	wantUnconfirmed(t, errs[n-1])
@@ -215,6 +215,13 @@ func TestDeadlineOfASilentQueue(t *testing.T) {
 	b.resume()
 }
 
+// looksAt returns the number of looks at a connection.
+func looksAt(conn *publisherConn) uint64 {
+	conn.progress.mu.Lock()
+	defer conn.progress.mu.Unlock()
+	return conn.progress.looks
+}
+
 // During a memory alarm no publish is declared unconfirmed.
 func TestNothingIsUnconfirmedWhileTheBrokerBlocks(t *testing.T) {
 	b := newSilentBroker(t, "classic")
@@ -223,11 +230,7 @@ func TestNothingIsUnconfirmedWhileTheBrokerBlocks(t *testing.T) {
 	goodOnes(t, publishAll(within(t, 20*time.Second), t, p, records("order.placed", 1)), -1)
 	conn := p.alive()
 	b.suspend()
-	looks := func() uint64 {
-		conn.progress.mu.Lock()
-		defer conn.progress.mu.Unlock()
-		return conn.progress.looks
-	}
+	looks := func() uint64 { return looksAt(conn) }
 
 	in.blocked("low on memory")
 	eventually(t, "the alarm is known", func() bool { return conn.raised() != nil })
@@ -410,4 +413,34 @@ func TestIsolatedPublisherHasItsOwnConnection(t *testing.T) {
 	if fmt.Sprint(isolated.(*Publisher).alive()) != "<nil>" {
 		t.Error("it is still connected")
 	}
+}
+
+// A silent publish that half a million later ones have overtaken is given up with its connection.
+func TestSilentPublishIsNotWaitedForForEver(t *testing.T) {
+	b := newBroker(t)
+	b.topic("events", "orders")
+	p := b.publisher(Config{Exchange: "events", ConfirmWithin: 100 * time.Millisecond})
+	goodOnes(t, publishAll(within(t, 20*time.Second), t, p, records("order.placed", 1)), -1)
+	conn := p.alive()
+	channel, results := conn.find("events"), make(chan outbox.Result, 1)
+	silent := &publish{batch: newPublishBatch(&p.cfg, results, 1), exchange: "events", key: "silent", mark: mark{sent: time.Now()}}
+	silent.confirm = new(amqp.DeferredConfirmation) // never resolved
+	if !channel.add(silent) {
+		t.Fatal("the channel has ended")
+	}
+	overtake := func(by uint64) {
+		conn.progress.mu.Lock()
+		defer conn.progress.mu.Unlock()
+		conn.progress.begun = silent.mark.number + by
+		conn.progress.confirmed = conn.progress.begun
+	}
+	overtake(maxOvertaken)
+	wantUnconfirmed(t, (<-results).Err)
+	from := looksAt(conn)
+	eventually(t, "looks went by", func() bool { return looksAt(conn) > from+2*looksWithin })
+	if p.alive() != conn {
+		t.Fatal("the connection is cut already")
+	}
+	overtake(maxOvertaken + 1)
+	eventually(t, "the connection is given up", func() bool { return p.alive() != conn })
 }
