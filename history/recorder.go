@@ -105,7 +105,7 @@ func (r *Recorder) handled(now int64, s *series, c *Counts, e waybill.Event) {
 	for _, run := range e.Handlers {
 		of := r.in(now, r.handler(s, run.Handler))
 		switch {
-		case interrupted(run.Err) || run.Err != nil && interrupted(e.Err):
+		case run.Err != nil && !(worker.Failed(run.Err) && worker.Failed(e.Err)): // interrupted
 		case run.Err != nil:
 			of.Failed++
 		default:
@@ -120,7 +120,7 @@ func (r *Recorder) handled(now int64, s *series, c *Counts, e waybill.Event) {
 	switch {
 	case e.Err == nil:
 		c.add(e.Duration, e.Age, duplicates > 0 && duplicates == len(e.Handlers))
-	case !interrupted(e.Err):
+	case worker.Failed(e.Err):
 		c.Failed++
 	}
 }
@@ -134,18 +134,14 @@ func (c *Counts) add(took, age time.Duration, duplicate bool) {
 	}
 }
 
-// interrupted reports whether an attempt has ended without a result.
-func interrupted(err error) bool {
-	return errors.Is(err, worker.ErrDrained) || errors.Is(err, waybill.ErrLeaseLost)
-}
-
 // message returns the series of a message. It is called under mu, as the next ones are.
 func (r *Recorder) message(e waybill.Event) *series {
 	if s := r.known[name{e.Transport, e.Name}]; s != nil {
 		return s
 	}
 	key := name{e.Transport, e.Name}
-	if unknown := (*waybill.UnknownNameError)(nil); r.n >= MaxSeries || !storable(e.Name) || errors.As(e.Err, &unknown) {
+	unknown := (*waybill.UnknownNameError)(nil)
+	if r.n >= MaxSeries || !storable(e.Name) || errors.As(e.Err, &unknown) || e.Record != nil && e.Record.Problem != nil {
 		key.message = Other
 	} else {
 		r.n++

@@ -105,6 +105,17 @@ func TestEachEventIsCountedOnce(t *testing.T) {
 	}
 }
 
+func TestUnreadableMessagesShareASeries(t *testing.T) {
+	r := newRecorder(t, &table{}, nil)
+	for i := range 2 * MaxSeries {
+		unreadable := &waybill.Record{Problem: errors.New("no message id")}
+		r.Observe(t.Context(), waybill.Event{Kind: waybill.Handled, Transport: "orders", Name: fmt.Sprint("junk.", i), Record: unreadable, Err: &waybill.DecodeError{Err: unreadable.Problem}})
+	}
+	if rows := r.take(); len(rows) != 2 || rows[0].Series != (Series{}) && rows[1].Series != (Series{}) {
+		t.Errorf("%d series, want one beside that of all messages", len(rows))
+	}
+}
+
 func times(ds ...time.Duration) (h Histogram) {
 	for _, d := range ds {
 		h.Observe(d)

@@ -29,11 +29,12 @@ func (a *attempts) begin() (end func()) {
 }
 
 // Alive returns an error if a batch of the relay has taken longer than a time, and than a
-// relay gives the broker and the database together. It is for a watchdog.
+// relay gives it: a publish deadline each for its claim, the broker and its settling, and 5 s
+// more for a late publisher. It is for a watchdog.
 func (r *Relay) Alive(within time.Duration) error {
 	r.attempts.mu.Lock()
 	defer r.attempts.mu.Unlock()
-	within = max(within, 2*r.cfg.PublishDeadline)
+	within = max(within, 3*r.cfg.PublishDeadline+grace)
 	for began := range r.attempts.began {
 		if took := time.Since(*began); took > within {
 			return fmt.Errorf("outbox: a batch of the relay of %s takes %v", r.cfg.Transport, took.Round(time.Millisecond))

@@ -35,7 +35,7 @@ func TestRelayWhoseBatchHangsIsNotAlive(t *testing.T) {
 		for _, c := range []struct {
 			after, within time.Duration
 			alive         bool
-		}{{9 * time.Second, time.Second, true}, {2 * time.Second, time.Second, false}, {0, time.Minute, true}, {time.Minute, time.Minute, false}} {
+		}{{19 * time.Second, time.Second, true}, {2 * time.Second, time.Second, false}, {0, time.Minute, true}, {time.Minute, time.Minute, false}} {
 			time.Sleep(c.after)
 			if err := relay.Alive(c.within); (err == nil) != c.alive {
 				t.Errorf("after %v more, Alive(%v) = %v", c.after, c.within, err)

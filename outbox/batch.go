@@ -61,9 +61,10 @@ func (b *batch) heads() []bool {
 	return heads
 }
 
-// refused and unknown count the rows in that state.
-func (b *batch) refused() int { return b.count(keyorder.Refused) }
-func (b *batch) unknown() int { return b.count(keyorder.Unknown) }
+// published, refused and unknown count the rows in that state.
+func (b *batch) published() int { return b.count(keyorder.Published) }
+func (b *batch) refused() int   { return b.count(keyorder.Refused) }
+func (b *batch) unknown() int   { return b.count(keyorder.Unknown) }
 
 func (b *batch) count(of keyorder.State) (n int) {
 	for i := range b.rows {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,13 +17,13 @@ import (
 // problem makes one row of a claim unreadable.
 type problem struct {
 	outbox.Store
-	name string
+	names string // separated by spaces
 }
 
 func (s problem) Claim(ctx context.Context, transport string, part outbox.Part, m outbox.ClaimLimit) (outbox.Claim, error) {
 	c, err := s.Store.Claim(ctx, transport, part, m)
 	for _, row := range c.Rows() {
-		if name(row.Record) == s.name {
+		if slices.Contains(strings.Fields(s.names), name(row.Record)) {
 			row.Record.Problem = errors.New("unreadable")
 		}
 	}
@@ -32,12 +33,12 @@ func (s problem) Claim(ctx context.Context, transport string, part outbox.Part, 
 func TestUnreadableRowHoldsBackItsKeyInAnAtomicBatch(t *testing.T) {
 	y := newYard(t)
 	y.cfg.Drain = true
-	y.dispatch(step{"a", 1}, step{"a", 2}, step{"b", 1}, step{"b", 2})
+	y.dispatch(step{"a", 1}, step{"a", 2}, step{"b", 1}, step{"c", 1}, step{"b", 2})
 	to := &atomically{}
-	if err := newRelay(t, problem{y.db, "a1"}, to, y.cfg).Run(t.Context()); err != nil {
+	if err := newRelay(t, problem{y.db, "a1 c1"}, to, y.cfg).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	y.wantPending("a1 a2")
+	y.wantPending("a1 a2 c1")
 	if len(to.calls) != 1 || fmt.Sprint(to.calls[0]) != "b1 b2" {
 		t.Errorf("calls %q: want b1 b2 alone, once", to.calls)
 	}
@@ -69,6 +70,19 @@ func TestDatabaseOutOfReachWhileLeadingIsRiddenOut(t *testing.T) {
 	if err := newRelay(t, store, y.broker, y.cfg).Run(ctx); err != nil {
 		t.Errorf("Run = %v", err)
 	}
+}
+
+func TestDatabaseThatDoesNotAnswerTheStartIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.dispatch(step{"a", 1})
+		stop := y.start(&scripted{Store: y.db, silent: true})
+		time.Sleep(20 * time.Second)
+		stop()
+		if n := len(y.broker.tries); n != 1 {
+			t.Errorf("%d messages were published, want 1", n)
+		}
+	})
 }
 
 func TestNegativeRelayConfigNamesItsField(t *testing.T) {

@@ -87,6 +87,7 @@ func (s *poisonDetector) confirm(b *batch) (still []Failure) {
 		switch {
 		case state == keyorder.Published:
 			delete(s.disconnects, row.Record.ID)
+			delete(s.unroutable, row.Record.Name) // the route works
 			continue
 		case state != keyorder.Unknown || !errors.As(err, &cut):
 			continue

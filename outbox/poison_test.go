@@ -151,6 +151,10 @@ func TestRouteIsBlockedAfterThreeMessagesInARow(t *testing.T) {
 			t.Errorf("%s: failures of routes %v, want %v", step.what, got, step.want)
 		}
 	}
+	s.confirm(send([]ClaimedRow{{Record: &waybill.Record{Key: "d", Name: "x"}}}, 1, nil, func(ClaimedRow) bool { return false }))
+	if got := s.routes(nil, []Failure{fails("h", nowhere)}); got[0].Route {
+		t.Error("the route is blocked again by one failure, after its retry got through")
+	}
 }
 
 type beating struct {

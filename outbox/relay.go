@@ -62,9 +62,6 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 	if r.isolated == nil {
 		r.isolated = to
 	}
-	transport := slog.String("transport", cfg.Transport)
-	r.broken = outage.New(cfg.Log, slog.String("what", "broker"), transport)
-	r.unread = outage.New(cfg.Log, slog.String("what", "database"), transport)
 	r.batches.Store(1)
 	for part := range r.wake {
 		r.wake[part] = make(chan struct{}, 1)
@@ -82,6 +79,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		return errors.New("outbox: the relay runs already")
 	}
 	defer r.running.Store(false)
+	transport := slog.String("transport", r.cfg.Transport)
+	r.broken = outage.New(r.cfg.Log, slog.String("what", "broker"), transport) // anew: their loops are those of one Run
+	r.unread = outage.New(r.cfg.Log, slog.String("what", "database"), transport)
 	release, err := r.start(ctx)
 	if err != nil || release == nil {
 		return err
@@ -256,8 +256,13 @@ func (r *Relay) drained(ctx context.Context) bool {
 	return r.allWaits(ctx) && r.busy.Load() == 0 && r.batches.Load() == batches
 }
 
+// countTimeout bounds the count of all rows, which ends a drain.
+const countTimeout = time.Minute
+
 // allWaits reports whether every pending row is parked, or blocked and not due.
 func (r *Relay) allWaits(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
 	backlog, err := r.store.Backlog(ctx, r.cfg.Transport)
 	return err == nil && backlog.Pending <= backlog.Blocked
 }

@@ -517,6 +517,7 @@ func TestTwoRelaysKeepTheOrder(t *testing.T) {
 type scripted struct {
 	outbox.Store
 	lead   func() error
+	silent bool // the next start is not answered
 	claim  func() error
 	settle func() error
 
@@ -535,6 +536,11 @@ func (s *scripted) pauses() []time.Duration {
 }
 
 func (s *scripted) StartRelay(ctx context.Context) (func(), error) {
+	if s.silent {
+		s.silent = false
+		<-ctx.Done()
+		return nil, fmt.Errorf("%w: %w", waybill.ErrUnavailable, ctx.Err())
+	}
 	if s.lead != nil {
 		if err := s.lead(); err != nil {
 			return nil, err

@@ -147,8 +147,8 @@ func (r *Relay) publish(ctx context.Context, part Part, to Publisher, rows []Cla
 	if can.Atomic {
 		b := newBatch(rows, true)
 		r.exchange(ctx, to, b, len(rows))
-		if b.refused() < 2 || b.Outage() != nil {
-			return b
+		if b.refused() < 2 || b.published() > 0 || b.Outage() != nil {
+			return b // also when rows that cannot be read were refused before the call
 		}
 		// One bad item has failed the whole call: publish each item in a separate
 		// call to find it.

@@ -15,7 +15,9 @@ import (
 func (r *Relay) start(ctx context.Context) (release func(), err error) {
 	said := false
 	for ctx.Err() == nil {
-		release, err := r.store.StartRelay(ctx)
+		starting, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
+		release, err := r.store.StartRelay(starting)
+		cancel()
 		switch {
 		case err == nil:
 			r.unread.Worked(ctx, r)
@@ -45,7 +47,9 @@ func (r *Relay) start(ctx context.Context) (release func(), err error) {
 func (r *Relay) introduce(ctx context.Context) {
 	transport := slog.String("transport", r.cfg.Transport)
 	r.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "relay started", append([]slog.Attr{transport}, r.to.Traits().To...)...)
-	known, err := r.store.Transports(ctx)
+	asking, cancel := context.WithTimeout(ctx, r.cfg.PublishDeadline)
+	defer cancel()
+	known, err := r.store.Transports(asking)
 	if err == nil && !slices.Contains(known, r.cfg.Transport) {
 		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "nothing dispatches to this transport: no outbox has registered its name yet", transport, slog.Any("known", known))
 	}
@@ -102,7 +106,7 @@ func (r *Relay) attempt(ctx context.Context, l *loop, claimed func()) (n int, er
 // probeDue reports whether a loop is to look for the broker now: one does each reportEvery.
 func (r *Relay) probeDue() bool {
 	last, now := r.probed.Load(), time.Now().UnixNano()
-	return now-last >= int64(reportEvery) && r.probed.CompareAndSwap(last, now)
+	return (now < last || now-last >= int64(reportEvery)) && r.probed.CompareAndSwap(last, now)
 }
 
 func isBroker(err error) bool {

@@ -146,6 +146,28 @@ func TestRelayWarnsOfANameThatNothingDispatchesTo(t *testing.T) {
 	})
 }
 
+// A relay that has ended in an outage, and is run again, has the next one in the log.
+func TestOutageOfASecondRunIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		y := newYard(t)
+		y.cfg.Log = slog.New(slog.NewTextHandler(&out, nil))
+		y.dispatch(step{"k", 1})
+		y.broker.refuse = func(string) error { return fmt.Errorf("%w: connection reset", waybill.ErrUnavailable) }
+		relay := newRelay(t, y.db, y.broker, y.cfg)
+		for range 2 {
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			if err := relay.Run(ctx); err != nil {
+				t.Error(err)
+			}
+			stop()
+		}
+		if got := lines(&out); strings.Count(got, "WARN") != 2 {
+			t.Errorf("the log has\n%s\nwant a warning of each run", got)
+		}
+	})
+}
+
 // Of an outage that all loops of a busy relay meet the log has two lines.
 func TestOutageOfABusyRelayIsTwoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

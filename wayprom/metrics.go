@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -81,10 +82,10 @@ func result(err error) string {
 	switch {
 	case err == nil:
 		return "success"
-	case errors.Is(err, worker.ErrDrained), errors.Is(err, waybill.ErrLeaseLost):
-		return "interrupted"
+	case worker.Failed(err):
+		return "failure"
 	}
-	return "failure"
+	return "interrupted"
 }
 
 // name is the label of a message.
@@ -95,7 +96,8 @@ func (m *Metrics) name(e waybill.Event) string {
 	if known {
 		return e.Name
 	}
-	if unknown := (*waybill.UnknownNameError)(nil); errors.As(e.Err, &unknown) {
+	unknown := (*waybill.UnknownNameError)(nil)
+	if errors.As(e.Err, &unknown) || e.Record != nil && e.Record.Problem != nil || !utf8.ValidString(e.Name) {
 		return other
 	}
 	m.mu.Lock()

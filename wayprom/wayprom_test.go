@@ -149,8 +149,13 @@ func TestStrangersAddNoSeries(t *testing.T) {
 	for i := range 1000 {
 		m.Observe(t.Context(), waybill.Event{Kind: waybill.Handled, Transport: "events", Name: fmt.Sprintf("junk.%d", i), Err: &waybill.UnknownNameError{}})
 	}
-	if got := figures(t, reg); len(got) != 1 || got["handler_duration_seconds other failure events"] != 1000 {
-		t.Errorf("unknown names: %v, want one series", got)
+	for i := range 1000 {
+		unreadable := &waybill.Record{Problem: errors.New("no message id")}
+		m.Observe(t.Context(), waybill.Event{Kind: waybill.Handled, Transport: "events", Name: fmt.Sprintf("junk.%d\xff", i), Record: unreadable, Err: &waybill.DecodeError{Err: unreadable.Problem}})
+	}
+	m.Observe(t.Context(), waybill.Event{Kind: waybill.Handled, Transport: "events", Name: "junk \xff", Err: errors.New("busy")})
+	if got := figures(t, reg); len(got) != 1 || got["handler_duration_seconds other failure events"] != 2001 {
+		t.Errorf("names of strangers: %v, want one series", got)
 	}
 	for i := range 2 * wayprom.MaxNames {
 		m.Observe(t.Context(), waybill.Event{Kind: waybill.Dispatched, Transport: "events", Name: fmt.Sprintf("order.%d", i), Key: "k", ID: waybill.MessageID{}})
@@ -164,13 +169,13 @@ func TestInterruptedAttemptIsNoFailure(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m, err := wayprom.New(reg)
 	try(t, err)
-	for _, err := range []error{worker.ErrDrained, waybill.ErrLeaseLost, nil, errors.New("busy")} {
+	for _, err := range []error{worker.ErrDrained, waybill.ErrLeaseLost, waybill.ErrUnavailable, nil, errors.New("busy")} {
 		m.Observe(t.Context(), waybill.Event{Kind: waybill.Handled, Transport: "events", Name: "order.placed", Err: err})
 	}
 	m.Observe(t.Context(), waybill.Event{Kind: waybill.PublishFailed, Transport: "events"})
 	m.Observe(t.Context(), waybill.Event{Kind: waybill.Duplicate, Name: "order.placed", Handler: "bill"})
 	want := map[string]float64{
-		"handler_duration_seconds order.placed interrupted events": 2,
+		"handler_duration_seconds order.placed interrupted events": 3,
 		"handler_duration_seconds order.placed success events":     1,
 		"handler_duration_seconds order.placed failure events":     1,
 		"relay_published_total refused events":                     1,

@@ -223,3 +223,27 @@ func TestBatchOfADispatchRunsAtOnceAndAlone(t *testing.T) {
 		}()
 	}
 }
+
+func TestGatheringEndsWithTheContextsOfItsMessages(t *testing.T) {
+	for name, handle := range map[string]func(*fixture){
+		"batch": func(p *fixture) {
+			waybill.HandleBatch(p.bus, "gather", 2, time.Minute, func(context.Context, []job) []error { return nil })
+		},
+		"group": func(p *fixture) {
+			inbox.Handle(p.bus, p.db, "gather", func(context.Context, *memory.Tx, job) error { return nil }, inbox.Group(2), inbox.Option{Linger: time.Minute})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newFixture(t)
+				p.cfg.Drain = time.Second
+				handle(p)
+				p.send(job{"a", 1})
+				stop := p.start(p.queue)
+				synctest.Wait()
+				noError(t, stop())
+				p.wantBacklog(1)
+			})
+		})
+	}
+}

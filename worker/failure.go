@@ -23,7 +23,7 @@ var identity = func() string {
 
 // describe returns the record of an error that handling a message ended with.
 func describe(err error) Failure {
-	f := Failure{Error: err.Error(), Type: types(err)}
+	f := Failure{Error: fmt.Sprint(err), Type: types(err)} // fmt contains a panic of Error
 	var several *waybill.HandlersError
 	if errors.As(err, &several) && len(several.Failed) > 0 {
 		f.Handler = several.Failed[0].Handler

@@ -58,3 +58,16 @@ func TestFingerprintsTellErrorsApart(t *testing.T) {
 		prints[of] = text
 	}
 }
+
+func TestInterruptionsAndOutagesAreNoFailures(t *testing.T) {
+	declined := errors.New("declined")
+	for err, want := range map[error]bool{
+		nil: false, declined: true, ErrDrained: false, waybill.ErrLeaseLost: false, waybill.ErrUnavailable: false, waybill.ErrTransactionLost: false,
+		&waybill.HandlersError{Failed: []waybill.HandlerError{{Err: waybill.ErrUnavailable}}}:                  false,
+		&waybill.HandlersError{Failed: []waybill.HandlerError{{Err: waybill.ErrUnavailable}, {Err: declined}}}: true,
+	} {
+		if got := Failed(err); got != want {
+			t.Errorf("Failed(%v) = %t", err, got)
+		}
+	}
+}

@@ -270,3 +270,23 @@ func TestMessageThatArrivesWhileStoppingIsReleased(t *testing.T) {
 		}
 	})
 }
+
+// A typedNil is an error of a handler that returns a nil pointer by mistake.
+type typedNil struct{ text string }
+
+func (e *typedNil) Error() string { return e.text }
+
+func TestErrorWhoseTextPanicsIsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		p.handle(func(context.Context, job) error { return (*typedNil)(nil) })
+		p.send(job{"", 1})
+		stop := p.start(p.queue)
+		time.Sleep(time.Hour)
+		noError(t, stop())
+		p.wantAttempts(9)
+		if got := p.db.DeadLetters("failed")[0].Attempts[0].Error; got != "do: <nil>" {
+			t.Errorf("the error is %q", got)
+		}
+	})
+}

@@ -56,7 +56,7 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 			o.err = &waybill.HandlersError{Failed: []waybill.HandlerError{{Handler: handler, Err: o.err}}}
 		}
 		if o.err != nil {
-			if o.cause = context.Cause(ctx); o.cause != nil {
+			if o.cause = context.Cause(ctx); o.cause != nil && !errors.Is(o.err, o.cause) {
 				o.err = fmt.Errorf("%w: %w", o.cause, o.err)
 			}
 		}
@@ -68,6 +68,9 @@ func (r *running) handle(ctx context.Context, cancel context.CancelCauseFunc, s 
 		r.done <- o
 	}()
 	err := r.checkCrashes(ctx, s, d)
+	if errors.Is(err, waybill.ErrLeaseLost) {
+		cancel(err) // finish then leaves the message to its new holder, and counts no failure
+	}
 	if err == nil {
 		watch := waybill.HandlerWatch{Begins: func(handler string, gathers int) { begins(handler); r.gathers(handler, gathers) }, Ended: func(run waybill.HandlerRun) { ran = append(ran, run) }}
 		ctx := waybill.WithObserver(waybill.WithHandlerWatch(step, watch), r.observer)

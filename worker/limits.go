@@ -20,7 +20,7 @@ type Limits struct {
 	// Memory is the number of bytes that the Go runtime has from the operating system, as
 	// GOMEMLIMIT counts them. It is read once a second.
 	Memory uint64
-	// Failures is the number of attempts that failed.
+	// Failures is the number of failed attempts, see Failed.
 	Failures int
 }
 
@@ -61,7 +61,7 @@ type limitWatch struct {
 
 // Observe implements waybill.Observer.
 func (w *limitWatch) Observe(_ context.Context, e waybill.Event) {
-	if e.Kind != waybill.Handled || e.Err == nil || w.Failures <= 0 {
+	if e.Kind != waybill.Handled || !Failed(e.Err) || w.Failures <= 0 {
 		return
 	}
 	if n := w.failed.Add(1); n >= int64(w.Failures) {

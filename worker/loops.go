@@ -50,6 +50,7 @@ func (r *running) receive(ctx context.Context, s *source) error {
 		}
 		if len(ds) > 0 {
 			pause = minPause
+			s.hold(ds)                        // renewed while check waits
 			r.received <- r.check(ctx, s, ds) // coordinate listens until receive has returned
 			continue
 		}
@@ -112,7 +113,9 @@ func (r *running) check(ctx context.Context, s *source, ds []*waybill.Delivery) 
 	}
 	this := loop{s, "check"}
 	for pause := minPause; len(asked) > 0; pause = min(2*pause, maxPause) {
-		contained, err := r.retries.retries.Contains(ctx, asked...)
+		asking, cancel := context.WithTimeout(ctx, settleTimeout)
+		contained, err := r.retries.retries.Contains(asking, asked...)
+		cancel()
 		if err == nil {
 			r.outage.Worked(ctx, this)
 			for i, in := range contained {
@@ -120,7 +123,9 @@ func (r *running) check(ctx context.Context, s *source, ds []*waybill.Delivery) 
 			}
 			break
 		}
-		r.outage.Failed(ctx, this, "cannot read the retry queue, will try again", slog.Duration("retry_in", pause), slog.Any("err", err))
+		if ctx.Err() == nil {
+			r.outage.Failed(ctx, this, "cannot read the retry queue, will try again", slog.Duration("retry_in", pause), slog.Any("err", err))
+		}
 		if !sleep(ctx.Done(), pause) {
 			b.unchecked = true
 			break
@@ -137,10 +142,6 @@ func (r *running) belongs(b batch, i int) bool {
 	if b.contained[i] || d.Redelivered && d.Record.Problem == nil {
 		return true
 	}
-	last, waits := r.waiting[d.Record.Key]
-	if waits && last <= b.stored {
-		delete(r.waiting, d.Record.Key) // all of its messages have left the retry queue
-		return false
-	}
+	_, waits := r.waiting[d.Record.Key]
 	return waits
 }

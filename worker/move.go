@@ -83,7 +83,7 @@ func (r *running) storeOnce(ms []move) error {
 	for i, m := range ms {
 		moves[i], ds[i] = m.Move, m.Delivery
 	}
-	ctx, cancel := r.settling()
+	ctx, cancel := r.settling(settleTimeout)
 	defer cancel()
 	if ms[0].from == r.retries {
 		crash.At(crash.WorkerBeforeMove)
@@ -112,7 +112,7 @@ func (r *running) finishMove(m move) {
 	s, d := m.from, m.Delivery
 	switch {
 	case errors.Is(m.err, waybill.ErrUnavailable): // the worker has stopped meanwhile
-		s.release(r, slices.Concat([]*waybill.Delivery{d}, m.behind, s.queue.Failed(d), s.queue.Forget(d)))
+		s.giveBack(r, d, m.behind...)
 	case m.err != nil:
 		r.cfg.Log.LogAttrs(r.work, slog.LevelError, "the store refused a failed message, which stays at its transport", r.attrs(d, m.err)...)
 		r.retryInPlace(s, d, r.cfg.Retry.Longest())

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill"
 )
@@ -28,5 +30,21 @@ func TestRoomIsOfferedWhereACallIsWorthIt(t *testing.T) {
 		if room, n := s.offer(false); n != c.want || (room != nil) != (n > 0) {
 			t.Errorf("%s: %d messages, want %d", name, n, c.want)
 		}
+	}
+}
+
+type leaseless struct{ waybill.Receiver }
+
+func (leaseless) LeaseTime() time.Duration { return 0 }
+
+// Keys that have failed once and do not come again are not remembered.
+func TestKeysThatWaitedAreForgotten(t *testing.T) {
+	r := &running{Worker: &Worker{}, main: newSource(leaseless{}, nil, 10, 1), waiting: map[string]int64{}}
+	for n := range int64(1000) {
+		r.waiting[fmt.Sprint(n)] = n
+	}
+	r.takeIn(batch{from: r.main, stored: 989})
+	if n := len(r.waiting); n != 10 || r.waiting["990"] != 990 {
+		t.Errorf("%d keys are left, want the 10 with moves that were not stored", n)
 	}
 }

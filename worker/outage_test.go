@@ -142,3 +142,37 @@ func receiveUnless(ctx context.Context, away *atomic.Bool, from waybill.Receiver
 	}
 	return nil, fmt.Errorf("dial: %w", waybill.ErrUnavailable)
 }
+
+// A failure of another kind says that an outage is over.
+func TestFailuresAfterAnOutageRunTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		p.cfg.Concurrency = 4
+		begun, at, most := 0, 0, 0
+		change := func(by int) (first bool) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			begun++
+			at += by
+			most = max(most, at)
+			return begun == 1
+		}
+		p.handle(func(context.Context, job) error {
+			defer change(-1)
+			if change(1) {
+				return waybill.ErrUnavailable
+			}
+			time.Sleep(time.Second)
+			return errDeclined
+		})
+		for i := range 8 {
+			p.send(job{fmt.Sprint("k", i), 1})
+		}
+		stop := p.start(p.queue)
+		time.Sleep(10 * time.Second)
+		noError(t, stop())
+		if most != 4 {
+			t.Errorf("%d handlers run at once, want 4", most)
+		}
+	})
+}

@@ -41,7 +41,7 @@ type Report struct {
 	Concurrency int              `json:"concurrency"` // handlers at once, of all transports together
 	Busy        int              `json:"busy"`        // handlers that run
 	Handled     int64            `json:"handled"`     // since its start, duplicates included
-	Failed      int64            `json:"failed"`      // attempts
+	Failed      int64            `json:"failed"`      // attempts, see Failed
 	HeapBytes   uint64           `json:"heap_bytes"`
 	Running     []RunningMessage `json:"running"` // the longest running ones, at most 10
 }
@@ -151,6 +151,7 @@ func (p *Process) run(ctx, stopping context.Context, cancel context.CancelCauseF
 	tick := time.NewTicker(processReportEvery)
 	defer tick.Stop()
 	drains, failing := stopping.Done(), false
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ended:
@@ -160,11 +161,13 @@ func (p *Process) run(ctx, stopping context.Context, cancel context.CancelCauseF
 			drains = nil
 		case <-p.hint:
 		case <-tick.C:
+		case <-again:
 		}
+		again = nil
 		told, err := p.send(ctx, p.gather(stopping.Err() != nil), &failing)
 		if err != nil {
 			if known, _, _ := p.pauseState(""); !known {
-				time.AfterFunc(firstReportEvery, p.report)
+				again = time.After(firstReportEvery)
 			}
 			continue
 		}
@@ -261,8 +264,7 @@ func (p *Process) count(err error) {
 	case p == nil:
 	case err == nil:
 		p.handled.Add(1)
-	case errors.Is(err, ErrDrained), errors.Is(err, waybill.ErrLeaseLost):
-	default:
+	case Failed(err):
 		p.failed.Add(1)
 	}
 }

@@ -132,3 +132,26 @@ func TestProcessWithoutANameIsNamedByHostAndPID(t *testing.T) {
 		t.Error("a process without a registry was accepted")
 	}
 }
+
+// A refusing registry answers at once, with an error.
+type refusing struct{ calls int }
+
+func (r *refusing) ReportWorkers(context.Context, worker.Report) (worker.Instructions, error) {
+	r.calls++
+	time.Sleep(time.Millisecond)
+	return worker.Instructions{}, errDeclined
+}
+
+func TestReportsThatAreRefusedFromTheStartAreRare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &refusing{}
+		process, err := worker.NewProcess(r, "billing", nil)
+		noError(t, err)
+		_, end := process.Context(t.Context())
+		time.Sleep(10 * time.Minute)
+		end()
+		if r.calls < 100 || r.calls > 750 {
+			t.Errorf("%d reports in ten minutes, want one a second at most", r.calls)
+		}
+	})
+}

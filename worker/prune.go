@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -69,12 +68,11 @@ func (r *running) pruneOnce(ctx context.Context) (removed int, err error) {
 }
 
 func (r *running) pruneBatch(ctx context.Context) (removed int, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
 	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
-	return r.cfg.Inbox.PruneExpired(ctx, pruneBatch)
+	err = waybill.Guard(func() (err error) {
+		removed, err = r.cfg.Inbox.PruneExpired(ctx, pruneBatch)
+		return err
+	})
+	return removed, err
 }

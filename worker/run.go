@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +44,7 @@ type running struct {
 	suspect  *waybill.Delivery   // the last that has begun
 	lastMove int64               // number of the last move
 	stored   atomic.Int64        // number of the last move that is stored
-	waiting  map[string]int64    // by key with messages in the retry queue: number of its last move
+	waiting  map[string]int64    // by key: number of its last move, until a batch was checked after it was stored
 	closing  chan struct{}       // closed when coordinate has returned
 	gaveUp   error               // of store: why it stores no more
 	active   *activeMessages
@@ -118,7 +119,7 @@ func (r *running) run(ctx context.Context) error {
 func (r *running) coordinate(ctx context.Context, receiving <-chan error) error {
 	var failure error
 	var drained, abandoned <-chan time.Time
-	gaveUp, open := false, len(r.sources)
+	overdue, open := false, len(r.sources)
 	stopping, ending := r.intake.Done(), ctx.Done()
 	for {
 		if !r.stopping && r.intake.Err() != nil {
@@ -127,8 +128,14 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		}
 		if !r.stopping {
 			r.start()
-		} else if (r.busy == 0 || gaveUp) && open == 0 {
+		} else if open == 0 && r.busy == 0 {
 			return failure
+		} else if open == 0 && overdue && len(r.done) == 0 {
+			return errors.Join(failure, r.ignoring())
+		}
+		select {
+		case <-r.pings: // before more calls that wait for a database
+		default:
 		}
 		mainRoom, mainFree := r.main.offer(r.stopping)
 		retryRoom, retryFree := r.retries.offer(r.stopping)
@@ -138,12 +145,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		case b := <-r.received:
 			r.takeIn(b)
 		case o := <-r.done:
-			r.busy--
-			o.from.busy--
-			r.finish(o)
-			if r.handled++; r.handled == r.cfg.Limit {
-				r.stop()
-			}
+			r.ended(o)
 		case <-r.pings:
 		case n := <-r.settled:
 			n.from.queue.Settled(n.n)
@@ -165,12 +167,19 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 		case <-drained:
 			r.abort(ErrDrained)
 			abandoned = time.After(abandonAfter)
-		case <-abandoned:
-			// Messages that receive still returns are released before Run returns.
-			if gaveUp = true; r.busy > 0 {
-				failure = errors.Join(failure, r.ignoring())
-			}
+		case <-abandoned: // outcomes that are there, and what receive still returns, are settled first
+			overdue = true
 		}
+	}
+}
+
+// ended takes note that the handlers of a message have returned.
+func (r *running) ended(o outcome) {
+	r.busy--
+	o.from.busy--
+	r.finish(o)
+	if r.handled++; r.handled == r.cfg.Limit {
+		r.stop()
 	}
 }
 
@@ -202,10 +211,12 @@ func (r *running) releaseRest() {
 
 func (r *running) takeIn(b batch) {
 	s := b.from
-	s.hold(b.ds)
 	if len(b.ds) > 0 && b.ds[0].Lost != nil && b.ds[0].Lost != s.watched {
 		s.watched = b.ds[0].Lost
 		r.loops.Go(func() { s.watch(r.work, b.ds[0].Lost) })
+	}
+	if s == r.main { // moves up to b.stored were visible to the check: b.contained covers their keys
+		maps.DeleteFunc(r.waiting, func(_ string, last int64) bool { return last <= b.stored })
 	}
 	var back []*waybill.Delivery
 	for i, d := range b.ds {
@@ -260,7 +271,7 @@ func (r *running) take(s *source) *waybill.Delivery {
 }
 
 // start runs handlers for ready messages, up to Concurrency and Limit, and has more wait for
-// Slots; after a pause it runs one alone, until it has succeeded.
+// Slots; after a pause it runs one alone, until it has succeeded or failed otherwise.
 func (r *running) start() {
 	for r.paused == nil && (r.busy < 1 || r.pause == 0 && r.busy < r.cfg.Concurrency+r.main.ahead) && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
 		s, d := r.next()

@@ -5,15 +5,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/crash"
 )
 
-// settleTimeout bounds each call that settles deliveries.
-const settleTimeout = 10 * time.Second
+// settleTimeout bounds each call that settles deliveries, and giveBackTimeout one that coordinate
+// waits for: within two of them a process that is watched must say that it lives.
+const settleTimeout, giveBackTimeout = 10 * time.Second, 4 * time.Second
 
 // finish settles a delivery whose handlers have returned.
 func (r *running) finish(o outcome) {
@@ -30,17 +30,14 @@ func (r *running) finish(o outcome) {
 	case errors.Is(o.cause, waybill.ErrLeaseLost) || s.lost(d):
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "lease lost while handling", r.attrs(d, o.err)...)
 		r.observer.Observe(r.work, r.event(waybill.LeaseLost, d, 0, o.err))
-		// Deliveries behind it must not run before its new holder is done. Releasing d has no
-		// effect on a message that is another worker's, but the receiver counts it in flight.
-		s.release(r, slices.Concat([]*waybill.Delivery{d}, s.queue.Failed(d), s.queue.Forget(d)))
+		s.giveBack(r, d) // deliveries behind it must not run before its new holder is done
 	case suspect && (errors.Is(o.cause, ErrDrained) || unavailable(o.err)):
 		if o.cause == nil {
 			r.pauseAfter(d, o.err)
 		}
 		r.move(move{from: s, Move: Move{Delivery: d}, behind: s.queue.Failed(d)}) // which ends the count of its start
 	case errors.Is(o.cause, ErrDrained):
-		s.release(r, append([]*waybill.Delivery{d}, s.queue.Failed(d)...))
-		s.queue.Forget(d)
+		s.giveBack(r, d)
 	case unavailable(o.err):
 		r.wait(s, d, o.err)
 	default:
@@ -63,19 +60,24 @@ func unavailable(err error) bool {
 	return errors.Is(err, waybill.ErrUnavailable) || errors.Is(err, waybill.ErrTransactionLost)
 }
 
+// Failed reports whether an attempt that ended with err is a failure of its message: it was neither
+// interrupted, nor met an outage.
+func Failed(err error) bool {
+	return err != nil && !errors.Is(err, ErrDrained) && !errors.Is(err, waybill.ErrLeaseLost) && !unavailable(err)
+}
+
 // wait keeps d for another attempt after a pause.
 func (r *running) wait(s *source, d *waybill.Delivery, err error) {
 	markHandled(d, err)
 	if r.stopping {
-		s.release(r, append([]*waybill.Delivery{d}, s.queue.Failed(d)...))
-		s.queue.Forget(d)
+		s.giveBack(r, d)
 		return
 	}
 	s.queue.Return(d)
 	r.pauseAfter(d, err)
 }
 
-// pauseAfter lets no handler begin for a time, which doubles until a message is handled.
+// pauseAfter lets no handler begin for a time, which doubles until an attempt meets no outage.
 func (r *running) pauseAfter(d *waybill.Delivery, err error) {
 	if r.paused != nil {
 		return
@@ -89,6 +91,7 @@ func (r *running) pauseAfter(d *waybill.Delivery, err error) {
 // fail counts a failed attempt and decides where the message goes.
 func (r *running) fail(s *source, d *waybill.Delivery, err error) {
 	markHandled(d, err)
+	r.pause = 0
 	r.unavailable.Worked(r.work, r)
 	failures := d.Failures + 1
 	exhausted := failures > r.cfg.MaxRetries || waybill.IsUnrecoverable(err)
@@ -158,7 +161,7 @@ func markHandled(d *waybill.Delivery, err error) {
 // retryInPlace returns d to its transport with a delay, and the deliveries behind it
 // without.
 func (r *running) retryInPlace(s *source, d *waybill.Delivery, delay time.Duration) {
-	ctx, cancel := r.settling()
+	ctx, cancel := r.settling(giveBackTimeout)
 	defer cancel()
 	behind := s.queue.Failed(d)
 	if err := s.Retry(ctx, d, delay); err != nil {
@@ -171,8 +174,8 @@ func (r *running) retryInPlace(s *source, d *waybill.Delivery, delay time.Durati
 
 // settling returns the context of calls that settle: they are not cancelled while
 // handlers drain.
-func (r *running) settling() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(r.work), settleTimeout)
+func (r *running) settling(timeout time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(r.work), timeout)
 }
 
 func (r *running) event(kind waybill.EventKind, d *waybill.Delivery, took time.Duration, err error) waybill.Event {

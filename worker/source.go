@@ -28,8 +28,9 @@ type source struct {
 	acks     chan *waybill.Delivery
 	watched  <-chan struct{} // the connection that a goroutine waits for the end of
 
-	mu   sync.Mutex // guards held, and the claims in it
-	held map[*waybill.Delivery]*claim
+	mu     sync.Mutex // guards the fields below, and the claims
+	held   map[*waybill.Delivery]*claim
+	cutOff bool // the last renewal failed
 }
 
 // A claim is a worker's right to a delivery that it has not settled.
@@ -181,6 +182,9 @@ func (s *source) renew(r *running) {
 			r.outage.Worked(r.work, this)
 			s.renewed(slices.DeleteFunc(ds, func(d *waybill.Delivery) bool { return isLost[d] }), began.Add(lease))
 		}
+		s.mu.Lock()
+		s.cutOff = err != nil
+		s.mu.Unlock()
 		now := time.Now()
 		s.lose(func(d *waybill.Delivery, c *claim) bool { return isLost[d] || c.ended(now) })
 	}
@@ -201,12 +205,32 @@ func (s *source) release(r *running, ds []*waybill.Delivery) {
 	if len(ds) == 0 {
 		return
 	}
-	ctx, cancel := r.settling()
+	ctx, cancel := r.settling(giveBackTimeout)
 	defer cancel()
 	if err := s.Release(ctx, ds...); err != nil && !errors.Is(err, waybill.ErrLeaseLost) {
 		r.cfg.Log.LogAttrs(r.work, slog.LevelWarn, "release failed, the messages come again when their leases end", slog.String("transport", r.cfg.Transport), slog.Int("messages", len(ds)), slog.Any("err", err))
 	}
 	s.drop(ds...)
+}
+
+// giveBack releases d, the deliveries behind it and those in behind, and ends its key. While
+// renewals fail, deliveries whose lease has ended are dropped: each release would wait for its
+// timeout. Otherwise they are released although their lease has ended, or they would come again
+// as redelivered.
+func (s *source) giveBack(r *running, d *waybill.Delivery, behind ...*waybill.Delivery) {
+	now := time.Now()
+	var ended, held []*waybill.Delivery
+	s.mu.Lock()
+	for _, d := range slices.Concat([]*waybill.Delivery{d}, behind, s.queue.Failed(d), s.queue.Forget(d)) {
+		if c := s.held[d]; s.cutOff && c != nil && c.ended(now) {
+			ended = append(ended, d)
+		} else {
+			held = append(held, d)
+		}
+	}
+	s.mu.Unlock()
+	s.drop(ended...)
+	s.release(r, held)
 }
 
 // maxAcks is how many deliveries one call acknowledges at most.
@@ -244,7 +268,7 @@ func (s *source) acknowledge(r *running) {
 	for d := range s.acks {
 		batch := gatherSettled(s, d, s.acks, maxAcks)
 		s.crashAt(crash.WorkerBeforeRetryAck)
-		ctx, cancel := r.settling()
+		ctx, cancel := r.settling(settleTimeout)
 		err := s.Ack(ctx, batch...)
 		cancel()
 		s.crashAt(crash.WorkerAfterRetryAck)

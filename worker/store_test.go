@@ -449,6 +449,53 @@ func TestSuspectBeginsWhenTheLastIsSettled(t *testing.T) {
 	})
 }
 
+// A message of which the retry queue says, as it begins, that another process has it now, has not
+// failed here.
+func TestSuspectThatAnotherProcessHasIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		p.cfg.Store = &takenStore{Store: p.db}
+		p.handle(func(context.Context, job) error { return nil })
+		q, err := p.db.RetryQueue("jobs")
+		noError(t, err)
+		rec := &waybill.Record{ID: waybill.MessageID{1}, Name: "job", Body: []byte(`{"N":1}`)}
+		noError(t, q.Add(t.Context(), worker.Move{Delivery: &waybill.Delivery{Record: rec}}))
+		_, err = q.Receive(t.Context(), 10) // by a process that ends
+		noError(t, err)
+		time.Sleep(q.LeaseTime() + time.Second)
+		stop := p.start(p.db.Queue("jobs"))
+		time.Sleep(time.Minute)
+		noError(t, stop())
+		p.wantDone("1")
+		if lost, failed := len(p.of(waybill.LeaseLost)), len(p.of(waybill.Retrying)); lost != 1 || failed != 0 {
+			t.Errorf("%d leases lost and %d failures, want 1 and 0", lost, failed)
+		}
+	})
+}
+
+// A takenStore says of the first message that begins that another process has it.
+type takenStore struct {
+	worker.Store
+	said atomic.Bool
+}
+
+func (s *takenStore) RetryQueue(transport string) (worker.RetryQueue, error) {
+	q, err := s.Store.RetryQueue(transport)
+	return takenRetryQueue{q, s}, err
+}
+
+type takenRetryQueue struct {
+	worker.RetryQueue
+	of *takenStore
+}
+
+func (q takenRetryQueue) Begin(ctx context.Context, d *waybill.Delivery) (int, error) {
+	if !q.of.said.Swap(true) {
+		return 0, fmt.Errorf("begin: %w", waybill.ErrLeaseLost)
+	}
+	return q.RetryQueue.Begin(ctx, d)
+}
+
 // A slowStore takes a second to settle deliveries of a retry queue.
 type slowStore struct {
 	worker.Store

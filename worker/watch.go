@@ -122,15 +122,18 @@ func handlerName(handler string) string {
 // Alive returns an error if the worker runs and takes no decision for a time. Handlers that
 // hang are none: see Config.SlowHandler. It is for a watchdog.
 func (w *Worker) Alive(within time.Duration) error {
-	if w.runs.Load() == 0 {
-		return nil
-	}
-	select {
-	case w.pings <- struct{}{}:
-	case <-time.After(within):
-		if w.runs.Load() > 0 {
+	for deadline := time.Now().Add(within); w.runs.Load() > 0; {
+		select {
+		case w.pings <- struct{}{}:
+			return nil
+		case <-time.After(min(within, aliveEvery)): // it may have ended
+		}
+		if !time.Now().Before(deadline) && w.runs.Load() > 0 {
 			return fmt.Errorf("worker: %s has not moved for %v", w.cfg.Transport, within)
 		}
 	}
 	return nil
 }
+
+// aliveEvery is how often Alive looks whether the worker has ended.
+const aliveEvery = 50 * time.Millisecond

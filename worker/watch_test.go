@@ -165,3 +165,27 @@ func TestWorkerThatDoesNotMoveIsNotAlive(t *testing.T) {
 		noError(t, <-ended)
 	})
 }
+
+// A watchdog that asks while the last acknowledgements are on their way does not hold up the end.
+func TestAliveEndsWithItsWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		p.handle(func(context.Context, job) error { return nil })
+		l := &link{Queue: p.queue}
+		l.ack = func([]*waybill.Delivery) error { time.Sleep(3 * time.Second); return nil }
+		w, err := worker.New(p.bus, l, p.cfg)
+		noError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		p.send(job{"a", 1})
+		time.Sleep(time.Second)
+		cancel()
+		time.Sleep(time.Second) // nothing is decided any more
+		start := time.Now()
+		if err := w.Alive(30 * time.Second); err != nil || time.Since(start) > 4*time.Second {
+			t.Errorf("Alive = %v after %v", err, time.Since(start))
+		}
+		noError(t, <-ended)
+	})
+}

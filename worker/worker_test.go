@@ -452,6 +452,7 @@ type link struct {
 	receive func(ctx context.Context, max int) ([]*waybill.Delivery, error)
 	ack     func(ds []*waybill.Delivery) error
 	renew   func(ds []*waybill.Delivery) []*waybill.Delivery
+	release func()
 }
 
 func (l *link) Receive(ctx context.Context, max int) ([]*waybill.Delivery, error) {
@@ -468,6 +469,13 @@ func (l *link) Ack(ctx context.Context, ds ...*waybill.Delivery) error {
 		}
 	}
 	return l.Queue.Ack(ctx, ds...)
+}
+
+func (l *link) Release(ctx context.Context, ds ...*waybill.Delivery) error {
+	if l.release != nil {
+		l.release()
+	}
+	return l.Queue.Release(ctx, ds...)
 }
 
 func (l *link) Renew(ctx context.Context, ds ...*waybill.Delivery) ([]*waybill.Delivery, error) {
