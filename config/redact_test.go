@@ -56,10 +56,10 @@ func TestRedactedForgetsThePassword(t *testing.T) {
 	d := MustParseDSN("queue://a?database=mysql:%2F%2Fu:" + canary + "%40h%2Fdb")
 	c := &Config{
 		Database:   MustParseDSN("mysql://u:" + canary + "@h"),
-		Transports: map[string]Transport{"a": {DSN: d}},
+		Transports: map[string]Transport{"a": {DSN: d, Store: MustParseDSN("mysql://u:" + canary + "@h")}},
 	}
 	r := c.Redacted()
-	refuseCanary(t, "Reveal", r.Database.Reveal()+r.Transports["a"].DSN.Reveal())
+	refuseCanary(t, "Reveal", r.Database.Reveal()+r.Transports["a"].DSN.Reveal()+r.Transports["a"].Store.Reveal())
 	if !strings.Contains(c.Database.Reveal(), canary) || !strings.Contains(c.Transports["a"].DSN.Reveal(), canary) {
 		t.Error("Redacted changed the original")
 	}

@@ -17,7 +17,7 @@ func (c *Config) Redacted() *Config {
 	copied.Database = c.Database.Redacted()
 	copied.Transports = maps.Clone(c.Transports)
 	for name, t := range copied.Transports {
-		t.DSN = t.DSN.Redacted()
+		t.DSN, t.Store = t.DSN.Redacted(), t.Store.Redacted()
 		copied.Transports[name] = t
 	}
 	return &copied

@@ -32,7 +32,7 @@ func (f *adminFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.pprof, "pprof", false, "serve /debug/pprof there, too")
 }
 
-// stuckAfter is how long a loop may stand still. A relay may take twice its publish deadline.
+// stuckAfter is how long a loop may stand still. A relay may take three publish deadlines and 5 s.
 const stuckAfter = 10 * time.Second
 
 // An adminListener answers probes and scrapes of a command that runs on. It serves no body,

@@ -106,6 +106,7 @@ func (c *cli) consumeCommand() *cobra.Command {
 	p.IntVar(&f.failures, "failure-limit", 0, "exit after so many failed attempts (default: the configured limit, or none)")
 	p.Var(&f.idle, "idle-exit", "exit when nothing arrived for so long (default: never)")
 	p.Var(&f.drain, "drain-timeout", "how long handlers may go on after a signal (default: the configured time, or 25s)")
+	positive(cmd, "concurrency", "prefetch", "time-limit", "memory-limit", "failure-limit", "drain-timeout")
 	f.admin.register(cmd)
 	return cmd
 }
@@ -215,10 +216,8 @@ func (s *session) checkConsume(cfg *config.Config, transports []string, f consum
 	switch {
 	case len(transports) == 0:
 		return errNoWorkers()
-	case f.concurrency < 0:
-		return &Error{Usage, fmt.Errorf("--concurrency: %d is less than 1", f.concurrency), ""}
-	case f.prefetch < 0 || f.limit < 0 || f.failures < 0:
-		return &Error{Usage, fmt.Errorf("--prefetch %d, --limit %d, --failure-limit %d: negative", f.prefetch, f.limit, f.failures), ""}
+	case f.limit < 0:
+		return &Error{Usage, fmt.Errorf("--limit: %d is negative", f.limit), "0 means no limit"}
 	case f.limit > 0 && len(transports) > 1:
 		return &Error{Usage, errors.New("--limit counts the messages of one transport"), "consume each transport by a process of its own"}
 	case f.exec == "" && f.handler != "":

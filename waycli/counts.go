@@ -2,7 +2,6 @@ package waycli
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 
 	"github.com/waybill-go/waybill"
@@ -47,8 +46,7 @@ func (c *counts) Observe(_ context.Context, e waybill.Event) {
 		switch {
 		case e.Err == nil:
 			n.handled.Add(1)
-		case errors.Is(e.Err, worker.ErrDrained), errors.Is(e.Err, waybill.ErrLeaseLost):
-		default:
+		case worker.Failed(e.Err):
 			n.failed.Add(1)
 		}
 	}

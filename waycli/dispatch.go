@@ -65,7 +65,7 @@ With --json: one line per message, {"id", "name", "key", "transports"}.`,
 	p.StringVar(&f.to, "to", "", "transport, in place of the configured route")
 	p.StringVar(&f.bodyFile, "body-file", "", "file with the body")
 	p.StringVar(&f.from, "from", "", "file with one message per line")
-	p.IntVar(&f.batch, "batch", 500, "lines per transaction, with --from")
+	p.IntVar(&f.batch, "batch", defaultBatch, "lines per transaction, with --from")
 	_ = cmd.RegisterFlagCompletionFunc("to", c.completeFrom(transportNames))
 	return cmd
 }
@@ -78,6 +78,8 @@ func checkDispatch(args []string, f dispatchFlags) error {
 		return errors.New("with --from all of a message stands in its line: only --to and --batch go with it")
 	case f.batch < 1:
 		return fmt.Errorf("--batch: %d is less than 1", f.batch)
+	case f.from == "" && f.batch != defaultBatch:
+		return errors.New("--batch is for the lines of --from FILE")
 	case f.from == "" && len(args) == 0:
 		return errors.New("which message? give its name, or --from FILE")
 	case len(args) > 2:

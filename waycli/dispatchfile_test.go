@@ -99,6 +99,24 @@ func TestFailedCommitOfAFileSaysWhereToResume(t *testing.T) {
 	}
 }
 
+// The rest of a file goes where its beginning went.
+func TestResumeKeepsTheFlags(t *testing.T) {
+	s := &session{app: App{Name: "shop"}, flags: flags{config: "other.yaml", database: "mysql://u:secret@db/shop"}}
+	got := s.resume(dispatchFlags{from: "in.jsonl", to: "partners", batch: 1}, 2)
+	if want := "tail -n +2 in.jsonl | shop dispatch --from - --to partners --config other.yaml --database DSN --batch 1"; got != want {
+		t.Errorf("resume with %s, want %s", got, want)
+	}
+	if got := s.resume(dispatchFlags{from: "-", batch: defaultBatch}, 2); strings.Contains(got, "--batch") {
+		t.Errorf("resume with %s", got)
+	}
+}
+
+func TestWrongLineIsAMistakeOfTheUser(t *testing.T) {
+	if code, printed := dispatchLines(t, &committing{}, 1, 500, `"`); code != 2 || !strings.Contains(printed, "standard input:1: ") {
+		t.Errorf("exit code %d, want 2:\n%s", code, printed)
+	}
+}
+
 func TestBatchOfAFileIsBoundedByBytes(t *testing.T) {
 	db := &committing{}
 	if code, printed := dispatchLines(t, db, 20, 500, strings.Repeat("x", 1<<20-10)); code != 0 {

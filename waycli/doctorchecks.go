@@ -105,7 +105,7 @@ func (s *session) workerFindings(ctx context.Context) ([]admin.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	workers, err := db.Workers(ctx)
+	workers, err := workersOf(ctx, db)
 	if err != nil {
 		return nil, err
 	}

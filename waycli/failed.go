@@ -36,7 +36,8 @@ func (c *cli) failedListCommand() *cobra.Command {
   skipped    by a relay (outbox.on_exhausted) or "outbox release --skip-head"
   failed     in a worker, without retries left or unrecoverably
   retrying   by "failed retry", in the retry queue of its transport
-  removed    by "failed remove": body and headers are gone; only with --state
+  removed    by "failed remove", or by "failed retry --as-new", which dispatched it under
+             another id: body and headers are gone; only with --state
 
 Parked keys are no dead letters: "outbox blocked" has those of relays, "retries
 list" those of workers.

@@ -91,6 +91,9 @@ func (s *session) failedRetry(ctx context.Context, filter failedFilter, args []s
 	if err := f.check(); err != nil {
 		return err
 	}
+	if s.flags.server != "" && f.stopAfter > 0 {
+		return errStopAfterRemote
+	}
 	db, err := s.database(ctx)
 	if err != nil {
 		return err
@@ -136,7 +139,7 @@ func overtaken(n int) error {
 // short.
 type batches struct {
 	s                      *session
-	found                  []admin.FailedMessage
+	found                  []selected
 	filter                 failedFilter
 	message, verb, command string
 	rate                   rate
@@ -167,16 +170,32 @@ func (b *batches) run(ctx context.Context) error {
 		}
 		numbers := make([]int64, len(chunk))
 		for i, m := range chunk {
-			numbers[i] = m.Number
+			numbers[i] = m.number
 		}
-		n, err := b.do(ctx, numbers...)
-		if err != nil {
+		if err := b.change(ctx, numbers); err != nil {
 			return b.partial(err)
 		}
-		b.tried += len(chunk)
-		b.done.Add(int64(n))
 	}
 	return nil
+}
+
+// changeTimeout bounds a chunk.
+const changeTimeout = time.Minute
+
+// change changes a chunk. One that has begun outlives an interrupt: a cancelled commit would leave
+// its result unknown.
+func (b *batches) change(ctx context.Context, numbers []int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	n, err := b.do(ctx, numbers...)
+	if err == nil {
+		b.tried += len(numbers)
+		b.done.Add(int64(n))
+	}
+	return err
 }
 
 // pause waits as the rate asks, and looks what has failed again.
@@ -191,7 +210,11 @@ func (b *batches) pause(ctx context.Context, size int) error {
 	if b.stopAfter == 0 {
 		return nil
 	}
-	n, err := b.failedAgain(ctx, b.found[:b.tried]...)
+	dispatched := make([]admin.FailedMessage, b.tried)
+	for i, m := range b.found[:b.tried] {
+		dispatched[i] = admin.FailedMessage{Transport: m.transport, ID: m.id}
+	}
+	n, err := b.failedAgain(ctx, dispatched...)
 	if err != nil {
 		return err
 	}
@@ -203,6 +226,9 @@ func (b *batches) pause(ctx context.Context, size int) error {
 
 // partial is the error of a change that ended early, with the command that does the rest.
 func (b *batches) partial(err error) error {
+	if errors.Is(err, context.Canceled) {
+		err = errInterrupted
+	}
 	if b.done.Load() == 0 {
 		return err
 	}
@@ -212,12 +238,12 @@ func (b *batches) partial(err error) error {
 	case len(b.filter.Numbers) > 0:
 		numbers := make([]string, len(rest))
 		for i, m := range rest {
-			numbers[i] = strconv.FormatInt(m.Number, 10)
+			numbers[i] = strconv.FormatInt(m.number, 10)
 		}
 		command = fmt.Sprintf("`%s %s %s`", b.s.app.Name, b.command, strings.Join(numbers, " "))
 	case b.filter.Until == "":
 		// Those that fail again meanwhile fail later than any that was found.
-		last := slices.MaxFunc(b.found, func(x, y admin.FailedMessage) int { return x.FailedAt.Compare(y.FailedAt) }).FailedAt
+		last := slices.MaxFunc(b.found, func(x, y selected) int { return x.failedAt.Compare(y.failedAt) }).failedAt
 		command = "the same command with --until " + last.Add(time.Microsecond).Format(time.RFC3339Nano)
 		if b.filter.All {
 			command += " in place of --all"

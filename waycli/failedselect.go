@@ -138,12 +138,23 @@ func (s *session) checkChangeable(m admin.FailedMessage) error {
 	case m.State == admin.Retrying:
 		return &Error{Refused, fmt.Errorf("message %d is being retried already", m.Number), fmt.Sprintf("`%s retries list` shows when; it comes back under its number if it fails", s.app.Name)}
 	}
-	return &Error{Refused, fmt.Errorf("message %d is %s", m.Number, m.State), "what it carried is gone"}
+	return &Error{Refused, fmt.Errorf("message %d is %s", m.Number, m.State), "its body is gone: it was removed, or dispatched under another id by `failed retry --as-new`"}
 }
+
+// selected is a dead letter of a selection, which may have millions of them.
+type selected struct {
+	number    int64
+	failedAt  time.Time
+	id        waybill.MessageID
+	transport string
+}
+
+// selectPage bounds the dead letters that a selection reads at once.
+const selectPage = 1000
 
 // selectFailed returns the messages selected by numbers or flags, which can be changed,
 // and sets the numbers of f. A number of another message is an error.
-func (s *session) selectFailed(ctx context.Context, db Database, f *failedFilter, args []string) (found []admin.FailedMessage, err error) {
+func (s *session) selectFailed(ctx context.Context, db Database, f *failedFilter, args []string) (found []selected, err error) {
 	if f.Numbers, err = failedNumbers(args); err != nil {
 		return nil, err
 	}
@@ -171,10 +182,19 @@ func (s *session) selectFailed(ctx context.Context, db Database, f *failedFilter
 			return nil, err
 		}
 	}
-	if found, err = db.Failed(ctx, q); err != nil {
-		return nil, err
+	q.Limit = selectPage
+	for more := true; more; {
+		page, err := db.Failed(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range page {
+			if q.After = m.Number; changeable(m) {
+				found = append(found, selected{m.Number, m.FailedAt, m.ID, m.Transport})
+			}
+		}
+		more = len(page) == selectPage
 	}
-	found = slices.DeleteFunc(found, func(m admin.FailedMessage) bool { return !changeable(m) })
 	if len(found) == 0 {
 		return nil, &Error{NotFound, fmt.Errorf("no failed message is selected: %w", waybill.ErrNotFound), fmt.Sprintf("`%s failed list` lists what there is", s.app.Name)}
 	}

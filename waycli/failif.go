@@ -73,6 +73,9 @@ func parseCondition(text string, names []string) (condition, error) {
 
 // parse reads the number of c.
 func (c *condition) parse(number string, names []string) error {
+	if !slices.Contains(names, c.name) && slices.Contains(allFigures, c.name) {
+		return &Error{Usage, fmt.Errorf("--fail-if: %q is a figure of stats, and not of outbox stats", c.name), "ask `stats --fail-if`"}
+	}
 	if !slices.Contains(names, c.name) {
 		return &Error{Usage, fmt.Errorf("--fail-if: unknown figure %q in %q", c.name, c.text), suggest.Hint(c.name, names, "figures")}
 	}

@@ -1,6 +1,7 @@
 package waycli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -29,7 +30,7 @@ func (f *flags) register(root *cobra.Command) {
 	p.StringVar(&f.server, "server", "", "address of a dashboard, to use in place of the database")
 	p.StringVar(&f.tokenFile, "token-file", "", "file with the token for --server (default: $WAYBILL_SERVER_TOKEN)")
 	p.BoolVar(&f.json, "json", false, "print results, and an error, as JSON")
-	p.BoolVarP(&f.yes, "yes", "y", false, "do not ask before something is removed")
+	p.BoolVarP(&f.yes, "yes", "y", false, "do not ask before a change")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	p.BoolVar(&f.logMessages, "log-messages", false, "log a line for each message at info (file: log.messages)")
 	p.StringVar(&f.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
@@ -96,6 +97,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		var known []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
 		hint = suggest.Hint("--"+unknown.GetSpecifiedName(), known, "flags")
+		if unknown.GetSpecifiedName() == "version" {
+			hint = fmt.Sprintf("`%s version` prints it", cmd.Root().Name())
+		}
 	}
 	return &Error{Usage, err, hint}
 }
@@ -114,7 +118,7 @@ func finish(cmd *cobra.Command) {
 	}
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			if err := emptyFlag(cmd); err != nil {
+			if err := cmp.Or(emptyFlag(cmd), zeroFlag(cmd)); err != nil {
 				return err
 			}
 			return run(cmd, args)
@@ -138,6 +142,27 @@ func emptyFlag(cmd *cobra.Command) error {
 		return &Error{Usage, fmt.Errorf("%s: the value is empty", strings.Join(empty, ", ")), "leave it out for the default"}
 	}
 	return nil
+}
+
+// aboveZero is the annotation of flags that want a value above zero: see positive.
+const aboveZero = "above zero"
+
+// positive has zeroFlag refuse these flags at 0, which is how they say that they were left out.
+func positive(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		_ = cmd.Flags().SetAnnotation(name, aboveZero, nil)
+	}
+}
+
+// zeroFlag refuses a flag of positive that was given 0: it must not mean the default.
+func zeroFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		_, is := f.Annotations[aboveZero]
+		if value := cmp.Or(f.Value.String(), "0"); is && (value == "0" || strings.HasPrefix(value, "-")) {
+			err = &Error{Usage, fmt.Errorf("--%s: %s is not above zero", f.Name, value), "leave it out for the default"}
+		}
+	})
+	return err
 }
 
 // group makes cmd a mere parent of its commands.

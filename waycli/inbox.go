@@ -202,6 +202,7 @@ With --json: {"older_than", "matching", "removed", "dry_run"}.`,
 		}),
 	}
 	cmd.Flags().Var(&older, "older-than", "age, such as 30d (default: inbox.retention)")
+	positive(cmd, "older-than")
 	cmd.Flags().BoolVar(&lower, "lower-retention", false, "record inbox.retention in the database, in place of a longer one")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count")
 	return cmd
@@ -234,39 +235,53 @@ func (s *session) inboxPrune(ctx context.Context, older time.Duration, lower, dr
 		return err
 	}
 	recorded, err := db.InboxRetention(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case older < recorded && !lower:
+	}
+	shorter := older < recorded
+	if shorter && !lower {
 		return &Error{Refused, &admin.RetentionError{Age: older, Recorded: recorded}, "restart every application with the shorter retention; then --lower-retention records inbox.retention in the database"}
-	case older < recorded && !dryRun:
-		if err := s.confirm(ctx, fmt.Sprintf("Does every application use a retention of %s or less, and not %s as recorded?", config.FormatDuration(retention), config.FormatDuration(recorded))); err != nil {
-			return err
-		}
-		if err := db.SetInboxRetention(ctx, retention); err != nil {
-			return err
-		}
 	}
 	result := pruned{OlderThan: age, DryRun: dryRun}
 	if result.Matching, err = db.InboxOlder(ctx, older); err != nil {
 		return err
 	}
-	if dryRun || result.Matching == 0 {
+	if dryRun {
 		s.pruneResult(result)
 		return nil
 	}
-	if err := s.confirm(ctx, fmt.Sprintf("Remove %s of messages handled more than %s ago?", plural(result.Matching, "inbox entry"), age)); err != nil {
-		return err
+	if shorter {
+		if err := s.confirm(ctx, fmt.Sprintf("Does every application use a retention of %s or less, and not %s as recorded?", config.FormatDuration(retention), config.FormatDuration(recorded))); err != nil {
+			return err
+		}
 	}
-	var removed atomic.Int64
-	stop := s.showProgress(progress{message: "pruning", verb: "removed", done: func() int { return int(removed.Load()) }})
-	result.Removed, err = db.InboxPrune(ctx, older, func(n int) { removed.Add(int64(n)) })
-	stop()
-	if err != nil && result.Removed > 0 {
-		err = &Error{Partial, err, fmt.Sprintf("%s removed; the same command removes the rest", plural(result.Removed, "entry"))}
+	if result.Matching > 0 {
+		if err := s.confirm(ctx, fmt.Sprintf("Remove %s of messages handled more than %s ago?", plural(result.Matching, "inbox entry"), age)); err != nil {
+			return err
+		}
+	}
+	if shorter { // after both questions: a no to either changes nothing
+		if err := db.SetInboxRetention(ctx, retention); err != nil {
+			return err
+		}
+	}
+	if result.Matching > 0 {
+		result.Removed, err = s.pruneShown(ctx, db, older)
 	}
 	s.pruneResult(result)
 	return err
+}
+
+// pruneShown prunes the inbox with its progress.
+func (s *session) pruneShown(ctx context.Context, db Database, older time.Duration) (int, error) {
+	var removed atomic.Int64
+	stop := s.showProgress(progress{message: "pruning", verb: "removed", done: func() int { return int(removed.Load()) }})
+	defer stop()
+	n, err := db.InboxPrune(ctx, older, func(n int) { removed.Add(int64(n)) })
+	if err != nil && n > 0 {
+		err = &Error{Partial, err, fmt.Sprintf("%s removed; the same command removes the rest", plural(n, "entry"))}
+	}
+	return n, err
 }
 
 func (s *session) pruneResult(r pruned) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 )
 
 const (
+	defaultBatch  = 500     // lines of one transaction
 	maxJSONLine   = 8 << 20 // room for an escaped body of 1 MiB and its headers
 	maxBatchBytes = 8 << 20 // of the bodies of one transaction
 )
@@ -45,13 +47,13 @@ func (s *session) dispatchFile(ctx context.Context, f dispatchFlags) error {
 	for {
 		batch, err := d.readBatch(in, f.batch)
 		if err != nil {
-			return s.stoppedAt(f.from, in.number, committed, err)
+			return s.stoppedAt(f, in.number, committed, err)
 		}
 		if len(batch) == 0 {
 			break
 		}
 		if err := d.commit(ctx, batch...); err != nil {
-			return s.notCommitted(f.from, committed, in.number, batch, err)
+			return s.notCommitted(f, committed, in.number, batch, err)
 		}
 		committed = in.number
 		done.Add(int64(len(batch)))
@@ -83,28 +85,32 @@ func (d *dispatcher) readBatch(in *jsonLines, lines int) ([]prepared, error) {
 }
 
 // stoppedAt is the error of a line that cannot be dispatched.
-func (s *session) stoppedAt(file string, line, committed int, err error) error {
+func (s *session) stoppedAt(f dispatchFlags, line, committed int, err error) error {
 	if errors.Is(err, context.Canceled) {
-		return s.stopped(file, committed, errInterrupted, "")
+		return s.stopped(f, committed, errInterrupted, "")
 	}
-	return s.stopped(file, committed, fmt.Errorf("%s:%d: %w", nameOf(file), line, err), hintOf(err, s.app.Name))
+	hint, kind := hintOf(err, s.app.Name), Usage
+	if unread := (*fs.PathError)(nil); errors.As(err, &unread) {
+		kind = 0
+	}
+	return s.stopped(f, committed, &Error{kind, fmt.Errorf("%s:%d: %w", nameOf(f.from), line, err), ""}, hint)
 }
 
 // notCommitted is the error of a batch whose transaction failed, or whose commit is
 // unknown: then one id of the batch tells whether all of it was dispatched.
-func (s *session) notCommitted(file string, committed, last int, batch []prepared, err error) error {
-	lines := fmt.Sprintf("%s: lines %d to %d", nameOf(file), committed+1, last)
+func (s *session) notCommitted(f dispatchFlags, committed, last int, batch []prepared, err error) error {
+	lines := fmt.Sprintf("%s: lines %d to %d", nameOf(f.from), committed+1, last)
 	var unknown *waybill.CommitUnknownError
 	if !errors.As(err, &unknown) {
-		return s.stopped(file, committed, fmt.Errorf("%s were not dispatched: %w", lines, err), hintOf(err, s.app.Name))
+		return s.stopped(f, committed, fmt.Errorf("%s were not dispatched: %w", lines, err), hintOf(err, s.app.Name))
 	}
 	err = fmt.Errorf("%s: all or none of them were dispatched (ids %s to %s): %w: %w", lines, batch[0].id, batch[len(batch)-1].id, waybill.ErrCommitUnknown, unknown.Err)
 	return &Error{Partial, err, fmt.Sprintf("look first whether %s is in `%s outbox list` or has arrived; if so, resume from line %d: %s; if not, from line %d: %s",
-		batch[0].id, s.app.Name, last+1, s.resume(file, last+1), committed+1, s.resume(file, committed+1))}
+		batch[0].id, s.app.Name, last+1, s.resume(f, last+1), committed+1, s.resume(f, committed+1))}
 }
 
 // stopped adds to err the number of dispatched lines, and how to continue.
-func (s *session) stopped(file string, committed int, err error, hint string) error {
+func (s *session) stopped(f dispatchFlags, committed int, err error, hint string) error {
 	if committed == 0 {
 		var own *Error
 		kind := Kind(0)
@@ -113,15 +119,29 @@ func (s *session) stopped(file string, committed int, err error, hint string) er
 		}
 		return &Error{kind, err, joined(hint, "nothing was dispatched")}
 	}
-	return &Error{Partial, err, joined(hint, fmt.Sprintf("lines 1 to %d were dispatched; resume from line %d: %s", committed, committed+1, s.resume(file, committed+1)))}
+	return &Error{Partial, err, joined(hint, fmt.Sprintf("lines 1 to %d were dispatched; resume from line %d: %s", committed, committed+1, s.resume(f, committed+1)))}
 }
 
-// resume is the command that dispatches the lines of file from a number on.
-func (s *session) resume(file string, line int) string {
+// resume is the command that dispatches the lines of a file from a number on, to the same place.
+func (s *session) resume(f dispatchFlags, line int) string {
+	file := f.from
 	if file == "-" {
 		file = "THE INPUT"
 	}
-	return fmt.Sprintf("tail -n +%d %s | %s dispatch --from -", line, file, s.app.Name)
+	command := fmt.Sprintf("tail -n +%d %s | %s dispatch --from -", line, file, s.app.Name)
+	if f.to != "" {
+		command += " --to " + f.to
+	}
+	if s.flags.config != "" {
+		command += " --config " + s.flags.config
+	}
+	if s.flags.database != "" {
+		command += " --database DSN" // which may have a password
+	}
+	if f.batch != defaultBatch {
+		command += fmt.Sprintf(" --batch %d", f.batch)
+	}
+	return command
 }
 
 func joined(parts ...string) string {

@@ -143,6 +143,11 @@ func (s *session) outboxStats(ctx context.Context, transport string, failIf []st
 			stats = append(stats, one)
 		}
 	}
+	if transport != "" && len(stats) == 0 { // a condition on a name that is mistyped would never hold
+		if _, err := s.transport(transport); err != nil {
+			return err
+		}
+	}
 	if s.flags.json {
 		s.stdout.json(struct {
 			Outbox []admin.OutboxStats `json:"outbox"`

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,8 +36,8 @@ sync.
 It runs until SIGTERM or SIGINT, settles the batch in flight and exits with 0; a
 second signal exits with 130. It connects at its start, and waits for a broker that
 cannot be reached; "stats" shows it. With --drain it exits when nothing that is due is
-left: with 0, with 5 if keys are blocked, or with 6 if a broker could not be reached at
-the start; then the other transports are drained before.
+left: with 0, with 5 if keys are blocked, with 130 after a signal, or with 6 if a broker
+could not be reached at the start; then the other transports are drained before.
 
 On PostgreSQL any number of relays share the work; one that dies or freezes is
 replaced by the others. With the options notify and listen of its DSN a relay
@@ -45,7 +47,7 @@ one exits with 4, or waits with --standby until it can take over.
 
 With --json, at the end: {"reason": "stopped", "drained" or "failed",
 "published", "refused", "transports": [{"transport", "published", "refused", "pending",
-"blocked_keys", "delayed"}]}.`,
+"blocked_keys", "delayed"}]}, without the last three if they could not be counted.`,
 		Example: `  waybill relay --standby --config /etc/waybill.yaml
   waybill relay --drain --json`,
 		Args: cobra.NoArgs,
@@ -55,13 +57,14 @@ With --json, at the end: {"reason": "stopped", "drained" or "failed",
 	p.BoolVar(&f.drain, "drain", false, "exit when nothing that is due is left")
 	p.BoolVar(&f.standby, "standby", false, "wait while another process relays the database, and take over when it ends")
 	p.IntVar(&f.workers, "workers", 0, "batches of each transport in flight at once (default 2; a SQLite file allows 1)")
+	positive(cmd, "workers")
 	f.admin.register(cmd)
 	return cmd
 }
 
 // relay runs one outbox.Relay for each transport.
 func (s *session) relay(ctx context.Context, f relayFlags) error {
-	if f.workers < 0 || f.workers > maxWorkers {
+	if f.workers > maxWorkers {
 		return &Error{Usage, fmt.Errorf("--workers: %d is not between 1 and %d", f.workers, maxWorkers), ""}
 	}
 	cfg, err := s.config()
@@ -115,8 +118,10 @@ func (s *session) relay(ctx context.Context, f relayFlags) error {
 	case f.drain && ctx.Err() == nil:
 		reason = "drained"
 	}
-	// The transports are counted also after a signal.
-	return errors.Join(err, s.relayResult(context.WithoutCancel(ctx), db, transports, counts, reason))
+	if f.drain && reason == "stopped" {
+		err = errInterrupted
+	}
+	return errors.Join(err, s.relayResult(ctx, db, transports, counts, reason))
 }
 
 // relayConnections returns how many connections relays use.
@@ -229,7 +234,8 @@ func runAll(ctx context.Context, fns ...func(context.Context) error) error {
 	var wg sync.WaitGroup
 	for _, fn := range fns {
 		wg.Go(func() {
-			if err := fn(ctx); err != nil {
+			// One that returns the error of its context has ended as it was told.
+			if err := fn(ctx); err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 				first.Do(func() { failure = err })
 				cancel(err)
 			}
@@ -251,21 +257,33 @@ func apart(fns []func(context.Context) error) (alone []func(context.Context) err
 	return alone, func() error { return errors.Join(errs...) }
 }
 
-// transportResult is the counts of a relay for one transport, and of the rows left.
+// transportResult is the counts of a relay for one transport.
 type transportResult struct {
-	Transport   string `json:"transport"`
-	Published   int    `json:"published"`
-	Refused     int    `json:"refused"`
-	Pending     int    `json:"pending"`
-	BlockedKeys int    `json:"blocked_keys"`
-	Delayed     int    `json:"delayed"`
+	Transport string `json:"transport"`
+	Published int    `json:"published"`
+	Refused   int    `json:"refused"`
+	*leftRows        // nil if they could not be counted
 }
 
+// leftRows counts the rows that a relay leaves.
+type leftRows struct {
+	Pending     int `json:"pending"`
+	BlockedKeys int `json:"blocked_keys"`
+	Delayed     int `json:"delayed"`
+}
+
+// countWithin bounds the final count of a relay that was stopped or failed: a service manager
+// kills a process that does not end.
+const countWithin = 5 * time.Second
+
+// relayResult shows the counts of relays and the rows left, also after a signal.
 func (s *session) relayResult(ctx context.Context, db Database, transports []string, counts *counts, reason string) error {
-	stats, err := db.OutboxStats(ctx)
-	if err != nil {
-		return err
+	if reason != "drained" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), countWithin)
+		defer cancel()
 	}
+	stats, uncounted := db.OutboxStats(ctx)
 	result := struct {
 		Reason     string            `json:"reason"`
 		Published  int               `json:"published"`
@@ -276,22 +294,30 @@ func (s *session) relayResult(ctx context.Context, db Database, transports []str
 	for _, transport := range transports {
 		n := counts.of(transport)
 		one := transportResult{Transport: transport, Published: int(n.published.Load()), Refused: int(n.refused.Load())}
+		if uncounted == nil {
+			one.leftRows = &leftRows{}
+		}
 		for _, left := range stats {
 			if left.Transport == transport {
-				one.Pending, one.BlockedKeys, one.Delayed = left.Pending, left.BlockedKeys, left.Delayed
+				one.leftRows = &leftRows{left.Pending, left.BlockedKeys, left.Delayed}
+				blocked += left.BlockedKeys
 			}
 		}
 		result.Transports = append(result.Transports, one)
 		result.Published += one.Published
 		result.Refused += one.Refused
-		blocked += one.BlockedKeys
 	}
 	if s.flags.json {
 		s.stdout.json(result)
 	} else {
 		s.say("%s: %s published", reason, plural(result.Published, "message"))
 	}
-	if reason == "drained" && blocked > 0 {
+	switch {
+	case uncounted != nil && reason == "drained":
+		return uncounted
+	case uncounted != nil:
+		s.log.LogAttrs(ctx, slog.LevelWarn, "rows left in the outbox not counted", slog.Any("err", uncounted))
+	case reason == "drained" && blocked > 0:
 		return &Error{Partial, fmt.Errorf("%s blocked by a message that is refused", keysAre(blocked)),
 			fmt.Sprintf("`%s outbox blocked` shows why, and how many wait; a relay goes on trying what is not parked", s.app.Name)}
 	}

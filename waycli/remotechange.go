@@ -29,9 +29,12 @@ func (r *remote) RemoveFailed(ctx context.Context, numbers ...int64) (int, error
 	return r.change(ctx, "failed/remove", withNumbers(url.Values{}, numbers))
 }
 
+// errStopAfterRemote refuses --stop-after-failures, which the API does not cover.
+var errStopAfterRemote = &Error{Usage, errors.New("--stop-after-failures with --server: the API does not cover it"), "the dashboard shows what has failed again, and cancels"}
+
 // FailedAgain implements admin.DeadLetters.
 func (r *remote) FailedAgain(context.Context, ...admin.FailedMessage) (int, error) {
-	return 0, &Error{Usage, errors.New("--stop-after-failures with --server: the API does not cover it"), "the dashboard shows what has failed again, and cancels"}
+	return 0, errStopAfterRemote
 }
 
 // operationEvery is how often the end of an operation is looked for.

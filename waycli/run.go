@@ -102,6 +102,7 @@ func (s *session) runParts(ctx context.Context, named []string, f consumeFlags) 
 		}
 		runs = append(runs, more...)
 	}
+	s.warnOfIdle(ctx, named, consumed)
 	s.log.LogAttrs(ctx, slog.LevelInfo, "service started", slog.String("parts", strings.Join(names, " ")))
 	err = s.runShown(limited, runs, progress{
 		message: "running", verb: "handled",
@@ -113,6 +114,13 @@ func (s *session) runParts(ctx context.Context, named []string, f consumeFlags) 
 	})
 	s.runResult(names, counts.total(), s.endOf(limited, err))
 	return err
+}
+
+// warnOfIdle warns of configured workers that do not run, although no part was named.
+func (s *session) warnOfIdle(ctx context.Context, named, consumed []string) {
+	if len(named) == 0 && len(consumed) > 0 && s.app.Bus == nil {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "the configured workers do not run: this binary has no handlers of its own", slog.Any("transports", consumed))
+	}
 }
 
 // partNames returns the parts to run.
@@ -152,6 +160,8 @@ func (s *session) partNames(named, relayed, consumed []string) ([]string, error)
 	switch {
 	case len(named) > 0:
 		return named, nil
+	case len(all) == 0 && s.app.Bus == nil && len(consumed) > 0:
+		return nil, s.errNoHandlers()
 	case len(all) == 0 && s.app.Bus == nil:
 		return nil, errNoRelay()
 	case len(all) == 0:

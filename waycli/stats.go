@@ -22,8 +22,9 @@ queues of transports in other databases and at brokers, and the failed messages 
 workers in it and in the stores of transports (transports.NAME.store), and list the
 relays and the processes with workers that have reported within the last minute, with
 what keeps relays from publishing or from hearing of commits, and the paused transports.
-(Relays of a SQLite file do not report.) Problems are messages for which no relay reports,
-and queues that could not be counted, as their broker is away.
+(Relays of a SQLite file do not report.) Problems are messages for which no relay reports
+or, of a SQLite file, whose transport is not configured, and queues that could not be
+counted, as their broker is away.
 
 With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_flight",
 "retrying", "oldest_age_seconds", "database"}], "broker_queues": [{"transport", "queue",
@@ -80,17 +81,13 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	if all.Queues, all.Problems, uncounted, err = s.queueCounts(ctx, own.Queues); err != nil {
 		return err
 	}
-	if all.Workers, err = db.Workers(ctx); err != nil {
+	if all.Workers, err = workersOf(ctx, db); err != nil {
 		return err
 	}
 	if all.Paused, err = db.PausedTransports(ctx); err != nil {
 		return err
 	}
-	if db.Traits().KeepsReports {
-		for _, t := range withoutRelay(all.Outbox, all.Relays) {
-			all.Problems = append(all.Problems, statsProblem{t.Transport, fmt.Sprintf("%s pending, no relay for %s", count(t.Pending), t.Transport)})
-		}
-	}
+	all.Problems = append(all.Problems, s.notRelayed(db, all)...)
 	var unreachable []statsProblem
 	all.BrokerQueues, unreachable = s.brokerQueues(ctx)
 	all.Problems = append(all.Problems, unreachable...)
@@ -117,6 +114,23 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	s.pauseLines(all.Paused)
 	s.problemTable(all.Problems)
 	return checkComplete(conditions, figures, uncounted)
+}
+
+// notRelayed are transports with messages that no relay publishes: none reports or, where relays
+// do not, the file lacks the transport, as after a change of its name.
+func (s *session) notRelayed(db Database, all statsOutput) (problems []statsProblem) {
+	if db.Traits().KeepsReports {
+		for _, t := range withoutRelay(all.Outbox, all.Relays) {
+			problems = append(problems, statsProblem{t.Transport, fmt.Sprintf("%s pending, no relay for %s", count(t.Pending), t.Transport)})
+		}
+		return problems
+	}
+	for _, t := range all.Outbox {
+		if _, ok := s.cfg.Transports[t.Transport]; !ok && t.Pending > 0 && len(s.cfg.Transports) > 0 {
+			problems = append(problems, statsProblem{t.Transport, fmt.Sprintf("%s pending, and the configuration has no transport %s", count(t.Pending), t.Transport)})
+		}
+	}
+	return problems
 }
 
 func (s *session) problemTable(problems []statsProblem) {

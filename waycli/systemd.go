@@ -56,6 +56,9 @@ func (d *systemd) notify(ctx context.Context, log *slog.Logger, alive func(withi
 		for {
 			select {
 			case <-ended:
+				if stopping != nil { // before this goroutine saw the end of ctx, or without one
+					d.send("STOPPING=1\nSTATUS=stopping: " + status())
+				}
 				_ = d.conn.Close()
 				return
 			case <-stopping:

@@ -12,15 +12,22 @@ import (
 	"time"
 )
 
-// The socket is real, and so is the time, of which there is little.
-func TestSystemdHearsOfStartProgressAndStop(t *testing.T) {
+// listenAsSystemd makes the socket that the environment names.
+func listenAsSystemd(t *testing.T) *net.UnixConn {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", socket)
+	return conn
+}
+
+// The socket is real, and so is the time, of which there is little.
+func TestSystemdHearsOfStartProgressAndStop(t *testing.T) {
+	conn := listenAsSystemd(t)
 	t.Setenv("WATCHDOG_USEC", "40000")
 	d, err := openSystemd()
 	if err != nil || d.watchdog != 40*time.Millisecond {
@@ -63,6 +70,28 @@ func TestSystemdHearsOfStartProgressAndStop(t *testing.T) {
 	cancel()
 	await("STOPPING=1 STATUS=stopping: relaying, 7 published")
 	stop()
+}
+
+// Loops that return at once may do so before the goroutine of the socket knows of the end.
+func TestSystemdHearsOfAStopThatTakesNoTime(t *testing.T) {
+	conn := listenAsSystemd(t)
+	for range 100 {
+		d, err := openSystemd()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		stop := d.notify(ctx, slog.New(slog.DiscardHandler), func(time.Duration) error { return nil }, func() string { return "relaying" })
+		cancel()
+		stop()
+		for _, want := range []string{"READY=1\nSTATUS=relaying", "STOPPING=1\nSTATUS=stopping: relaying"} {
+			buf := make([]byte, 500)
+			_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+			if n, err := conn.Read(buf); err != nil || string(buf[:n]) != want {
+				t.Fatalf("%q was sent, %v, want %q", buf[:n], err, want)
+			}
+		}
+	}
 }
 
 func TestWithoutSystemdNothingIsSent(t *testing.T) {

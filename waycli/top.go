@@ -32,8 +32,8 @@ Keys: q quits, p pauses and continues. SIGINT and SIGTERM quit, too. During an o
 the database the last figures stay, with the error above them.
 
 It shows one frame and ends with --once, and without a terminal. With --json, one frame:
-{"at", "database", "outbox", "queues", "retries", "inbox", "relays", "workers", "last"},
-the lists as "stats" and "workers list" have them. Last is the sum of five minutes, as a
+{"at", "database", "outbox", "queues", "retries", "inbox", "relays", "workers", "paused",
+"last"}, the lists as "stats" and "workers list" have them. Last is the sum of five minutes, as a
 series of "stats --history".`,
 		Example: `  waybill top
   waybill top --once`,
@@ -50,6 +50,7 @@ type topFrame struct {
 	Database string    `json:"database"`
 	statsResult
 	Workers []admin.Worker `json:"workers"`
+	Paused  []admin.Pause  `json:"paused"`
 	Last    seriesResult   `json:"last"`
 
 	perSecond map[string]float64 // handled messages, by id of the worker, as far as known
@@ -143,7 +144,10 @@ func (s *session) collectTop(ctx context.Context, db Database) (f topFrame, err 
 	if f.statsResult, err = s.collectStats(ctx, db); err != nil {
 		return f, err
 	}
-	if f.Workers, err = db.Workers(ctx); err != nil {
+	if f.Workers, err = workersOf(ctx, db); err != nil {
+		return f, err
+	}
+	if f.Paused, err = db.PausedTransports(ctx); err != nil {
 		return f, err
 	}
 	until := f.At.UTC().Truncate(time.Minute).Add(time.Minute)

@@ -48,6 +48,15 @@ func renderExample(t *testing.T, width, height int, change func(*topFrame)) (lin
 	return lines
 }
 
+func TestTopShowsPauses(t *testing.T) {
+	lines := renderExample(t, 120, 40, func(f *topFrame) {
+		f.Paused = []admin.Pause{{Transport: "billing", Since: f.At.Add(-time.Minute), Actor: "ada@web-1", Reason: "bank is down"}}
+	})
+	if got := strings.Join(lines, "\n"); !strings.Contains(got, "PAUSED") || !strings.Contains(got, "(1m) by ada@web-1: bank is down") {
+		t.Errorf("a pause is not shown:\n%s", got)
+	}
+}
+
 func TestTopFitsTheScreen(t *testing.T) {
 	for _, c := range []struct {
 		width, height int

@@ -83,7 +83,11 @@ func (f topFrame) tables() []topTable {
 	if len(f.Workers) == 0 {
 		workers.add("no worker has reported within the last minute")
 	}
-	return slices.DeleteFunc([]topTable{outbox, queues, retries, relays, workers}, func(t topTable) bool { return len(t.rows) == 0 })
+	paused := topTable{header: []string{"PAUSED", "SINCE"}}
+	for _, p := range f.Paused {
+		paused.add(visible(p.Transport), pauseOrigin(p))
+	}
+	return slices.DeleteFunc([]topTable{outbox, queues, retries, relays, workers, paused}, func(t topTable) bool { return len(t.rows) == 0 })
 }
 
 func (t *topTable) add(cells ...any) { t.rows = append(t.rows, cells) }

@@ -51,7 +51,7 @@ func (s *session) workersList(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found, err := db.Workers(ctx)
+	found, err := workersOf(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -82,12 +82,26 @@ func (s *session) workerList(found []admin.Worker) {
 	s.stdout.table([]string{"NAME", "TRANSPORTS", "UP", "BUSY", "HANDLED", "FAILED", "HEAP", "STATE", "LONGEST RUNNING"}, rows)
 }
 
+const stateSilent, stateStopping = "silent", "stopping"
+
+// workersOf returns the processes with workers. A State that a process cannot report is one, too.
+func workersOf(ctx context.Context, db Database) ([]admin.Worker, error) {
+	found, err := db.Workers(ctx)
+	for i, w := range found {
+		switch {
+		case time.Since(w.SeenAt) > silence:
+			found[i].State = stateSilent
+		case w.StopRequestedAt != nil && w.State != worker.StateDraining:
+			found[i].State = stateStopping
+		}
+	}
+	return found, err
+}
+
 func workerState(w admin.Worker) string {
 	switch {
-	case time.Since(w.SeenAt) > silence:
-		return "silent for " + ago(w.SeenAt)
-	case w.StopRequestedAt != nil && w.State != worker.StateDraining:
-		return "stopping"
+	case w.State == stateSilent:
+		return w.State + " for " + ago(w.SeenAt)
 	case w.State == worker.StateRunning && len(w.Paused) > 0:
 		return w.State + ", paused: " + strings.Join(w.Paused, " ")
 	}

@@ -91,7 +91,7 @@ func (s *session) pauseOf(ctx context.Context, transport string) (db Database, p
 	if i := slices.IndexFunc(paused, func(p admin.Pause) bool { return p.Transport == transport }); i >= 0 {
 		pause = &paused[i]
 	}
-	workers, err := db.Workers(ctx)
+	workers, err := workersOf(ctx, db)
 	result.Transport = transport
 	for _, w := range workers {
 		if slices.Contains(w.Transports, transport) {

@@ -125,7 +125,7 @@ func (f workersStopFlags) check(names []string) error {
 
 // selectWorkers returns the ids of the selected processes.
 func (s *session) selectWorkers(ctx context.Context, db Database, names []string, f workersStopFlags) (ids []string, err error) {
-	found, err := db.Workers(ctx)
+	found, err := workersOf(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (s *session) awaitEnd(ctx context.Context, db Database, ids []string, timeo
 	defer s.showProgress(progress{message: "stopping workers", verb: "ended", done: func() int { return int(gone.Load()) }})()
 	deadline := time.After(timeout)
 	for {
-		found, err := db.Workers(ctx)
+		found, err := workersOf(ctx, db)
 		if err != nil && (ctx.Err() != nil || !errors.Is(err, waybill.ErrUnavailable)) {
 			return ended, err
 		}

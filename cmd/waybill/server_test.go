@@ -151,6 +151,7 @@ func TestServerAsksForTheRole(t *testing.T) {
 		{"admin", 0, "billing is resumed", []string{"workers", "resume", "billing", "--yes"}},
 		{"admin", 3, "is not paused", []string{"workers", "resume", "billing", "--yes"}},
 		{"viewer", 2, "the API does not cover it", []string{"stats", "--history", "1h"}},
+		{"operator", 2, "the API does not cover it", []string{"failed", "retry", "--fingerprint", "f1", "--rate", "100/s", "--stop-after-failures", "5", "--yes"}},
 		{"admin", 2, "the API of the dashboard does not cover it", []string{"schema", "up"}},
 		{"admin", 2, "excludes --database", []string{"failed", "list", "--database", "sqlite://./shop.db"}},
 	} {

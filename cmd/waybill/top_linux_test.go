@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/waybill-go/waybill/waycli"
+	"github.com/waybill-go/waybill/waysqlite"
 )
 
 // A pseudoTerminal is both ends of a terminal, and the output of the program.
@@ -84,15 +85,20 @@ func (p *pseudoTerminal) await(t *testing.T, what string) {
 	t.Fatalf("the terminal did not show %q within 10s", what)
 }
 
-func TestTopGivesTheTerminalBack(t *testing.T) {
+// inDirectory changes to a directory of the test's own, with that waybill.yaml and tables.
+func inDirectory(t *testing.T, file string) {
+	t.Helper()
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("waybill.yaml", []byte("transports: { work: { dsn: queue://work } }\n"), 0o600); err != nil {
+	if err := os.WriteFile("waybill.yaml", []byte(file+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	if code := waycli.Main(t.Context(), app(), []string{"schema", "up"}, strings.NewReader(""), &out, &out); code != 0 {
-		t.Fatalf("schema up: exit %d: %s", code, out.String())
+	if code, _, stderr := runMain(t, "schema", "up"); code != 0 {
+		t.Fatalf("schema up: exit %d: %s", code, stderr)
 	}
+}
+
+func TestTopGivesTheTerminalBack(t *testing.T) {
+	inDirectory(t, "transports: { work: { dsn: queue://work } }")
 	for name, end := range map[string]func(p *pseudoTerminal, signal func()){
 		"q":      func(p *pseudoTerminal, _ func()) { _, _ = p.user.WriteString("q") },
 		"ctrl-c": func(p *pseudoTerminal, _ func()) { _, _ = p.user.WriteString("\x03") },
@@ -129,5 +135,49 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 				t.Errorf("the terminal is %+v, want %+v as before", after, before)
 			}
 		})
+	}
+}
+
+// A no to either question of inbox prune leaves the retention, and with it the guard, as they are.
+func TestPruneThatIsNotConfirmedChangesNothing(t *testing.T) {
+	inDirectory(t, "inbox: { retention: 10d }")
+	db, err := waysqlite.Open(t.Context(), "waybill.db", waysqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.SetInboxRetention(t.Context(), 30*24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.SQL().ExecContext(t.Context(), "INSERT INTO waybill_inbox (handler, dedup_key, message_id, processed_at) VALUES ('h', 'k', randomblob(16), 1)"); err != nil {
+		t.Fatal(err)
+	}
+	prune := func(answers ...string) int {
+		p := openPseudoTerminal(t)
+		ended := make(chan int)
+		go func() {
+			ended <- waycli.Main(t.Context(), app(), []string{"inbox", "prune", "--lower-retention"}, p.program, p.program, p.program)
+		}()
+		for _, answer := range answers {
+			p.await(t, "[y/N]")
+			if _, err := p.user.WriteString(answer + "\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return <-ended
+	}
+	for _, answers := range [][]string{{"n"}, {"y", "n"}} {
+		if code := prune(answers...); code != 4 {
+			t.Errorf("answered %q: exit %d, want 4", answers, code)
+		}
+		if got, err := db.InboxRetention(t.Context()); err != nil || got != 30*24*time.Hour {
+			t.Errorf("answered %q: the retention is %v, %v, want that it is as before", answers, got, err)
+		}
+	}
+	if code := prune("y", "y"); code != 0 {
+		t.Errorf("answered with yes: exit %d", code)
+	}
+	if got, err := db.InboxRetention(t.Context()); err != nil || got != 10*24*time.Hour {
+		t.Errorf("answered with yes: the retention is %v, %v", got, err)
 	}
 }
