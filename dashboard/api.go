@@ -289,7 +289,7 @@ func (d *Dashboard) apiRelease(r *request) error {
 	if ok, err := confirmed(r, v.Count); !ok {
 		return err
 	}
-	return d.begun(r)(d.startRelease(r, q, v.Count))
+	return d.begun(r)(d.startBlocked(r, q, v.Count))
 }
 
 // begun answers with the operation that has begun.

@@ -2,6 +2,8 @@ package dashboard
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -22,6 +24,7 @@ const (
 // at a time, when a page needs them; a page shows the last result with its age where a new one
 // takes longer than patience.
 type counts struct {
+	log    *slog.Logger
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -41,9 +44,9 @@ type figure struct {
 	done  chan struct{} // closed at the end of the run in progress; nil without one
 }
 
-func newCounts() *counts {
+func newCounts(log *slog.Logger) *counts {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &counts{ctx: ctx, cancel: cancel, slot: make(chan struct{}, 1), byKey: map[string]*figure{}}
+	return &counts{log: log, ctx: ctx, cancel: cancel, slot: make(chan struct{}, 1), byKey: map[string]*figure{}}
 }
 
 func (c *counts) close() {
@@ -54,7 +57,8 @@ func (c *counts) close() {
 }
 
 // figureOf returns the result of read under its key, and when it was read: zero if none is known
-// within the time to wait. A small table is read for each page. Other reads have pauses ten times
+// within the time to wait, or a page would have to do without it because it takes longer than
+// countTimeout. A small table is read for each page. Other reads have pauses ten times
 // as long as themselves: however many pages are open, a connection counts for a tenth of its time.
 func figureOf[T any](ctx context.Context, c *counts, key string, wait time.Duration, read func(ctx context.Context) (T, error)) (value T, at time.Time, err error) {
 	f, done := c.start(key, func(ctx context.Context) (any, error) { return read(ctx) })
@@ -70,10 +74,13 @@ func figureOf[T any](ctx context.Context, c *counts, key string, wait time.Durat
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f.value == nil || f.stale(time.Now()) {
-		return value, time.Time{}, f.err
+	switch {
+	case f.value != nil && !f.stale(time.Now()):
+		return f.value.(T), f.at, nil
+	case wait < patient && errors.Is(f.err, context.DeadlineExceeded):
+		return value, time.Time{}, nil
 	}
-	return f.value.(T), f.at, nil
+	return value, time.Time{}, f.err
 }
 
 // stale reports whether the value is too old to be shown: no page has asked for it since.
@@ -94,7 +101,7 @@ func (c *counts) start(key string, read func(ctx context.Context) (any, error)) 
 	pause := f.took > quick && now.Sub(f.ended) <= 10*f.took
 	if f.done == nil && c.ctx.Err() == nil && !pause {
 		f.done = make(chan struct{})
-		c.wg.Go(func() { c.run(f, read) })
+		c.wg.Go(func() { c.run(key, f, read) })
 	}
 	if (pause || f.took > patience) && f.value != nil && !f.stale(now) {
 		return f, nil
@@ -112,11 +119,14 @@ func (c *counts) outdate() {
 }
 
 // run reads f.
-func (c *counts) run(f *figure, read func(ctx context.Context) (any, error)) {
+func (c *counts) run(key string, f *figure, read func(ctx context.Context) (any, error)) {
 	c.slot <- struct{}{}
 	ctx, cancel := context.WithTimeout(c.ctx, countTimeout)
 	start := time.Now()
 	value, err := read(ctx)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "a count has not ended in time", slog.String("count", key), slog.Duration("within", countTimeout))
+	}
 	cancel()
 	<-c.slot
 	c.mu.Lock()

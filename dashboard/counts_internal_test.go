@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +11,7 @@ import (
 
 func TestCountsAreReadInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCounts()
+		c := newCounts(slog.New(slog.DiscardHandler))
 		defer c.close()
 		runs, takes := 0, 10*time.Millisecond
 		var fault error
@@ -56,6 +57,18 @@ func TestCountsAreReadInTheBackground(t *testing.T) {
 		fault = errors.New("no connection")
 		if _, _, err := figureOf(t.Context(), c, "other", time.Minute, read); !errors.Is(err, fault) {
 			t.Errorf("the error of the first read is %v", err)
+		}
+
+		// Pages do without a count that takes too long; the API has its error.
+		endless := func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }
+		for range 3 {
+			if n, at, err := figureOf(t.Context(), c, "endless", patience, endless); n != 0 || !at.IsZero() || err != nil {
+				t.Errorf("figureOf = %d, %v, %v, want that it is not known", n, at, err)
+			}
+			time.Sleep(countTimeout)
+		}
+		if _, _, err := figureOf(t.Context(), c, "endless", patient, endless); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the error of a count that takes too long is %v", err)
 		}
 	})
 }

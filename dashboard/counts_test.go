@@ -2,8 +2,11 @@ package dashboard_test
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
-	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -39,14 +42,7 @@ func (stuck) Failed(ctx context.Context, _ admin.FailedQuery) ([]admin.FailedMes
 func TestPagesDoNotWaitForCounts(t *testing.T) {
 	f := newFixture(t, dashboard.Config{})
 	f.story()
-	d, err := dashboard.New(dashboard.Config{Database: stuck{f.db.(*waysqlite.DB)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	server := httptest.NewServer(d)
-	defer server.Close()
-	f.url = server.URL
+	f.serve(dashboard.Config{Database: stuck{f.db.(*waysqlite.DB)}})
 	for _, path := range []string{"/", "/outbox", "/failed", "/retries", "/inbox", "/outbox/release?all=true"} {
 		text, took := "", time.Hour
 		for tries := 0; took > 2*time.Second && tries < 3; tries++ { // a busy machine may be slow once
@@ -68,5 +64,64 @@ func TestPagesDoNotWaitForCounts(t *testing.T) {
 		if res, text := f.do("GET", path, nil); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "within 3s") {
 			t.Errorf("%s without an answer of the database: %s\n%s", path, res.Status, text)
 		}
+	}
+}
+
+// releasing is a database whose releases of blocked keys end with their context, after some keys.
+type releasing struct{ *waysqlite.DB }
+
+func (releasing) Release(ctx context.Context, _ admin.BlockedQuery) (int, error) {
+	<-ctx.Done()
+	return 1, ctx.Err()
+}
+
+// Releases take minutes where no relay runs: they leave the pages their connections, and can be
+// cancelled.
+func TestPagesDoNotWaitForReleases(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.dispatch("a", "b", "c")
+	f.refuse("a b c")
+	f.serve(dashboard.Config{Database: releasing{f.db.(*waysqlite.DB)}})
+	var begun []*http.Response
+	for range 3 {
+		res, _ := f.submit("/outbox/release?all=true", "/outbox/release", nil)
+		begun = append(begun, res)
+	}
+	for _, path := range []string{"/", "/outbox", "/operations", begun[0].Header.Get("Location")} {
+		if root, _ := f.get(path); root == nil {
+			t.Errorf("%s is not answered", path)
+		}
+	}
+	f.do("POST", begun[0].Header.Get("Location")+"/cancel", url.Values{})
+	text := f.ended(begun[0])
+	if !strings.Contains(text, "cancelled") || !strings.Contains(text, "1 done, 2 left as they were") || strings.Contains(text, "quicker") {
+		t.Errorf("a release that was cancelled after one of three keys:\n%s", text)
+	}
+}
+
+// A slow reader has asked for more than the network buffers.
+func TestSlowReadersKeepNoConnection(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.letters(900, strings.Repeat("long ", 1500), "{}")
+	address, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		conn, err := net.Dial("tcp", address.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := fmt.Fprintf(conn, "GET /api/v1/failed?limit=1000 HTTP/1.1\r\nHost: %s\r\n\r\n", address.Host); err != nil {
+			t.Fatal(err)
+		}
+		status := make([]byte, len("HTTP/1.1 200"))
+		if _, err := io.ReadFull(conn, status); err != nil || string(status) != "HTTP/1.1 200" {
+			t.Fatalf("the answer begins with %q: %v", status, err)
+		}
+	}
+	if root, _ := f.get("/operations"); root == nil {
+		t.Error("a page is not answered while others are not read")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
@@ -59,7 +60,7 @@ const (
 	// queryTimeout bounds the queries of one page.
 	queryTimeout = 3 * time.Second
 	// connections bounds the queries of pages that run at once, and so the connections in use;
-	// counts have one more.
+	// counts and releases have one more each.
 	connections = 2
 )
 
@@ -72,7 +73,8 @@ type Dashboard struct {
 	handler    http.Handler
 	operations *operations
 	counts     *counts
-	slots      chan struct{} // one for each query that runs
+	slots      chan struct{} // one for each query of a page that runs
+	releases   chan struct{} // held by the release that runs
 }
 
 // New returns the dashboard of a database. Close it to end its operations.
@@ -90,8 +92,8 @@ func New(cfg Config) (*Dashboard, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dashboard{cfg: cfg, db: cfg.Database, log: cfg.Log, slots: make(chan struct{}, connections)}
-	d.operations, d.counts = newOperations(), newCounts()
+	d := &Dashboard{cfg: cfg, db: cfg.Database, log: cfg.Log, slots: make(chan struct{}, connections), releases: make(chan struct{}, 1)}
+	d.operations, d.counts = newOperations(), newCounts(cfg.Log)
 	var err error
 	if d.pages, err = parsePages(cfg); err != nil {
 		return nil, err
@@ -111,11 +113,11 @@ func (d *Dashboard) Close() error {
 	return nil
 }
 
-// slot waits for one of the connections, and returns the function that gives it back.
-func (d *Dashboard) slot(ctx context.Context) (release func(), err error) {
+// acquire waits for one of slots, and returns the function that gives it back.
+func acquire(ctx context.Context, slots chan struct{}) (release func(), err error) {
 	select {
-	case d.slots <- struct{}{}:
-		return func() { <-d.slots }, nil
+	case slots <- struct{}{}:
+		return sync.OnceFunc(func() { <-slots }), nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

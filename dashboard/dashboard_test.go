@@ -62,15 +62,23 @@ func fixtureOn(t *testing.T, db database, dispatch func(keys ...string), cfg das
 	if _, err := db.SchemaUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	f := &fixture{t: t, db: db, dispatch: dispatch}
 	cfg.Database = db
+	f.serve(cfg)
+	return f
+}
+
+// serve has the browser use a dashboard with that configuration.
+func (f *fixture) serve(cfg dashboard.Config) {
+	f.t.Helper()
 	d, err := dashboard.New(cfg)
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.Close() })
+	f.t.Cleanup(func() { _ = d.Close() })
 	server := httptest.NewServer(d)
-	t.Cleanup(server.Close)
-	return &fixture{t, db, dispatch, server.URL + cfg.Prefix}
+	f.t.Cleanup(server.Close)
+	f.url = server.URL + cfg.Prefix
 }
 
 // dispatcher dispatches an order for each key, in one transaction.

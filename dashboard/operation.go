@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -171,6 +172,28 @@ func (o *operations) stop(id int) {
 	}
 }
 
+// startRelease begins a release of total entries in the background, one at a time and beside the
+// pages: it has a transaction for each few hundred messages, and waits for relays between them.
+func (d *Dashboard) startRelease(r *request, kind string, filter any, total int, release func(ctx context.Context) (int, error)) (int, error) {
+	text, _ := json.Marshal(filter) // strings and a number
+	action := r.action(text)
+	return d.operations.start(Operation{Kind: kind, By: action.Actor, What: string(text), Total: total}, d.log,
+		func(ctx context.Context, update func(func(*Operation))) error {
+			done, err := acquire(ctx, d.releases)
+			if err != nil {
+				return err
+			}
+			defer done()
+			n, err := release(admin.WithAction(ctx, action))
+			update(func(op *Operation) {
+				if op.Tried, op.Done = n, n; err == nil {
+					op.Tried = max(n, op.Total)
+				}
+			})
+			return err
+		})
+}
+
 const (
 	batchSize    = 100
 	batchTimeout = 30 * time.Second // of one transaction
@@ -200,7 +223,7 @@ func (d *Dashboard) batches(ctx context.Context, q admin.FailedQuery, rate float
 
 // batch changes the next messages of q.
 func (d *Dashboard) batch(ctx context.Context, q *admin.FailedQuery, do func(ctx context.Context, numbers ...int64) (int, error), update func(func(*Operation))) (more bool, err error) {
-	release, err := d.slot(ctx)
+	release, err := acquire(ctx, d.slots)
 	if err != nil {
 		return false, err
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -290,28 +289,13 @@ func (d *Dashboard) release(r *request) error {
 		v.Changed = true
 		return d.page(r, "release", "Release", v)
 	}
-	id, err := d.startRelease(r, q, v.Count)
+	id, err := d.startBlocked(r, q, v.Count)
 	if err != nil {
 		return err
 	}
 	return d.redirect(r, "/operations/"+strconv.Itoa(id))
 }
 
-func (d *Dashboard) startRelease(r *request, q admin.BlockedQuery, total int) (int, error) {
-	filter, _ := json.Marshal(q) // strings and a number
-	action := r.action(filter)
-	return d.operations.start(Operation{Kind: releaseKind, By: action.Actor, What: string(filter), Total: total}, d.log,
-		func(ctx context.Context, update func(func(*Operation))) error {
-			release, err := d.slot(ctx)
-			if err != nil {
-				return err
-			}
-			defer release()
-			n, err := d.db.Release(admin.WithAction(ctx, action), q)
-			update(func(op *Operation) { op.Tried, op.Done = max(n, op.Total), n })
-			if err != nil {
-				return fmt.Errorf("release: %w", err)
-			}
-			return nil
-		})
+func (d *Dashboard) startBlocked(r *request, q admin.BlockedQuery, total int) (int, error) {
+	return d.startRelease(r, releaseKind, q, total, func(ctx context.Context) (int, error) { return d.db.Release(ctx, q) })
 }

@@ -235,7 +235,7 @@ func ago(at any) template.HTML {
 func counted(at time.Time) string {
 	switch age := time.Since(at); {
 	case at.IsZero():
-		return "Counts take a moment here. Load the page again."
+		return "Counts take a moment here. Load the page again; a count that takes more than a minute is not shown."
 	case age > time.Second:
 		return "Counted " + duration(age) + " ago."
 	}

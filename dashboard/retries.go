@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -136,19 +135,10 @@ func (d *Dashboard) releaseParked(r *request) error {
 }
 
 func (d *Dashboard) startParked(r *request, v parkedView) (int, error) {
-	filter, _ := json.Marshal(map[string]string{"transport": v.Transport, "key": v.Key})
-	action := r.action(filter)
-	return d.operations.start(Operation{Kind: "retries release", By: action.Actor, What: string(filter), Total: v.Count}, d.log,
-		func(ctx context.Context, update func(func(*Operation))) error {
-			release, err := d.slot(ctx)
-			if err != nil {
-				return err
-			}
-			defer release()
-			n, err := d.db.ReleaseRetries(admin.WithAction(ctx, action), v.Transport, v.Key)
-			update(func(op *Operation) { op.Tried, op.Done = max(n, op.Total), n })
-			return err
-		})
+	filter := map[string]string{"transport": v.Transport, "key": v.Key}
+	return d.startRelease(r, "retries release", filter, v.Count, func(ctx context.Context) (int, error) {
+		return d.db.ReleaseRetries(ctx, v.Transport, v.Key)
+	})
 }
 
 // apiReleaseParked is releaseParked without a page: a form with its count.

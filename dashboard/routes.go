@@ -164,19 +164,38 @@ func (d *Dashboard) serve(route route) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 		defer cancel()
-		release, err := d.slot(ctx)
+		release, err := acquire(ctx, d.slots)
 		if err != nil {
 			d.fail(w, r, err)
 			return
 		}
 		defer release()
-		if err := route.handle(&request{r.WithContext(ctx), w, user}); err != nil {
+		if err := route.handle(&request{r.WithContext(ctx), releasingWriter{w, release}, user}); err != nil {
 			d.fail(w, r, err)
 		}
 		if r.Method == http.MethodPost {
 			d.counts.outdate() // before the answer, which is short, is sent
 		}
 	})
+}
+
+// A releasingWriter gives the connection of its request back when the answer begins: a slow client
+// keeps none.
+type releasingWriter struct {
+	http.ResponseWriter
+	release func()
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w releasingWriter) WriteHeader(status int) {
+	w.release()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w releasingWriter) Write(b []byte) (int, error) {
+	w.release()
+	return w.ResponseWriter.Write(b)
 }
 
 // action returns the Action of a change by the user of r.
