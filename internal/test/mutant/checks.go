@@ -83,6 +83,8 @@ var checks = []check{
 
 	{"returns-not-drained", "./wayamqp", "^TestReturnsAreMatchedByPublishNotByID$", rabbitmq, says("not routed: <nil>"), false},
 
+	{"ack-after-last-return", "./wayamqp", "^TestAckBehindTheLastReturnIsNoConfirmation$", rabbitmq, says("are known and"), false},
+
 	{"two-in-flight", "./internal/keyorder", "^TestPublishQueueKeepsKeysInOrder$", anywhere, says("are unconfirmed at once|is not published"), false},
 	{"two-in-flight", "./outbox", "^TestRefusedKeyBacksOffAndOthersFlow$", anywhere, says("confirmed .*, want"), false},
 

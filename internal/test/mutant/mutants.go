@@ -134,6 +134,12 @@ UNION  ALL
 		{"wayamqp/confirmchannel.go", "c.drainReturns()\n\t// A confirmation", "// A confirmation"},
 	}},
 
+	// At the end of a connection acks count that have arrived after the last look for returns.
+	{"ack-after-last-return", []edit{
+		{"wayamqp/confirmchannel.go", "acked := make([]bool, len(c.pending))", "drain()\n\tacked := make([]bool, len(c.pending))"},
+		{"wayamqp/confirmchannel.go", "\tdrain()\n\tfor i, p", "\tfor i, p"},
+	}},
+
 	// The relay publishes the next message of a key before the first is confirmed: if
 	// the first is refused, it comes after the next.
 	{"two-in-flight", []edit{
@@ -243,10 +249,10 @@ AND    q.holder = $1::uuid
 	// not.
 	{"ack-over-uncommitted", []edit{
 		{"wayamqp/acks.go", "tags = slices.Sorted(slices.Values(tags))\n", `tags = slices.Sorted(slices.Values(tags))
-	if upto = tags[len(tags)-1]; upto <= a.front { // acknowledged before
+	if upto = tags[len(tags)-1]; upto <= a.done[0].to { // acknowledged before
 		return 0, nil
 	}
-	a.front = upto
+	a.done[0].to = upto
 	return upto, nil
 `},
 	}},
