@@ -112,6 +112,7 @@ type DB struct {
 	unwritten bool    // it shows commits before it has written them; set with writable
 
 	transports map[string]int16
+	renewals   int // of buckets or transports
 	relayed    map[int16]*relayed
 }
 
@@ -264,6 +265,7 @@ func (db *DB) setBuckets(n int) {
 	defer db.mu.Unlock()
 	if db.buckets != n {
 		db.relayed = map[int16]*relayed{}
+		db.renewals++
 	}
 	db.buckets, db.usable = n, true
 }

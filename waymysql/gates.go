@@ -58,12 +58,13 @@ func (db *DB) locking(locks []gate) statement {
 }
 
 // noGate says why no gate was found for so many buckets: their number has changed, or
-// this is not the outbox's database.
+// this is not the outbox's database, or one that was restored, whose numbers are known now.
 func (db *DB) noGate(ctx context.Context, tx executor, buckets int) error {
 	if err := db.sameBuckets(ctx, tx, buckets); err != nil {
 		return err
 	}
-	return errForeign
+	_, err := db.readTransportsBy(ctx, tx)
+	return errors.Join(errForeign, err)
 }
 
 // sameBuckets returns outbox.ErrBucketsChanged if the number of buckets has changed. It

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -130,6 +131,40 @@ func TestNumberOfAnotherTransportIsNotClaimed(t *testing.T) {
 			}
 			if n := take("other"); n != 1 {
 				t.Errorf("%d rows of the transport under its name, want 1", n)
+			}
+		})
+	}
+}
+
+// Tables that were restored, or another server, may have given a transport another number: a
+// process that only dispatches learns it from its first statement that finds none.
+func TestDispatchKnowsNewNumbersOfTransports(t *testing.T) {
+	t.Parallel()
+	for _, msgs := range [][]any{{order{"k", 1}}, {order{"", 1}}, {order{"k", 1}, order{"l", 1}, order{"", 1}}} {
+		t.Run(fmt.Sprintf("%d messages, key %q", len(msgs), msgs[0].(order).Key), func(t *testing.T) {
+			t.Parallel()
+			db, _ := newDB(t, waymysql.Config{})
+			out := newOutbox(t, db, outbox.Config{})
+			renumber := func(to int) {
+				exec(t, db, "UPDATE waybill_outbox_gate SET transport = ? WHERE name = ?", to, outbox.DefaultTransport)
+				exec(t, db, "UPDATE waybill_outbox_bucket SET transport = ?", to)
+				exec(t, db, "UPDATE waybill_transport SET id = ? WHERE name = ?", to, outbox.DefaultTransport)
+			}
+			renumber(40)
+			if err := send(out, msgs...); err != nil {
+				t.Fatalf("a unit of work: %v", err)
+			}
+			renumber(41)
+			tx := begin(t, db.Pool())
+			if _, err := out.DispatchAll(t.Context(), tx, msgs...); err != nil {
+				t.Fatalf("a transaction of the application's: %v", err)
+			}
+			commit(t, tx)
+			for _, to := range []int{40, 41} {
+				n := count(t, db, fmt.Sprintf("SELECT (SELECT COUNT(*) FROM waybill_outbox WHERE transport = %[1]d AND id > 0) + (SELECT COUNT(*) FROM waybill_outbox_unkeyed WHERE transport = %[1]d AND id > 0)", to))
+				if n != len(msgs) {
+					t.Errorf("%d messages have the number %d, want %d", n, to, len(msgs))
+				}
 			}
 		})
 	}

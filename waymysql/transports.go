@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -68,8 +69,12 @@ func (db *DB) addSentinels(ctx context.Context, to executor, name string, bucket
 
 // readTransports reads the numbers of all transports that have buckets.
 func (db *DB) readTransports(ctx context.Context) (map[string]int16, error) {
+	return db.readTransportsBy(ctx, db.pool)
+}
+
+func (db *DB) readTransportsBy(ctx context.Context, q querier) (map[string]int16, error) {
 	found := map[string]int16{}
-	err := each(ctx, db.pool, db.outbox.Query("transports"), func(rows *sql.Rows) error {
+	err := each(ctx, q, db.outbox.Query("transports"), func(rows *sql.Rows) error {
 		var id int16
 		var name string
 		var buckets int
@@ -84,6 +89,9 @@ func (db *DB) readTransports(ctx context.Context) (map[string]int16, error) {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	if !maps.Equal(found, db.transports) {
+		db.renewals++
+	}
 	db.transports = found
 	return found, nil
 }

@@ -55,15 +55,23 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 	return db.patiently(func() error { return db.insert(ctx, tx, rows) })
 }
 
-// patiently runs insert, and again when the number of buckets has changed, which
-// it may while a transaction is open. Only the statement has failed then.
+// patiently runs insert, and again when the number of buckets has changed, which it may while
+// a transaction is open, or when the transports have other numbers, as in a database that was
+// restored. Only the statement has failed then.
 func (db *DB) patiently(insert func() error) error {
-	before := db.bucketCount()
+	before := db.renewed()
 	err := insert()
-	if errors.Is(err, outbox.ErrBucketsChanged) && db.bucketCount() != before {
+	if (errors.Is(err, outbox.ErrBucketsChanged) || errors.Is(err, errForeign)) && db.renewed() != before {
 		return insert()
 	}
 	return err
+}
+
+// renewed counts the changes of the numbers that statements are made with.
+func (db *DB) renewed() int {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.renewals
 }
 
 // stored is a row as it is written.
