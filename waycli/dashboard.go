@@ -60,7 +60,7 @@ With --json: {"url"}, when it listens.`,
 	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address to listen at; port 0 takes a free one")
 	p.StringVar(&f.users, "users", "", "file of users, NAME:HASH:ROLE a line")
 	p.StringVar(&f.proxyHeader, "proxy-header", "", "header in which a proxy has the name of the user")
-	p.StringArrayVar(&f.proxyFrom, "proxy-from", nil, "addresses of proxies, such as 10.0.0.0/8; may be repeated")
+	p.StringArrayVar(&f.proxyFrom, "proxy-from", nil, "addresses of proxies, such as 10.0.0.5 or 10.0.0.0/8; may be repeated")
 	p.StringVar(&f.prefix, "prefix", "", "path of the pages, such as /waybill")
 	p.BoolVar(&f.readOnly, "read-only", false, "refuse every change")
 	p.StringArrayVar(&f.headers, "redact-header", nil, "header whose value is hidden")
@@ -94,7 +94,10 @@ func (s *session) dashboard(ctx context.Context, f dashboardFlags) error {
 
 // dashboardConfig returns the configuration of the dashboard that f asks for.
 func (s *session) dashboardConfig(ctx context.Context, f dashboardFlags) (cfg dashboard.Config, err error) {
-	if cfg.Authenticate, err = f.authenticate(); err != nil {
+	var usage *Error
+	if cfg.Authenticate, err = f.authenticate(); errors.As(err, &usage) {
+		return cfg, err
+	} else if err != nil {
 		return cfg, &Error{Usage, err, "one user a line: NAME:HASH:ROLE, the hash by bcrypt, as of `htpasswd -nB NAME`"}
 	}
 	s.readOnly = f.readOnly

@@ -78,9 +78,9 @@ func (u *dashboardUsers) add(line string) error {
 func (f dashboardFlags) authenticate() (dashboard.Authenticate, error) {
 	switch {
 	case f.proxyHeader == "" != (len(f.proxyFrom) == 0):
-		return nil, errors.New("--proxy-header and --proxy-from belong together")
+		return nil, &Error{Usage, errors.New("--proxy-header and --proxy-from belong together"), ""}
 	case f.users == "" && f.proxyHeader != "":
-		return nil, errors.New("--proxy-header wants --users with the roles of the names")
+		return nil, &Error{Usage, errors.New("--proxy-header wants --users with the roles of the names"), ""}
 	case f.users == "":
 		return nil, nil
 	}
@@ -121,8 +121,11 @@ func (u *dashboardUsers) proxy(f dashboardFlags) (dashboard.Authenticate, error)
 	var from []netip.Prefix
 	for _, text := range f.proxyFrom {
 		p, err := netip.ParsePrefix(text)
+		if one, addrErr := netip.ParseAddr(text); addrErr == nil {
+			p, err = one.Prefix(one.BitLen())
+		}
 		if err != nil {
-			return nil, fmt.Errorf("--proxy-from: %w", err)
+			return nil, &Error{Usage, fmt.Errorf("--proxy-from: %q is neither an address nor a range of them", text), "such as 10.0.0.5 or 10.0.0.0/8"}
 		}
 		from = append(from, p)
 	}

@@ -269,7 +269,7 @@ func (r *rate) Set(text string) error {
 	n, err := strconv.Atoi(number)
 	seconds := map[string]float64{"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 	if err != nil || n < 1 || seconds == 0 {
-		return errors.New("want a number of messages and a unit, such as 50/s, 100/m or 500/h")
+		return fmt.Errorf("%q is not a number of messages and a unit (such as 50/s, 100/m or 500/h)", text)
 	}
 	*r = rate(float64(n) / seconds)
 	return nil

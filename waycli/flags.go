@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,7 +54,7 @@ func (d *duration) String() string {
 func (d *duration) Set(s string) error {
 	v, err := config.ParseDuration(s)
 	if err == nil && v < 0 {
-		err = errors.New("it is negative")
+		err = fmt.Errorf("%q is negative", s)
 	}
 	*d = duration(v)
 	return err
@@ -76,11 +77,8 @@ func (b *byteSize) String() string {
 // Set implements pflag.Value.
 func (b *byteSize) Set(s string) error {
 	n, err := config.ParseSize(s)
-	if err != nil {
-		return errors.New("not a size, such as 256MiB or 1GiB")
-	}
 	*b = byteSize(n)
-	return nil
+	return err
 }
 
 // Type implements pflag.Value.
@@ -101,7 +99,27 @@ func flagError(cmd *cobra.Command, err error) error {
 			hint = fmt.Sprintf("`%s version` prints it", cmd.Root().Name())
 		}
 	}
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		err = badValue(bad)
+	}
 	return &Error{Usage, err, hint}
+}
+
+// badValue says what is wrong with the value of a flag, also of one that Go has parsed.
+func badValue(bad *pflag.InvalidValueError) error {
+	why, kind := bad.Unwrap(), bad.GetFlag().Value.Type()
+	switch {
+	case errors.Is(why, strconv.ErrRange):
+		why = fmt.Errorf("%q is out of range", bad.GetValue())
+	case errors.Is(why, strconv.ErrSyntax) && kind == "bool":
+		why = fmt.Errorf("%q is neither true nor false", bad.GetValue())
+	case errors.Is(why, strconv.ErrSyntax) && strings.HasPrefix(kind, "int"):
+		why = fmt.Errorf("%q is not a whole number", bad.GetValue())
+	case errors.Is(why, strconv.ErrSyntax):
+		why = fmt.Errorf("%q is not a number", bad.GetValue())
+	}
+	return fmt.Errorf("--%s: %w", bad.GetFlag().Name, why)
 }
 
 // finish turns argument errors of cmd and its subcommands into usage errors, and

@@ -61,6 +61,11 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 	root.SetHelpCommand(helpCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			group(cmd)
+		}
+	}
 	root.SetFlagErrorFunc(flagError)
 	finish(root)
 	return root
@@ -80,6 +85,11 @@ func (c *cli) run(fn func(ctx context.Context, s *session, args []string) error)
 			return err
 		}
 		err = fn(cmd.Context(), s, args)
+		if lost := s.stdout.failure(); err == nil && lost != nil {
+			err = &Error{Err: lost, Hint: "the command has done its work, its output is incomplete"}
+		} else if lost != nil {
+			err = errors.Join(err, lost)
+		}
 		if closing := s.close(); closing != nil {
 			return errors.Join(err, closing)
 		}

@@ -57,6 +57,15 @@ func TestOutputRemembersTheFirstError(t *testing.T) {
 	}
 }
 
+// A change whose result cannot be printed is done, which the error says.
+func TestLostOutputIsNoFailureOfTheCommand(t *testing.T) {
+	var told strings.Builder
+	code := Main(t.Context(), App{Name: "shop"}, []string{"version"}, nil, failingWriter{}, &told)
+	if want := "shop: disk full\nhint: the command has done its work, its output is incomplete\n"; code != 1 || told.String() != want {
+		t.Errorf("exit %d with %q, want 1 with %q", code, told.String(), want)
+	}
+}
+
 func TestLineWriterPassesWholeLines(t *testing.T) {
 	var writes []string
 	l := &lineWriter{w: writerFunc(func(p []byte) { writes = append(writes, string(p)) }), prefix: "> "}

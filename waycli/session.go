@@ -60,9 +60,9 @@ func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
 	return s, err
 }
 
-// close closes the databases and brokers, and reports a failed write to stdout.
+// close closes the databases and brokers.
 func (s *session) close() error {
-	errs := []error{s.stdout.failure()}
+	var errs []error
 	for _, c := range s.closers {
 		errs = append(errs, c.Close())
 	}

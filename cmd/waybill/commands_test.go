@@ -75,7 +75,7 @@ var commandErrors = map[string][]failingCall{
 	"health":            {{2, args(), "there is no listener to ask"}, {2, args("--url", "x"), "such as http://"}, {1, args("--url", "http://127.0.0.1:1"), "--admin-listen"}},
 	"inbox list":        {{2, args("--limit=-1"), "0 means all"}},
 	"inbox lookup":      {{2, args(), "usage: "}, {3, args("unknown"), "inbox.retention"}},
-	"inbox prune":       {{2, args("--older-than", "0"), "0 is not above zero"}, {2, args("--older-than", "x"), "is not a duration"}, {2, args("--older-than=-1h"), "it is negative"}},
+	"inbox prune":       {{2, args("--older-than", "0"), "0 is not above zero"}, {2, args("--older-than", "x"), "is not a duration"}, {2, args("--older-than=-1h"), `"-1h" is negative`}},
 	"inbox stats":       {{2, args("x"), "usage: "}},
 	"outbox blocked":    {{2, args("--limit=-1"), "0 means all"}},
 	"outbox list":       {{2, args("--limit=-1"), "0 means all"}},
