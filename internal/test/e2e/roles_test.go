@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -119,16 +120,16 @@ func (r role) run() error {
 	return relay.Run(ctx)
 }
 
-// slowConn strikes while a claim reads large rows.
+// slowConn strikes while a claim reads large rows. A driver may read on while it closes.
 type slowConn struct {
 	net.Conn
-	read   int
+	read   atomic.Int64
 	strike func()
 }
 
 func (c *slowConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if c.read += n; c.read > 1<<20 {
+	if c.read.Add(int64(n)) > 1<<20 {
 		c.strike()
 	}
 	return n, err
