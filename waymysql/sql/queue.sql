@@ -46,15 +46,15 @@ SET    q.held = 0, q.held_until = NULL;
 -- statement: settling transactions make rows claimable meanwhile. Of an ORDER BY a.id alone MySQL does not
 -- know that the index has it, and sorts all rows set aside for each claimable one.
 SELECT w.id, w.partition_key,
-       (SELECT h.id FROM app.waybill_queue AS h FORCE INDEX (waybill_queue_held)
-        WHERE  h.queue = w.queue AND h.partition_key = w.partition_key AND h.held = 1
-        AND    w.partition_key <> ''
-        LIMIT  1),
-       (SELECT a.id FROM app.waybill_queue AS a FORCE INDEX (waybill_queue_held)
-        WHERE  a.queue = w.queue AND a.partition_key = w.partition_key AND a.held = 2
-        AND    w.partition_key <> ''
-        ORDER  BY a.queue, a.partition_key, a.held, a.id
-        LIMIT  1)
+       IF(w.partition_key = '', NULL,
+          (SELECT h.id FROM app.waybill_queue AS h FORCE INDEX (waybill_queue_held)
+           WHERE  h.queue = w.queue AND h.partition_key = w.partition_key AND h.held = 1
+           LIMIT  1)),
+       IF(w.partition_key = '', NULL,
+          (SELECT a.id FROM app.waybill_queue AS a FORCE INDEX (waybill_queue_held)
+           WHERE  a.queue = w.queue AND a.partition_key = w.partition_key AND a.held = 2
+           ORDER  BY a.queue, a.partition_key, a.held, a.id
+           LIMIT  1))
 FROM  (SELECT q.id, q.queue, q.partition_key
        FROM   app.waybill_queue AS q FORCE INDEX (waybill_queue_due)
        WHERE  q.queue = ? AND q.held_until IS NULL AND q.held = 0
