@@ -87,7 +87,7 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 	if all.Paused, err = db.PausedTransports(ctx); err != nil {
 		return err
 	}
-	all.Problems = append(all.Problems, s.notRelayed(db, all)...)
+	all.Problems = append(all.Problems, s.notRelayed(db, own)...)
 	var unreachable []statsProblem
 	all.BrokerQueues, unreachable = s.brokerQueues(ctx)
 	all.Problems = append(all.Problems, unreachable...)
@@ -118,7 +118,8 @@ func (s *session) stats(ctx context.Context, failIf []string) error {
 
 // notRelayed are transports with messages that no relay publishes: none reports or, where relays
 // do not, the file lacks the transport, as after a change of its name.
-func (s *session) notRelayed(db Database, all statsOutput) (problems []statsProblem) {
+func (s *session) notRelayed(db Database, all statsResult) []statsProblem {
+	problems := []statsProblem{} // [] and not null in JSON
 	if db.Traits().KeepsReports {
 		for _, t := range withoutRelay(all.Outbox, all.Relays) {
 			problems = append(problems, statsProblem{t.Transport, fmt.Sprintf("%s pending, no relay for %s", count(t.Pending), t.Transport)})

@@ -16,7 +16,7 @@ func (silent) Traits() outbox.StoreTraits { return outbox.StoreTraits{} }
 
 // A transport that has another name in the file than its messages have is relayed by nobody.
 func TestMessagesOfARenamedTransportAreAProblem(t *testing.T) {
-	stats := statsOutput{Outbox: []admin.OutboxStats{{Transport: "old", Pending: 2}, {Transport: "new", Pending: 3}, {Transport: "gone"}}}
+	stats := statsResult{Outbox: []admin.OutboxStats{{Transport: "old", Pending: 2}, {Transport: "new", Pending: 3}, {Transport: "gone"}}}
 	s := &session{cfg: &config.Config{Transports: map[string]config.Transport{"new": {}}}}
 	want := []statsProblem{{"old", "2 pending, and the configuration has no transport old"}}
 	if got := s.notRelayed(silent{}, stats); !slices.Equal(got, want) {

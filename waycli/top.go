@@ -33,7 +33,7 @@ the database the last figures stay, with the error above them.
 
 It shows one frame and ends with --once, and without a terminal. With --json, one frame:
 {"at", "database", "outbox", "queues", "retries", "inbox", "relays", "workers", "paused",
-"last"}, the lists as "stats" and "workers list" have them. Last is the sum of five minutes, as a
+"problems", "last"}, the lists as "stats" and "workers list" have them. Last is the sum of five minutes, as a
 series of "stats --history".`,
 		Example: `  waybill top
   waybill top --once`,
@@ -49,9 +49,10 @@ type topFrame struct {
 	At       time.Time `json:"at"`
 	Database string    `json:"database"`
 	statsResult
-	Workers []admin.Worker `json:"workers"`
-	Paused  []admin.Pause  `json:"paused"`
-	Last    seriesResult   `json:"last"`
+	Workers  []admin.Worker `json:"workers"`
+	Paused   []admin.Pause  `json:"paused"`
+	Problems []statsProblem `json:"problems"`
+	Last     seriesResult   `json:"last"`
 
 	perSecond map[string]float64 // handled messages, by id of the worker, as far as known
 	reports   bool               // whether relays of this database report
@@ -150,6 +151,7 @@ func (s *session) collectTop(ctx context.Context, db Database) (f topFrame, err 
 	if f.Paused, err = db.PausedTransports(ctx); err != nil {
 		return f, err
 	}
+	f.Problems = s.notRelayed(db, f.statsResult)
 	until := f.At.UTC().Truncate(time.Minute).Add(time.Minute)
 	rows, err := db.History(ctx, history.Query{Since: until.Add(-topHistory), Until: until, Step: topHistory})
 	var sum history.Row

@@ -57,6 +57,15 @@ func TestTopShowsPauses(t *testing.T) {
 	}
 }
 
+func TestTopShowsProblems(t *testing.T) {
+	lines := renderExample(t, 120, 40, func(f *topFrame) {
+		f.Problems = []statsProblem{{"mail", "3 pending, no relay for mail"}}
+	})
+	if got := strings.Join(lines, "\n"); !strings.Contains(got, "\n\nPROBLEM\n3 pending, no relay for mail\n\nOUTBOX") {
+		t.Errorf("a problem is not shown first:\n%s", got)
+	}
+}
+
 func TestTopFitsTheScreen(t *testing.T) {
 	for _, c := range []struct {
 		width, height int

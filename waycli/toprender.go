@@ -53,6 +53,10 @@ func (f topFrame) sums() string {
 
 // tables returns the tables that have something to show.
 func (f topFrame) tables() []topTable {
+	problems := topTable{header: []string{"PROBLEM"}}
+	for _, p := range f.Problems {
+		problems.add(visible(p.Problem))
+	}
 	outbox := topTable{header: []string{"OUTBOX", "PENDING", "OLDEST", "BLOCKED KEYS", "DELAYED", "DEAD LETTERS"}}
 	for _, o := range f.Outbox {
 		outbox.add(o.Transport, count(o.Pending), seconds(o.OldestAgeSeconds), count(o.BlockedKeys), count(o.Delayed), count(o.Failed))
@@ -87,7 +91,7 @@ func (f topFrame) tables() []topTable {
 	for _, p := range f.Paused {
 		paused.add(visible(p.Transport), pauseOrigin(p))
 	}
-	return slices.DeleteFunc([]topTable{outbox, queues, retries, relays, workers, paused}, func(t topTable) bool { return len(t.rows) == 0 })
+	return slices.DeleteFunc([]topTable{problems, outbox, queues, retries, relays, workers, paused}, func(t topTable) bool { return len(t.rows) == 0 })
 }
 
 func (t *topTable) add(cells ...any) { t.rows = append(t.rows, cells) }
