@@ -215,6 +215,33 @@ func TestDrainPublishesAllThatIsDueAndReturns(t *testing.T) {
 	})
 }
 
+// The clock of a dispatcher may be ahead of the relay's. A sum of times that falls is a restart to Prometheus.
+func TestTimeSinceADispatchIsNeverNegative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.Drain = true
+		y.broker.delay = time.Second
+		for n, ahead := range []time.Duration{0, time.Minute} {
+			rec := &waybill.Record{ID: waybill.MessageID{byte(n + 1)}, Name: "step", Body: []byte("{}"), DispatchedAt: time.Now().Add(ahead)}
+			if err := y.db.InTx(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+				return y.db.Write(ctx, tx, outbox.Row{Record: rec, Transport: outbox.DefaultTransport})
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := newRelay(t, y.db, y.broker, y.cfg).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var took []time.Duration
+		for _, e := range y.events.of(waybill.Published) {
+			took = append(took, e.Duration)
+		}
+		if want := []time.Duration{time.Second, 0}; !slices.Equal(took, want) {
+			t.Errorf("the times from dispatch to confirmation are %v, want %v", took, want)
+		}
+	})
+}
+
 func TestRefusedKeyBacksOffAndOthersFlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t)

@@ -13,7 +13,8 @@ import (
 func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure) {
 	address := r.to.Traits().Address
 	for _, row := range done {
-		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: time.Since(row.Record.DispatchedAt), Record: row.Record}
+		took := max(time.Since(row.Record.DispatchedAt), 0) // two clocks may make it negative
+		e := waybill.Event{Kind: waybill.Published, ID: row.Record.ID, Name: row.Record.Name, Key: row.Record.Key, Transport: r.cfg.Transport, Duration: took, Record: row.Record}
 		if address != nil {
 			e.Exchange, e.RoutingKey = address(row.Record)
 		}
