@@ -55,7 +55,7 @@ type critical struct {
 }
 
 func resultOf(row history.Row) seriesResult {
-	mean := func(micros, n int64) float64 { return time.Duration(1000 * micros / max(n, 1)).Seconds() }
+	mean := func(micros, n int64) float64 { return float64(micros) / float64(max(n, 1)) / 1e6 }
 	return seriesResult{
 		row.Series, row.Dispatched, row.Published, row.Refused, row.Handled, row.Failed, row.Retried, row.Duplicates, row.Skipped,
 		mean(row.PublishMicros, row.Published), mean(row.HandlingMicros, row.Handled),
