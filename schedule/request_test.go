@@ -296,3 +296,47 @@ func TestPanicOfAMessageEndsNothingElse(t *testing.T) {
 		}
 	})
 }
+
+// A frozenStore is a database that answers no transaction any more.
+type frozenStore struct {
+	*rowStore
+	frozen atomic.Bool
+}
+
+func (s *frozenStore) ReplaceSchedule(ctx context.Context, tx *memory.Tx, old, replacement admin.Schedule) (bool, error) {
+	if s.frozen.Load() {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
+	return s.rowStore.ReplaceSchedule(ctx, tx, old, replacement)
+}
+
+// A service manager kills a process that does not end.
+func TestStopWaitsForOneTransactionOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &frozenStore{rowStore: newRowStore()}
+		out, err := outbox.New(s, outbox.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []Schedule
+		for n := range 20 {
+			all = append(all, Schedule{Name: fmt.Sprint("s", n), Timing: every(t, time.Minute), Message: ofTick})
+		}
+		scheduler, err := New(s, out, Config{}, all...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- scheduler.Run(ctx) }()
+		time.Sleep(30 * time.Second)
+		s.frozen.Store(true)
+		time.Sleep(31 * time.Second) // the first of twenty transactions has begun
+		cancel()
+		stopped := time.Now()
+		if err := <-ended; err != nil || time.Since(stopped) > sendTimeout {
+			t.Errorf("Run = %v, %v after its context, want nil within %v", err, time.Since(stopped), sendTimeout)
+		}
+	})
+}

@@ -155,6 +155,9 @@ func (s *Scheduler[TX]) pass(ctx context.Context) (pause time.Duration, err erro
 	}
 	pause = recheck
 	for _, one := range s.schedules {
+		if ctx.Err() != nil { // each transaction may take its time
+			return 0, ctx.Err()
+		}
 		row, ok := rows[one.Name]
 		if !ok || row.Spec != one.Timing.String() {
 			s.note(ctx, one.Name, errReplaced)
