@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,5 +219,29 @@ func TestSyncHandlesAtOnce(t *testing.T) {
 	}
 	if _, err := bus.Dispatch(t.Context(), OrderPlaced{"o-1", 1}, waybill.Delay(time.Second)); err == nil || handled != 2 {
 		t.Errorf("delayed Dispatch = %v after %d calls, want an error and no third call", err, handled)
+	}
+}
+
+// A worker counts and names the handlers of the message that it has received, and no others.
+func TestSyncIsNotWatchedAsTheHandlerAround(t *testing.T) {
+	var begun, ended []string
+	ctx := waybill.WithHandlerWatch(t.Context(), waybill.HandlerWatch{
+		Begins: func(handler string, _ int) { begun = append(begun, handler) },
+		Ended:  func(run waybill.HandlerRun) { ended = append(ended, run.Handler) },
+	})
+	inner, outer := waybill.NewBus("inner"), waybill.NewBus("outer")
+	handled := 0
+	waybill.Handle(inner, "count", func(context.Context, OrderPlaced) error { handled++; return nil })
+	outer.AddSender("now", memory.Sync(inner))
+	outer.Route("*", "now")
+	waybill.HandleRaw(outer, "around", "step", func(ctx context.Context, _ waybill.RawMessage) error {
+		_, err := outer.Dispatch(ctx, OrderPlaced{"o-1", 1})
+		return err
+	})
+	if err := outer.HandleRecord(ctx, record(t, "", "{}"), "events", 0); err != nil || handled != 1 {
+		t.Fatalf("HandleRecord = %v after %d calls, want nil after 1", err, handled)
+	}
+	if want := []string{"around"}; !slices.Equal(begun, want) || !slices.Equal(ended, want) {
+		t.Errorf("handlers %q have begun and %q ended, want %q", begun, ended, want)
 	}
 }

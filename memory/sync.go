@@ -17,5 +17,6 @@ func (s syncSender) Send(ctx context.Context, rec *waybill.Record) error {
 	if rec.Delay > 0 {
 		return fmt.Errorf("sync transport: %s is delayed by %v, and what is handled at once cannot wait", rec.Name, rec.Delay)
 	}
+	ctx = waybill.WithHandlerWatch(ctx, waybill.HandlerWatch{}) // that of a worker watches the message around
 	return s.bus.HandleRecord(ctx, clone(rec), "sync", 0)
 }
