@@ -17,8 +17,8 @@ const name = "github.com/waybill-go/waybill/wayotel"
 
 // The attributes of spans that are not of the semantic conventions.
 const (
-	// OutboxDwell is how long a message was in the outbox, in seconds, its delay included. A
-	// span "send" has it.
+	// OutboxDwell is how long a message was in the outbox, in seconds, from the end of its
+	// delay on. A span "send" has it.
 	OutboxDwell = "waybill.outbox.dwell"
 	// QueueDwell is how long a message was at its transport, in seconds: from the time at
 	// which it was published until its handling began, retries included. A span "process" has

@@ -171,6 +171,19 @@ func TestDwellIsThatOfOutboxAndQueue(t *testing.T) {
 	})
 }
 
+// A delayed message comes to the outbox when it is due.
+func TestDelayIsNoDwell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newTracing(t, trace.AlwaysSample())
+		y.dispatch(t.Context(), placed{"o-1", ""}, waybill.Delay(time.Hour))
+		time.Sleep(time.Hour + 3*time.Second)
+		y.relay(memory.NewDB().Queue("events"))
+		if got, _ := attribute(y.named("send events")[0], wayotel.OutboxDwell).(float64); got != 3 {
+			t.Errorf("%s is %v, want 3 s", wayotel.OutboxDwell, got)
+		}
+	})
+}
+
 // The decision of the dispatcher's sampler holds for relay and worker, and costs no header but
 // traceparent.
 func TestUnsampledMessagesHaveNoSpans(t *testing.T) {
