@@ -24,9 +24,10 @@ func atField(msg any, err error) error {
 // ".Order.Done", or the empty string.
 func fieldPath(typ, want reflect.Type, seen map[reflect.Type]bool) string {
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice || typ.Kind() == reflect.Array || typ.Kind() == reflect.Map {
-		if typ == want {
+		if typ == want || seen[typ] {
 			return ""
 		}
+		seen[typ] = true // a type may be a list or map of itself
 		typ = typ.Elem()
 	}
 	if typ.Kind() != reflect.Struct || seen[typ] {
@@ -49,13 +50,16 @@ func fieldPath(typ, want reflect.Type, seen map[reflect.Type]bool) string {
 
 // leads reports whether typ is want, or a pointer, list or map of it.
 func leads(typ, want reflect.Type) bool {
-	for typ != want {
+	for seen := map[reflect.Type]bool{}; typ != want; typ = typ.Elem() {
 		switch typ.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-			typ = typ.Elem()
 		default:
 			return false
 		}
+		if seen[typ] {
+			return false
+		}
+		seen[typ] = true
 	}
 	return true
 }

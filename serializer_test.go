@@ -108,6 +108,32 @@ func TestReservedHeadersAreRefused(t *testing.T) {
 	}
 }
 
+type (
+	branch map[string]branch // a type that is made of itself
+	forest struct {
+		Branches branch
+		Done     chan int
+	}
+)
+
+func (forest) MessageName() string { return "forest" }
+
+func TestFieldThatCannotBeEncodedIsFoundBehindARecursiveType(t *testing.T) {
+	result := make(chan error, 1)
+	go func() {
+		_, err := encode(t, forest{})
+		result <- err
+	}()
+	select {
+	case err := <-result:
+		if err == nil || !strings.Contains(err.Error(), "field Done: ") {
+			t.Errorf("Encode = %v, want an error about the field Done", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Encode does not return")
+	}
+}
+
 func TestDecodeHasLimitsToo(t *testing.T) {
 	s := newSerializer()
 	for name, body := range map[string][]byte{
