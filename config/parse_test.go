@@ -86,9 +86,10 @@ func TestAnEmptyFileIsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestLineEndingsDoNotMatter(t *testing.T) {
+func TestLineEndingsAndByteOrderMarkDoNotMatter(t *testing.T) {
 	for name, content := range map[string]string{
 		"crlf": strings.ReplaceAll(full, "\n", "\r\n"), "block": "database: >-\n  sqlite://./shop.db\n",
+		"mark": "\uFEFF" + full, "mark before a key": "\uFEFFdatabase: sqlite://./shop.db\n",
 	} {
 		c, err := Parse("waybill.yaml", []byte(content), environment(map[string]string{"PW": "x"}))
 		if err != nil || c.Database.Path != "./shop.db" {

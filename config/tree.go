@@ -42,7 +42,8 @@ func parseTree(data []byte) (root *node, err *Error) {
 	if len(data) > maxBytes {
 		return nil, &Error{Problem: fmt.Sprintf("it holds more than %d bytes", maxBytes)}
 	}
-	tokens := lexer.Tokenize(string(data))
+	const mark = "\uFEFF" // of editors that mark the encoding of a file
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), mark))
 	if err := checkDepth(tokens); err != nil {
 		return nil, err
 	}
