@@ -68,8 +68,10 @@ const mask = "***"
 
 // safe returns a word for use in an error. A word that looks like a misplaced DSN may
 // hold a password and becomes the mask; a long word is cut.
-func safe(word string) string {
-	const most = 64
+func safe(word string) string { return cut(word, 64) }
+
+// cut is safe for words of up to most bytes.
+func cut(word string, most int) string {
 	if strings.Contains(word, "://") || strings.Contains(word, "@") {
 		return mask
 	}

@@ -20,7 +20,7 @@ func (p keyPath) String() string {
 	for i, key := range p {
 		words[i] = key
 		if strings.ContainsFunc(key, special) || key == "" {
-			words[i] = strconv.Quote(safe(key))
+			words[i] = strconv.Quote(cut(key, maxNameBytes))
 		}
 	}
 	return strings.Join(words, ".")

@@ -77,4 +77,18 @@ func TestNamesOfSchedulesAreRefused(t *testing.T) {
 	}
 }
 
+// Paths of names are kept apart to the last byte.
+func TestLongNamesAreNotMistakenForEachOther(t *testing.T) {
+	name := "com.example." + long(maxNameBytes-len("com.example.")-1)
+	c, err := Parse("w.yaml", []byte("schedules:\n  "+name+"1: {message: m, every: 1m}\n  "+name+"2: {message: m, cron: '* * * * *'}"), environment(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for last, want := range map[string]string{"1": "w.yaml:2", "2": "w.yaml:3"} {
+		if got := c.Origins()[`schedules."`+name+last+`".message`]; got != want {
+			t.Errorf("the message of ...%s comes from %q, want %q", last, got, want)
+		}
+	}
+}
+
 func long(n int) string { return strings.Repeat("k", n) }
