@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/waybill-go/waybill/schedule"
 )
@@ -71,6 +72,7 @@ func (v *validation) schedules() {
 		}
 		v.check(s.Body == "" || json.Valid([]byte(s.Body)), at.child("body"), "it is not JSON", `such as '{"kind": "daily"}'`)
 		v.check(len(s.Key) <= maxKey, at.child("key"), fmt.Sprintf("%d bytes, the limit is %d", len(s.Key), maxKey), "")
+		v.check(utf8.ValidString(s.Key) && !strings.Contains(s.Key, "\x00"), at.child("key"), "it has a NUL or is not UTF-8", "no database keeps such a key")
 	}
 }
 

@@ -57,8 +57,10 @@ func TestSchedulesAreRefused(t *testing.T) {
 		"{message: m, cron: '" + minutes + " * * * *'}":     "schedules.s.cron: cron expression \"" + minutes + " * * * *\": it has 289 bytes with its time zone, the limit is 255: write ranges",
 		"{message: m, evry: 1m}":                            `unknown key "evry"`,
 		"{message: m, every: 1m, key: " + long(256) + "}":   "schedules.s.key: 256 bytes, the limit is 255",
+		`{message: m, every: 1m, key: "a\0"}`:               "schedules.s.key: it has a NUL or is not UTF-8",
+		"{message: m, every: 1m, key: \"${LATIN1}\"}":       "schedules.s.key: it has a NUL or is not UTF-8",
 	} {
-		_, err := Parse("w.yaml", []byte("schedules:\n  s: "+yaml), environment(nil))
+		_, err := Parse("w.yaml", []byte("schedules:\n  s: "+yaml), environment(map[string]string{"LATIN1": "M\xfcller"}))
 		if err == nil || !strings.Contains(err.Error(), "w.yaml:2: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", yaml, err, want)
 		}
