@@ -37,6 +37,14 @@ var reserved = map[string]bool{
 	HeaderCorrelationID: true, HeaderCausationID: true, HeaderIdempotencyKey: true, HeaderHandledBy: true,
 	"x-message-id": true, "x-attempt": true, "x-partition-key": true, "x-publish-no": true, "x-dispatched-at": true, "type": true, "content-type": true,
 	"user_id": true, "expiration": true, "cc": true, "bcc": true,
+	"x-death": true, "x-delivery-count": true, "x-acquired-count": true,
+}
+
+// isReserved reports whether an application cannot set a header: names that a broker adds
+// are no part of a received message.
+func isReserved(name string) bool {
+	name = strings.ToLower(name)
+	return reserved[name] || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
 // Limits bounds the size of a message. The zero value means the defaults.

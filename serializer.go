@@ -110,7 +110,7 @@ func (rec *Record) setStamps(env *Envelope) error {
 		case CausationID:
 			rec.setHeader(HeaderCausationID, string(s))
 		case header:
-			if reserved[strings.ToLower(s.name)] {
+			if isReserved(s.name) {
 				return &InvalidError{"header name", s.name, "waybill or the broker uses it: choose another"}
 			}
 			rec.setHeader(s.name, s.value)

@@ -101,6 +101,7 @@ func TestReservedHeadersAreRefused(t *testing.T) {
 	for _, name := range []string{
 		"x-message-id", "X-Message-Id", "x-attempt", "x-partition-key", "x-correlation-id", "x-causation-id", "x-idempotency-key", "x-handled-by",
 		"type", "content-type", "user_id", "expiration", "CC", "bcc",
+		"x-death", "x-delivery-count", "x-acquired-count", "x-first-death-reason", "X-Last-Death-Queue",
 	} {
 		if _, err := encode(t, placed{}, waybill.Header(name, "v")); err == nil || !strings.Contains(err.Error(), "choose another") {
 			t.Errorf("header %s: %v, want an error with a remedy", name, err)
