@@ -305,6 +305,12 @@ func TestRawHandlerGetsTheBytes(t *testing.T) {
 	}
 	waybill.HandleRaw(b, "exec", "order.placed", func(context.Context, waybill.RawMessage) error { return nil })
 	wantPanic(t, "a Go type for a raw name", "is taken by", handleAny[placed](b))
+
+	typed, _ := newBus()
+	handleAny[placed](typed)()
+	wantPanic(t, "a raw handler for a Go type's name", "would get no message", func() {
+		waybill.HandleRaw(typed, "archive", "order.placed", func(context.Context, waybill.RawMessage) error { return nil })
+	})
 }
 
 func TestDuplicateRegistrationsPanic(t *testing.T) {

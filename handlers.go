@@ -58,8 +58,12 @@ func typed[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) 
 
 // HandleRaw registers fn for messages of a name that has no Go type in this process;
 // fn gets the body as dispatched, in a slice of its own: it may decrypt it in place.
+// It panics where Handle does, and for a name that has a Go type.
 func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
 	b.Types().AllowRaw(message)
+	if typ, _, err := b.Types().lookup(message); err == nil && typ != reflect.TypeFor[RawMessage]() {
+		panic(fmt.Sprintf("waybill: bus %s: raw handler %q of %s would get no message: the name has the Go type %s; take Handle, or another bus", b.name, name, message, typ))
+	}
 	b.add(message, handler{name: name, run: func(ctx context.Context, env *Envelope) error {
 		m, ok := env.Message().(RawMessage)
 		if !ok {
