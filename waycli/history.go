@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/history"
 )
 
@@ -18,6 +20,18 @@ func (s *session) history() *history.Recorder {
 		s.recorder, _ = history.New(db, history.Config{Log: s.log}) // which fails without a database alone
 	}
 	return s.recorder
+}
+
+// lateHistory is the observer of what was configured before the database was open, whose
+// recorder it has from then on.
+type lateHistory struct {
+	recorder atomic.Pointer[history.Recorder]
+}
+
+func (l *lateHistory) Observe(ctx context.Context, e waybill.Event) {
+	if r := l.recorder.Load(); r != nil {
+		r.Observe(ctx, e)
+	}
 }
 
 // writeHistory writes the history until stop is called, and then the rest of it.

@@ -74,6 +74,8 @@ func (s *session) observer() waybill.Observer {
 	}
 	if r := s.history(); r != nil {
 		all = append(all, r)
+	} else {
+		all = append(all, &s.late)
 	}
 	s.tracing.Do(s.startTracing)
 	if s.tracer != nil {

@@ -44,8 +44,8 @@ func (v *Service) Outbox() (outbox.Config, error) {
 	return cfg, err
 }
 
-// Observer returns the observer of the command: its log, its traces, its history after a call
-// of Database, and its metrics where it has an admin listener.
+// Observer returns the observer of the command: its log, its traces, its history, which begins
+// with the first call of Database, and its metrics where it has an admin listener.
 func (v *Service) Observer() waybill.Observer { return v.s.observer() }
 
 // Database returns the configured database, which the commands open and close, with

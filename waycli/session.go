@@ -46,7 +46,8 @@ type session struct {
 	reaper   *reaper                            // of --exec; nil until a command may run
 	service  *Service                           // argument of App.Bus
 	handlers *waybill.Bus                       // its result
-	recorder *history.Recorder                  // nil until something observes
+	recorder *history.Recorder                  // nil until the database is open
+	late     lateHistory                        // of observers that were there before
 }
 
 func (c *cli) newSession(cmd *cobra.Command) (*session, error) {
@@ -186,6 +187,7 @@ func (s *session) openAny(ctx context.Context, dsn config.DSN, origin string, cr
 		return nil, &Error{Usage, err, hint}
 	}
 	s.opened[dsn.Reveal()] = db
+	s.late.recorder.Store(s.history())
 	s.needs("database "+dsn.String(), func(ctx context.Context) error {
 		status, err := db.SchemaStatus(ctx)
 		if err == nil {

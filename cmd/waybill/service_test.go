@@ -211,6 +211,48 @@ func TestServiceCountsDuplicates(t *testing.T) {
 	}
 }
 
+// A service may configure its outbox before it opens the database: the history has both.
+func TestServiceHasAHistoryInAnyOrder(t *testing.T) {
+	form := func(svc *waycli.Service, db *waysqlite.DB, cfg outbox.Config) (*waybill.Bus, error) {
+		out, err := outbox.New(db, cfg)
+		svc.Go("form", func(ctx context.Context) error {
+			return out.InTx(ctx, func(ctx context.Context, tx waysqlite.Tx) error {
+				_, err := tx.Dispatch(ctx, orderPlaced{"o-1"})
+				return err
+			})
+		})
+		return waybill.NewBus("service"), err
+	}
+	for name, bus := range map[string]func(context.Context, *waycli.Service) (*waybill.Bus, error){
+		"database first": func(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+			db, err := sqlite.DB(ctx, svc)
+			cfg, failed := svc.Outbox()
+			if err := errors.Join(err, failed); err != nil {
+				return nil, err
+			}
+			return form(svc, db, cfg)
+		},
+		"outbox first": func(ctx context.Context, svc *waycli.Service) (*waybill.Bus, error) {
+			cfg, failed := svc.Outbox()
+			db, err := sqlite.DB(ctx, svc)
+			if err := errors.Join(err, failed); err != nil {
+				return nil, err
+			}
+			return form(svc, db, cfg)
+		},
+	} {
+		file := "database: sqlite://" + filepath.Join(t.TempDir(), "service.db") + "\ntransports: { orders: { dsn: \"queue://orders\" } }\n"
+		for _, args := range [][]string{{"schema", "up"}, {"run", "form"}} {
+			if exit, said := runService(t, file, bus, args...); exit != 0 {
+				t.Fatalf("%s: %v: %s", name, args, said)
+			}
+		}
+		if _, said := runService(t, file, bus, "stats", "--history", "1h", "--json"); !strings.Contains(said, `"dispatched":1`) {
+			t.Errorf("%s: the history has no dispatch: %s", name, said)
+		}
+	}
+}
+
 var errRefusedHere = errors.New("refused here")
 
 func TestPartsOfAService(t *testing.T) {
