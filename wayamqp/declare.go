@@ -128,20 +128,27 @@ func lacksSingleConsumer(cfg Config, w *conn) bool {
 	return inequivalent(err, argSingleConsumer)
 }
 
+// declareAgreed declares the existing queue of cfg as it is in its single active consumer,
+// which the broker would name before the type and the delivery limit.
+func declareAgreed(cfg Config, w *conn) error {
+	args := arguments(cfg, w.client.Properties)
+	err := declareOnce(cfg, w, args)
+	if !inequivalent(err, argSingleConsumer) {
+		return err
+	}
+	if _, single := args[argSingleConsumer]; single {
+		delete(args, argSingleConsumer)
+	} else {
+		args[argSingleConsumer] = true
+	}
+	return declareOnce(cfg, w, args)
+}
+
 // dropsBy returns the argument by which the existing queue of cfg is known to drop
 // messages, with the remedy. The broker names it when it refuses to declare the queue
 // without. It does not tell of policies, and not to a user who may not declare.
 func dropsBy(cfg Config, w *conn) (arg, hint string) {
-	args := arguments(cfg, w.client.Properties)
-	err := declareOnce(cfg, w, args)
-	if inequivalent(err, argSingleConsumer) { // named first: the next declaration agrees with it
-		if _, single := args[argSingleConsumer]; single {
-			delete(args, argSingleConsumer)
-		} else {
-			args[argSingleConsumer] = true
-		}
-		err = declareOnce(cfg, w, args)
-	}
+	err := declareAgreed(cfg, w)
 	switch {
 	case inequivalent(err, argDeliveryLimit):
 		return argDeliveryLimit, noDeliveryLimit(cfg)
@@ -223,7 +230,10 @@ func differs(what string, err error) error {
 	case amqp.PreconditionFailed:
 		hint = ": it is there with other properties: change the DSN to match, or drain and delete it"
 		if inequivalent(e, argSingleConsumer) {
-			hint = ": it is there with single_active_consumer the other way round, which key_header=true implies: write it into the DSN as it is, or drain and delete the queue"
+			hint = ": it is there without a single active consumer, which key_header=true implies: write single_active_consumer=false if the order of keys does not matter, or drain and delete it"
+			if strings.Contains(e.Reason, "received none") {
+				hint = ": it is there with a single active consumer: write single_active_consumer=true into the DSN, or drain and delete it"
+			}
 		}
 	case amqp.NotFound:
 		hint = ": it does not exist, `waybill schema up --transports` declares it"

@@ -88,9 +88,14 @@ func TestQueueOfKeysHasASingleActiveConsumer(t *testing.T) {
 		}
 		b.must(Check(ctx, Config{URL: b.url, Queue: tt.queue}))
 	}
-	_, err := Declare(ctx, Config{URL: b.url, Queue: "plain", KeyHeader: true})
-	if err == nil || !strings.Contains(err.Error(), "single_active_consumer the other way round") {
-		t.Errorf("a queue that was declared before: %v", err)
+	for want, cfg := range map[string]Config{
+		"without a single active consumer, which key_header=true implies":  {Queue: "plain", KeyHeader: true},
+		"with a single active consumer: write single_active_consumer=true": {Queue: "keyed"},
+	} {
+		cfg.URL = b.url
+		if _, err := Declare(ctx, cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a queue that was declared before: %v, want %s", err, want)
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ func examineQueue(cfg Config, w *conn) (found []Defect, err error) {
 	case err != nil:
 		return nil, differs("queue "+cfg.Queue, err)
 	}
-	if inequivalent(declareOnce(cfg, w, arguments(cfg, w.client.Properties)), "x-queue-type") {
+	if inequivalent(declareAgreed(cfg, w), "x-queue-type") {
 		other := map[string]string{"quorum": "classic", "classic": "quorum"}[cfg.QueueType]
 		found = append(found, Defect{OtherType, fmt.Sprintf("the queue %s is %s, not %s: a classic queue is on one node of the broker, and away with it", cfg.Queue, other, cfg.QueueType),
 			"drain and delete it, and `waybill schema up --transports` declares it; or write queue_type=" + other})

@@ -35,6 +35,8 @@ func TestDefectsOfQueuesAreFound(t *testing.T) {
 		{Config{Queue: "limited"}, map[DefectKind]string{DropsMessages: "by x-delivery-limit"}},
 		{Config{Queue: "classic"}, map[DefectKind]string{OtherType: "is classic, not quorum"}},
 		{Config{Queue: "quorum", QueueType: "classic"}, map[DefectKind]string{OtherType: "is quorum, not classic"}},
+		{Config{Queue: "single", QueueType: "classic"}, map[DefectKind]string{OtherType: "is quorum, not classic"}}, // its single consumer is named first
+		{Config{Queue: "classic", KeyHeader: true}, map[DefectKind]string{OtherType: "is classic, not quorum", Unordered: "order of keys"}},
 		{Config{Queue: "fleeting", KeyHeader: true}, map[DefectKind]string{DropsMessages: "by x-message-ttl"}}, // named before its type
 	} {
 		tt.cfg.URL = b.url
