@@ -193,19 +193,20 @@ func storable(name string) bool {
 	return name != "" && len(name) <= 190 && utf8.ValidString(name) && !strings.ContainsRune(name, 0)
 }
 
-// Run writes once a minute until ctx ends, and then once more. It returns nil.
+// Run writes once a minute until ctx ends, and then once more. It returns nil. The end of ctx
+// does not cut a write off.
 func (r *Recorder) Run(ctx context.Context) error {
-	failing := false
+	failing, writing := false, context.WithoutCancel(ctx)
 	for wait := rand.N(writeEvery); ; wait = writeEvery { // processes write at different times
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			r.write(context.WithoutCancel(ctx), &failing)
+			r.write(writing, &failing)
 			return nil
 		}
-		r.write(ctx, &failing)
+		r.write(writing, &failing)
 	}
 }
 

@@ -192,6 +192,43 @@ func TestRecorderDropsCountsWhileTheDatabaseIsAway(t *testing.T) {
 	})
 }
 
+// A slowTable takes two seconds for a write, unless its context ends.
+type slowTable struct{ table }
+
+func (s *slowTable) AddHistory(ctx context.Context, rows []Row) error {
+	select {
+	case <-time.After(2 * time.Second):
+		return s.table.AddHistory(ctx, rows)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestStopDuringAWriteDropsNoCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowTable{}
+		var log strings.Builder
+		r := newRecorder(t, store, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		r.Observe(ctx, waybill.Event{Kind: waybill.Dispatched, Transport: "t", Name: "a"})
+		for {
+			time.Sleep(time.Second)
+			r.mu.Lock()
+			taken := r.known[name{"t", "a"}].counts == (Counts{})
+			r.mu.Unlock()
+			if taken { // and the write takes another second
+				break
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil || r.Dropped() != 0 || len(store.batches) != 1 || log.Len() > 0 {
+			t.Errorf("Run = %v, %d batches, %d rows dropped, log %q, want one batch and none dropped", err, len(store.batches), r.Dropped(), &log)
+		}
+	})
+}
+
 func TestQuantilesAreWithinTheirBucket(t *testing.T) {
 	var h Histogram
 	var all []time.Duration
