@@ -3,6 +3,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ const maxSpec = 255
 
 // Cron returns the timing of an expression with the five fields of crontab(5), such as
 // "30 2 * * 1-5", by the clocks of a time zone, such as "Europe/Berlin"; empty means UTC.
-// Both together have at most 255 bytes.
+// Of the days of the week 0 and 7 are Sunday. Both together have at most 255 bytes.
 //
 // Where clocks are changed, an expression that names hours ticks once for each reading: at
 // the moment of the change for readings that the clocks skip, and at the first of two equal
@@ -43,7 +44,10 @@ func Cron(expression, zone string) (Timing, error) {
 	}
 	parsed, err := parser.Parse(expression)
 	if err != nil {
-		return bad(err)
+		var other error // the first one has the text as written
+		if parsed, other = parser.Parse(sevenAsZero(expression)); other != nil {
+			return bad(err)
+		}
 	}
 	if zone == "" {
 		zone = "UTC"
@@ -63,6 +67,29 @@ func Cron(expression, zone string) (Timing, error) {
 		return bad(fmt.Errorf("it has %d bytes with its time zone, the limit is %d: write ranges and steps, such as 0-20,40-59/2", n, maxSpec))
 	}
 	return t, nil
+}
+
+// sevenAsZero writes the Sunday 7 of crontab(5) as 0, which the parser knows.
+func sevenAsZero(expression string) string {
+	fields := strings.Fields(expression)
+	var days []string
+	for _, day := range strings.Split(fields[4], ",") {
+		span, step, stepped := strings.Cut(day, "/")
+		first, last, _ := strings.Cut(span, "-")
+		switch from, err := strconv.Atoi(first); {
+		case span == "7" || span == "7-7":
+			day = strings.Replace(day, span, "0-0", 1)
+		case last == "7" && !stepped:
+			day = first + "-6,0"
+		case last == "7" && err == nil:
+			day = first + "-6/" + step
+			if every, err := strconv.Atoi(step); err == nil && every > 0 && (7-from)%every == 0 {
+				day += ",0"
+			}
+		}
+		days = append(days, day)
+	}
+	return strings.Join(append(fields[:4], strings.Join(days, ",")), " ")
 }
 
 // Every returns the timing with ticks at the multiples of an interval since 1970 in UTC. It

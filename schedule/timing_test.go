@@ -76,6 +76,25 @@ func TestTicksWhereClocksAreChanged(t *testing.T) {
 	}
 }
 
+// In crontab(5) 7 is Sunday, too.
+func TestSevenIsSunday(t *testing.T) {
+	sunday := time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)
+	for days, want := range map[string]string{
+		"7": "7", "0": "7", "7-7": "7", "7/2": "7", "3,7": "37", "5-7": "567", "1-7": "1234567", "0-7": "1234567", "mon-7": "1234567",
+		"1-7/2": "1357", "2-7/2": "246", "5-7/1,2": "2567", "6-7": "67", "1-5": "12345",
+	} {
+		timing, got := mustCron(t, "0 3 * * "+days, ""), ""
+		for day := 1; day <= 7; day++ {
+			if midnight := sunday.AddDate(0, 0, day); timing.Next(midnight).Sub(midnight) < 24*time.Hour {
+				got += fmt.Sprint(day)
+			}
+		}
+		if got != want || timing.String() != "0 3 * * "+days {
+			t.Errorf("%s ticks on the days %s, want %s", timing, got, want)
+		}
+	}
+}
+
 func TestIntervalsAreMultiplesSince1970(t *testing.T) {
 	for _, tt := range []struct {
 		every       time.Duration
@@ -109,6 +128,12 @@ func TestTimingsAreRefused(t *testing.T) {
 		{"TZ=Europe/Berlin 0 3 * *", "", "five fields"},
 		{"61 3 * * *", "", "above maximum"},
 		{"0 3 * * 8", "", "above maximum"},
+		{"0 3 * * 7-8", "", "above maximum"},
+		{"0 3 * * 8-7", "", "above maximum"},
+		{"0 3 * * 7/0", "", "7/0"},
+		{"0 3 * * mon-7/2", "", "above maximum"},
+		{"0 3 * * 1-7/x", "", "failed to parse"},
+		{"0 3 * * bad-7", "", "failed to parse"},
 		{"0 3 30 2 *", "", "no such day"},
 		{strings.Repeat("10,", 83) + "1 * * * *", "Europe/Berlin", "it has 272 bytes with its time zone, the limit is 255: write ranges"},
 		{"0\x00 3 * * *", "", "failed to parse"},
@@ -316,7 +341,7 @@ func TestMissedTicksOfYearsAreFoundAtOnce(t *testing.T) {
 }
 
 func FuzzCron(f *testing.F) {
-	for _, expression := range []string{"0 3 * * *", "*/15 0-4 1,15 jan-mar mon", "TZ=x", "? ? ? ? ?", "0 0 29 2 *", "-1 * * * *", "0/0 * * * *"} {
+	for _, expression := range []string{"0 3 * * *", "*/15 0-4 1,15 jan-mar mon", "TZ=x", "? ? ? ? ?", "0 0 29 2 *", "-1 * * * *", "0/0 * * * *", "0 3 * * 1-7/2,7"} {
 		f.Add(expression, "Europe/Berlin")
 	}
 	f.Fuzz(func(t *testing.T, expression, zone string) {
