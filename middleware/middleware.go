@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -89,7 +91,7 @@ func Timeout(d time.Duration) waybill.Middleware {
 	}}
 }
 
-// Validator is a message that can check its own content.
+// Validator is a message that can check its own content, with a receiver of either kind.
 type Validator interface{ Validate() error }
 
 // Validate refuses a message whose Validate method returns an error: a dispatch
@@ -97,7 +99,7 @@ type Validator interface{ Validate() error }
 func Validate() waybill.Middleware {
 	return waybill.Middleware{Name: "validate", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
 		return func(ctx context.Context, env *waybill.Envelope) error {
-			if v, ok := env.Message().(Validator); ok {
+			if v := validator(env.Message()); v != nil {
 				if err := v.Validate(); err != nil {
 					return waybill.Unrecoverable(fmt.Errorf("invalid %T: %w", env.Message(), err))
 				}
@@ -106,6 +108,28 @@ func Validate() waybill.Middleware {
 		}
 	}}
 }
+
+// validator returns a message as a Validator, or nil. One whose method has a pointer receiver
+// is a copy: messages are no pointers, and it would be missed.
+func validator(msg any) Validator {
+	if v, ok := msg.(Validator); ok {
+		return v
+	}
+	typ := reflect.TypeOf(msg)
+	validates, known := byPointer.Load(typ)
+	if !known && typ != nil {
+		validates = reflect.PointerTo(typ).Implements(reflect.TypeFor[Validator]())
+		byPointer.Store(typ, validates)
+	}
+	if validates != true {
+		return nil
+	}
+	copied := reflect.New(typ)
+	copied.Elem().Set(reflect.ValueOf(msg))
+	return copied.Interface().(Validator)
+}
+
+var byPointer sync.Map // reflect.Type -> bool: whether pointers to it are Validators
 
 // Ordered refuses to dispatch a message without a partition key.
 func Ordered() waybill.Middleware {

@@ -36,6 +36,12 @@ func (s secret) Validate() error {
 	return nil
 }
 
+// pointed is a message that is checked by a pointer, and whose N must not be 0.
+type pointed struct{ N int }
+
+func (pointed) MessageName() string { return "pointed" }
+func (p *pointed) Validate() error  { return secret{N: p.N}.Validate() }
+
 var received = waybill.Received{Transport: "orders"}
 
 func newID(t testing.TB) waybill.MessageID {
@@ -137,7 +143,10 @@ func TestValidateRefusesForGood(t *testing.T) {
 	if !errors.Is(err, errDeclined) || !waybill.IsUnrecoverable(err) || inner.env != nil || strings.Contains(err.Error(), "hush") {
 		t.Errorf("invalid message: %v, want an unrecoverable error without the body, and nothing passed on", err)
 	}
-	for _, msg := range []any{secret{N: 1}, plain{}} {
+	if err := run(t.Context(), waybill.NewEnvelope(pointed{})); !errors.Is(err, errDeclined) || !waybill.IsUnrecoverable(err) || inner.env != nil {
+		t.Errorf("invalid message, by a pointer: %v, want an unrecoverable error, and nothing passed on", err)
+	}
+	for _, msg := range []any{secret{N: 1}, pointed{N: 1}, plain{}, nil} {
 		if err := run(t.Context(), waybill.NewEnvelope(msg)); err != nil || inner.env == nil {
 			t.Errorf("%T: %v, want it passed on", msg, err)
 		}
