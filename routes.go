@@ -29,7 +29,8 @@ func (r Routes) For(name string) []string {
 	}
 }
 
-// Validate returns an error for a malformed pattern or one without transports.
+// Validate returns an error for a malformed pattern, one without transports, or one that
+// names a transport twice, which would get each message twice.
 func (r Routes) Validate() error {
 	for _, pattern := range slices.Sorted(maps.Keys(r)) {
 		if pattern != "*" {
@@ -39,6 +40,11 @@ func (r Routes) Validate() error {
 		}
 		if len(r[pattern]) == 0 || slices.Contains(r[pattern], "") {
 			return fmt.Errorf("waybill: route %q names no transport", pattern)
+		}
+		for i, transport := range r[pattern] {
+			if slices.Contains(r[pattern][:i], transport) {
+				return fmt.Errorf("waybill: route %q names transport %s twice", pattern, transport)
+			}
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ func TestRoutePrecedence(t *testing.T) {
 func TestMalformedRoutesAreRefused(t *testing.T) {
 	for _, r := range []waybill.Routes{
 		{"": {"a"}}, {"a b": {"a"}}, {"*.placed": {"a"}}, {"order.*.x": {"a"}}, {".*": {"a"}}, {"**": {"a"}},
-		{"order": nil}, {"order": {}}, {"order": {""}}, {"order": {"a", ""}},
+		{"order": nil}, {"order": {}}, {"order": {""}}, {"order": {"a", ""}}, {"order": {"a", "b", "a"}},
 	} {
 		if err := r.Validate(); err == nil {
 			t.Errorf("Validate(%v) = nil, want an error", r)
