@@ -340,3 +340,48 @@ func TestStopWaitsForOneTransactionOnly(t *testing.T) {
 		}
 	})
 }
+
+// A distantStore names another port in each of its errors.
+type distantStore struct {
+	*rowStore
+	away atomic.Int64
+}
+
+func (s *distantStore) Schedules(ctx context.Context) ([]admin.Schedule, time.Time, error) {
+	if n := s.away.Load(); n > 0 {
+		s.away.Add(1)
+		return nil, time.Time{}, fmt.Errorf("%w: read tcp 10.0.0.1:%d: connection reset by peer", waybill.ErrUnavailable, n)
+	}
+	return s.rowStore.Schedules(ctx)
+}
+
+func TestOutageIsOneWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &distantStore{rowStore: newRowStore()}
+		out, err := outbox.New(s, outbox.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		scheduler, err := New(s, out, Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, Schedule{Name: "s", Timing: every(t, time.Minute), Message: ofTick})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- scheduler.Run(ctx) }()
+		time.Sleep(30 * time.Second)
+		s.away.Store(1)
+		time.Sleep(time.Minute)
+		tries := s.away.Load() - 1
+		s.away.Store(0)
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(log.String(), "will retry"); tries < 10 || n != 1 || !strings.Contains(log.String(), "sends again") {
+			t.Errorf("%d warnings of %d tries, want one, and a line when it is over:\n%s", n, tries, log.String())
+		}
+	})
+}

@@ -305,10 +305,13 @@ func (s *Scheduler[TX]) adopt(ctx context.Context) error {
 	return nil
 }
 
-// note logs the problem of a schedule, or of all for an empty name, when it changes.
+// note logs the problem of a schedule, or of all for an empty name, when it changes. An outage
+// is one, though each error of it may name another port.
 func (s *Scheduler[TX]) note(ctx context.Context, name string, err error) {
 	was, problem := s.state[name], ""
-	if err != nil {
+	if errors.Is(err, waybill.ErrUnavailable) {
+		problem = waybill.ErrUnavailable.Error()
+	} else if err != nil {
 		problem = err.Error()
 	}
 	s.state[name] = problem
