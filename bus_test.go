@@ -305,6 +305,10 @@ func TestRawHandlerGetsTheBytes(t *testing.T) {
 	}
 	waybill.HandleRaw(b, "exec", "order.placed", func(context.Context, waybill.RawMessage) error { return nil })
 	wantPanic(t, "a Go type for a raw name", "is taken by", handleAny[placed](b))
+	b.Types().Alias("order.created", "order.placed")
+	wantPanic(t, "a raw handler of an alias", "would get no message: the name is an alias of order.placed", func() {
+		waybill.HandleRaw(b, "exec", "order.created", func(context.Context, waybill.RawMessage) error { return nil })
+	})
 
 	typed, _ := newBus()
 	handleAny[placed](typed)()

@@ -58,7 +58,7 @@ func typed[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) 
 
 // HandleRaw registers fn for messages of a name that has no Go type in this process;
 // fn gets the body as dispatched, in a slice of its own: it may decrypt it in place.
-// It panics where Handle does, and for a name that has a Go type.
+// It panics where Handle does, on an alias, and for a name that has a Go type.
 func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
 	b.Types().AllowRaw(message)
 	if typ, _, err := b.Types().lookup(message); err == nil && typ != reflect.TypeFor[RawMessage]() {
@@ -81,6 +81,9 @@ func (b *Bus) add(message string, h handler) {
 	}
 	if h.gathers < 0 {
 		panic(fmt.Sprintf("waybill: bus %s: handler %q gathers %d messages: want zero or more", b.name, name, h.gathers))
+	}
+	if current, ok := b.Types().Aliases()[message]; ok {
+		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s would get no message: the name is an alias of %s", b.name, name, message, current))
 	}
 	if next, ok := b.Types().Upcasters()[message]; ok {
 		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s would get no message: an upcaster makes them %s", b.name, name, message, next))
