@@ -255,7 +255,9 @@ func TestAnErrorHasItsParts(t *testing.T) {
 }
 
 func TestMarshalledConfigsAreCompleteAndReadBack(t *testing.T) {
-	c, err := Parse("waybill.yaml", []byte(full), environment(map[string]string{"PW": canary}))
+	const dollars = "\nschedules: { usd: { message: order.placed, every: 10m, key: $$, body: '{\"$$ref\": \"$${X}\"}' } }\n"
+	text := strings.Replace(full, "exchange: payments, routing_key: payment", "exchange: $$payments, routing_key: pay$$", 1) + dollars
+	c, err := Parse("waybill.yaml", []byte(text), environment(map[string]string{"PW": canary}))
 	if err != nil {
 		t.Fatal(err)
 	}

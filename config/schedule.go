@@ -116,7 +116,7 @@ type scheduleView struct {
 func (c *Config) scheduleViews() map[string]scheduleView {
 	views := map[string]scheduleView{}
 	for name, s := range c.Schedules {
-		views[name] = scheduleView{s.Message, s.Cron, s.Timezone, optional(s.Every), s.Missed, s.Body, s.Key}
+		views[name] = scheduleView{s.Message, s.Cron, s.Timezone, optional(s.Every), s.Missed, asWritten(s.Body), asWritten(s.Key)}
 	}
 	return views
 }

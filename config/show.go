@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"maps"
+	"strings"
 	"time"
 )
 
@@ -83,13 +84,16 @@ func (c Config) view() configView {
 		}
 	}
 	if c.Admin != (Admin{}) {
-		v.Admin = &adminView{c.Admin.Listen, c.Admin.Pprof}
+		v.Admin = &adminView{asWritten(c.Admin.Listen), c.Admin.Pprof}
 	}
 	for pattern, route := range c.Outbox.Routes {
-		v.Outbox.Routes[pattern] = routeView(route)
+		v.Outbox.Routes[pattern] = routeView{asWritten(route.Exchange), asWritten(route.RoutingKey), route.OnExhausted}
 	}
 	return v
 }
+
+// asWritten returns the form of a text in a file, in which $ begins an expansion.
+func asWritten(text string) string { return strings.ReplaceAll(text, "$", "$$") }
 
 // optional returns the form of a setting without a default.
 func optional(d time.Duration) string {
