@@ -7,6 +7,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -233,9 +234,9 @@ func dsn(path string, cfg Config, readOnly bool) string {
 	if cfg.Normal {
 		synchronous = "NORMAL"
 	}
-	busy := cmp.Or(cfg.BusyTimeout, defaultBusy)
+	busy := cmp.Or(cfg.BusyTimeout, defaultBusy).Milliseconds()
 	q["_pragma"] = []string{
-		"busy_timeout(" + strconv.FormatInt(busy.Milliseconds(), 10) + ")",
+		"busy_timeout(" + strconv.FormatInt(min(busy, math.MaxInt32), 10) + ")", // SQLite takes more for zero
 		"journal_mode(WAL)",
 		"synchronous(" + synchronous + ")",
 		"foreign_keys(1)",

@@ -3,6 +3,7 @@ package waysqlite_test
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -92,6 +93,16 @@ func TestWaitForOnesOwnTransactionEnds(t *testing.T) {
 	})
 	if !errors.Is(err, waybill.ErrUnavailable) {
 		t.Errorf("InTx in InTx with the outer context = %v, want an error that wraps ErrUnavailable", err)
+	}
+}
+
+func TestBusyTimeoutOfMonthsIsNotZero(t *testing.T) {
+	for timeout, want := range map[time.Duration]int64{time.Minute: 60_000, 1000 * time.Hour: math.MaxInt32} {
+		db := open(t, waysqlite.Config{BusyTimeout: timeout})
+		var got int64
+		if err := db.SQL().QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&got); err != nil || got != want {
+			t.Errorf("with %v SQLite waits for %d ms, %v, want %d", timeout, got, err, want)
+		}
 	}
 }
 
