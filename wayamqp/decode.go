@@ -27,8 +27,8 @@ func (cfg *Config) decode(d *amqp.Delivery, now time.Time) (rec *waybill.Record,
 		Headers:     others,
 		Body:        d.Body,
 	}
-	if d.CorrelationId != "" && others[waybill.HeaderCorrelationID] == "" {
-		rec.Headers[waybill.HeaderCorrelationID] = d.CorrelationId
+	if id, ok := asText(d.CorrelationId); ok && id != "" && others[waybill.HeaderCorrelationID] == "" {
+		rec.Headers[waybill.HeaderCorrelationID] = id
 	}
 	var err error
 	switch id := cmp.Or(own[headerMessageID], d.MessageId); {

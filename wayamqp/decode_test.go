@@ -39,6 +39,20 @@ func TestForeignHeadersBecomeText(t *testing.T) {
 	}
 }
 
+// Some producers have raw bytes as correlation id: with them a handler could dispatch nothing
+// of the same conversation.
+func TestCorrelationIDThatIsNoTextIsLeftOut(t *testing.T) {
+	for given, want := range map[string]string{"conversation": "conversation", "\x8f\x1e\xc2\xff": "", "": ""} {
+		rec, _ := new(Config).decode(&amqp.Delivery{MessageId: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Type: "order.placed", CorrelationId: given}, arrival)
+		if got, ok := rec.Headers[waybill.HeaderCorrelationID]; got != want || ok != (want != "") || rec.Problem != nil {
+			t.Errorf("correlation id %q: %q, %t, problem %v, want %q", given, got, ok, rec.Problem, want)
+		}
+		if err := (waybill.Limits{}).Check(rec); err != nil {
+			t.Errorf("correlation id %q: the record cannot be dispatched: %v", given, err)
+		}
+	}
+}
+
 // Former versions and other producers send headers instead of properties.
 func TestHeadersWinOverProperties(t *testing.T) {
 	const other = "0199a5c3-1234-7abc-8def-0123456789ab"
