@@ -58,6 +58,9 @@ func Register[M any](t *Types, name string) {
 	if name == "" {
 		name = t.nameOfType(typ)
 	}
+	if _, named := reflect.Zero(typ).Interface().(Named); name == "" && !named {
+		panic(errNoName(typ))
+	}
 	if err := checkName(name); err != nil {
 		panic(fmt.Errorf("%w (type %s)", err, typ))
 	}
@@ -149,7 +152,11 @@ func (t *Types) NameOf(msg any) (string, error) {
 	if named, ok := msg.(Named); ok {
 		return named.MessageName(), checkName(named.MessageName())
 	}
-	return "", &TypeError{typ.String(), "it has no name: give it a method MessageName() string or register it"}
+	return "", errNoName(typ)
+}
+
+func errNoName(typ reflect.Type) error {
+	return &TypeError{typ.String(), "it has no name: give it a method MessageName() string or register it"}
 }
 
 // lookup resolves a received name and its aliases.

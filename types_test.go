@@ -67,7 +67,7 @@ func TestWhatCannotBeAMessageIsRefusedAtHandle(t *testing.T) {
 	wantPanic(t, "interface", "a message is a struct", handleAny[any](b))
 	wantPanic(t, "interface with a name", "a message is a struct", handleAny[waybill.Named](b))
 	wantPanic(t, "string", "a message is a struct", handleAny[textual](b))
-	wantPanic(t, "no name", "", handleAny[nameless](b))
+	wantPanic(t, "no name", "give it a method MessageName() string", handleAny[nameless](b))
 	wantPanic(t, "name with a space", "order.placed", handleAny[badName](b))
 	wantPanic(t, "raw message", "", handleAny[waybill.RawMessage](b))
 }
@@ -151,7 +151,7 @@ func TestTakenNamesPanic(t *testing.T) {
 	waybill.Register[placed](types, "") // a repeated registration is allowed
 	types.Alias("order.created", "order.placed")
 	wantPanic(t, "name of another type", "is taken by", func() { waybill.Register[nameless](types, "order.placed") })
-	wantPanic(t, "empty name", "empty", func() { waybill.Register[nameless](types, "") })
+	wantPanic(t, "empty name", "has no name", func() { waybill.Register[nameless](types, "") })
 	wantPanic(t, "alias twice", "already in use", func() { types.Alias("order.created", "order.placed") })
 	wantPanic(t, "alias that is a name", "already in use", func() { types.Alias("order.placed", "order.placed") })
 	wantPanic(t, "alias of nothing", "not registered", func() { types.Alias("a", "b") })

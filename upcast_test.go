@@ -183,7 +183,7 @@ func TestUpcastersThatCannotBe(t *testing.T) {
 	wantPanic(t, "circle", "leads back to order.paid.v3", func() { waybill.Upcast(b, func(paidV3) (paid, error) { return paid{}, nil }) })
 	wantPanic(t, "itself", "leads back to order.placed", func() { waybill.Upcast(b, func(m placed) (placed, error) { return m, nil }) })
 	wantPanic(t, "handler of an old version", `handler "h" of order.paid.v2 would get no message: an upcaster makes them order.paid.v3`, handleAny[paidV2](b))
-	wantPanic(t, "no name", "it is empty", func() { waybill.Upcast(b, func(nameless) (paid, error) { return paid{}, nil }) })
+	wantPanic(t, "no name", "it has no name", func() { waybill.Upcast(b, func(nameless) (paid, error) { return paid{}, nil }) })
 	wantPanic(t, "pointer", "not a pointer", func() { waybill.Upcast(b, func(*placed) (paid, error) { return paid{}, nil }) })
 	b = waybill.NewBus("main")
 	handleAny[paid](b)()
