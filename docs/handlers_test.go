@@ -49,6 +49,28 @@ func Example_limits() {
 	// Output: <nil>
 }
 
+type tenantKey struct{}
+
+func Example_middleware() {
+	tenants := waybill.Middleware{Name: "tenants", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(ctx context.Context, env *waybill.Envelope) error {
+			if tenant, ok := env.Header("tenant"); ok {
+				ctx = context.WithValue(ctx, tenantKey{}, tenant)
+			}
+			return next(ctx, env) // an error is a failure of the message
+		}
+	}}
+	bus := waybill.NewBus("shop", middleware.Recover(), tenants)
+
+	waybill.Handle(bus, "mail", func(ctx context.Context, m SendReceipt) error {
+		fmt.Println(m.OrderID, "of", ctx.Value(tenantKey{}))
+		return nil
+	})
+	_, err := bus.Dispatch(context.Background(), SendReceipt{"o-7"}, waybill.Header("tenant", "acme"))
+	check(err)
+	// Output: o-7 of acme
+}
+
 func Example_inboxHandler() {
 	ctx := context.Background()
 	db, remove := openShop(ctx)
