@@ -176,6 +176,10 @@ func (s *session) outboxRelease(ctx context.Context, q admin.BlockedQuery) error
 		}{released})
 		return nil
 	}
+	if q.SkipHead {
+		s.stdout.line("%s released: each refused message is a dead letter, `%s failed list --source outbox` shows it", plural(released, "blocked entry"), s.app.Name)
+		return nil
+	}
 	s.stdout.line("%s released: a relay tries them now", plural(released, "blocked entry"))
 	return nil
 }

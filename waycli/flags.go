@@ -147,6 +147,14 @@ func finish(cmd *cobra.Command) {
 	}
 }
 
+// nameExamples has the examples of cmd and the commands below it call the binary by its name.
+func nameExamples(cmd *cobra.Command, name string) {
+	cmd.Example = strings.ReplaceAll(cmd.Example, "waybill ", name+" ")
+	for _, sub := range cmd.Commands() {
+		nameExamples(sub, name)
+	}
+}
+
 // emptyFlag refuses a flag that was given an empty value, as by a shell
 // variable that is not set: it must not mean the default.
 func emptyFlag(cmd *cobra.Command) error {

@@ -57,6 +57,7 @@ Exit codes: 0 done, 1 error, 2 usage or configuration, 3 not found, 4 refused,
 		c.preflightCommand(), c.healthCommand(),
 		c.dashboardCommand(), c.configCommand(), c.debugCommand(), c.versionCommand(),
 	)
+	nameExamples(root, app.Name)
 	root.AddCommand(app.Commands...)
 	root.SetHelpCommand(helpCommand())
 	root.InitDefaultHelpCmd()

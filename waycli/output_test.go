@@ -126,3 +126,16 @@ func TestStatusLineReadsAsASentence(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// The examples of a binary's help can be run as they stand.
+func TestExamplesNameTheBinary(t *testing.T) {
+	for _, name := range []string{"shop", "waybill"} {
+		var out bytes.Buffer
+		if code := Main(t.Context(), App{Name: name}, []string{"failed", "edit", "--help"}, strings.NewReader(""), &out, &out); code != 0 {
+			t.Fatal(out.String())
+		}
+		if want := "  " + name + " failed edit 17 --body-file mended.json\n"; !strings.Contains(out.String(), want) {
+			t.Errorf("the help of %s lacks %q:\n%s", name, want, out.String())
+		}
+	}
+}
