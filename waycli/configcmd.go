@@ -38,8 +38,9 @@ there is none and the defaults hold.`,
 		&cobra.Command{
 			Use:   "show",
 			Short: "Print the configuration in effect, and where each value comes from",
-			Long: `Print the configuration in effect, defaults included, and where each value comes
-from. Passwords are shown as ***.
+			Long: `Print the configuration in effect, and where each value comes from. Settings that
+are not shown, such as the concurrency of a worker, have their defaults. Passwords
+are shown as ***.
 
 With --json: {"config": {...}, "origins": {"database": "waybill.yaml:1", ...}}, the
 first in the form of waybill.yaml.`,
