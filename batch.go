@@ -34,7 +34,7 @@ const maxBatch = 10000
 // message that it has handled.
 func HandleBatch[M any](b *Bus, name string, size int, wait time.Duration, fn func(ctx context.Context, messages []M) []error) {
 	if size < 2 || size > maxBatch || wait <= 0 {
-		panic(fmt.Sprintf("waybill: bus %s: batch handler %q: a size of %d and a wait of %v: want 2 to %d, and above zero", b.name, name, size, wait, maxBatch))
+		panic(fmt.Errorf("waybill: bus %s: batch handler %q: a size of %d and a wait of %v: want 2 to %d, and above zero", b.name, name, size, wait, maxBatch))
 	}
 	g := &batching[M]{name: name, size: size, wait: wait, fn: fn}
 	Handle(b, name, func(ctx context.Context, m M) error {

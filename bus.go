@@ -72,7 +72,7 @@ func (b *Bus) SetObserver(o Observer) { b.observer = Observers{o} }
 // name.
 func (b *Bus) AddSender(name string, s Sender) {
 	if _, ok := b.senders[name]; ok || name == "" {
-		panic(fmt.Sprintf("waybill: bus %s: transport name %q is empty or taken", b.name, name))
+		panic(fmt.Errorf("waybill: bus %s: transport name %q is empty or taken", b.name, name))
 	}
 	b.senders[name] = s
 }
@@ -81,7 +81,7 @@ func (b *Bus) AddSender(name string, s Sender) {
 // It panics on a malformed or duplicate pattern.
 func (b *Bus) Route(pattern string, transports ...string) {
 	if _, ok := b.routes[pattern]; ok {
-		panic(fmt.Sprintf("waybill: bus %s: route %q is registered twice", b.name, pattern))
+		panic(fmt.Errorf("waybill: bus %s: route %q is registered twice", b.name, pattern))
 	}
 	if err := (Routes{pattern: transports}).Validate(); err != nil {
 		panic(err)

@@ -62,7 +62,7 @@ func typed[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) 
 func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
 	b.Types().AllowRaw(message)
 	if typ, _, err := b.Types().lookup(message); err == nil && typ != reflect.TypeFor[RawMessage]() {
-		panic(fmt.Sprintf("waybill: bus %s: raw handler %q of %s would get no message: the name has the Go type %s; take Handle, or another bus", b.name, name, message, typ))
+		panic(fmt.Errorf("waybill: bus %s: raw handler %q of %s would get no message: the name has the Go type %s; take Handle, or another bus", b.name, name, message, typ))
 	}
 	b.add(message, handler{name: name, run: func(ctx context.Context, env *Envelope) error {
 		m, ok := env.Message().(RawMessage)
@@ -77,22 +77,22 @@ func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawM
 func (b *Bus) add(message string, h handler) {
 	name := h.name
 	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
-		panic(fmt.Sprintf("waybill: bus %s: %q is no handler name", b.name, name))
+		panic(fmt.Errorf("waybill: bus %s: %q is no handler name", b.name, name))
 	}
 	if h.gathers < 0 {
-		panic(fmt.Sprintf("waybill: bus %s: handler %q gathers %d messages: want zero or more", b.name, name, h.gathers))
+		panic(fmt.Errorf("waybill: bus %s: handler %q gathers %d messages: want zero or more", b.name, name, h.gathers))
 	}
 	if current, ok := b.Types().Aliases()[message]; ok {
-		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s would get no message: the name is an alias of %s", b.name, name, message, current))
+		panic(fmt.Errorf("waybill: bus %s: handler %q of %s would get no message: the name is an alias of %s", b.name, name, message, current))
 	}
 	if next, ok := b.Types().Upcasters()[message]; ok {
-		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s would get no message: an upcaster makes them %s", b.name, name, message, next))
+		panic(fmt.Errorf("waybill: bus %s: handler %q of %s would get no message: an upcaster makes them %s", b.name, name, message, next))
 	}
 	if slices.ContainsFunc(b.handlers[message], func(h handler) bool { return h.name == name }) {
-		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s is registered twice", b.name, name, message))
+		panic(fmt.Errorf("waybill: bus %s: handler %q of %s is registered twice", b.name, name, message))
 	}
 	if others := b.handlers[message]; len(others) > 0 && (h.answers != nil || others[0].answers != nil) {
-		panic(fmt.Sprintf("waybill: bus %s: handler %q of %s: it has the handler %q, and a query has one", b.name, name, message, others[0].name))
+		panic(fmt.Errorf("waybill: bus %s: handler %q of %s: it has the handler %q, and a query has one", b.name, name, message, others[0].name))
 	}
 	b.handlers[message] = append(b.handlers[message], h)
 }

@@ -67,10 +67,10 @@ func Register[M any](t *Types, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if current, ok := t.alias[name]; ok {
-		panic(fmt.Sprintf("waybill: message name %q is an alias of %q, so %s cannot have it", name, current, typ))
+		panic(fmt.Errorf("waybill: message name %q is an alias of %q, so %s cannot have it", name, current, typ))
 	}
 	if known, ok := t.byName[name]; ok && known != typ {
-		panic(fmt.Sprintf("waybill: message name %q is taken by %s, so %s cannot have it", name, known, typ))
+		panic(fmt.Errorf("waybill: message name %q is taken by %s, so %s cannot have it", name, known, typ))
 	}
 	t.byName[name] = typ
 	t.names[typ] = name
@@ -95,10 +95,10 @@ func (t *Types) Alias(old, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.byName[name]; !ok {
-		panic(fmt.Sprintf("waybill: alias %q: %q is not registered", old, name))
+		panic(fmt.Errorf("waybill: alias %q: %q is not registered", old, name))
 	}
 	if _, ok := t.byName[old]; ok || t.alias[old] != "" {
-		panic(fmt.Sprintf("waybill: alias %q is already in use", old))
+		panic(fmt.Errorf("waybill: alias %q is already in use", old))
 	}
 	t.alias[old] = name
 }

@@ -32,7 +32,7 @@ func Upcast[Old, New any](b *Bus, convert func(Old) (New, error)) {
 		panic(err)
 	}
 	if names := b.Handlers(from); len(names) > 0 {
-		panic(fmt.Sprintf("waybill: bus %s: handlers %q of %s would get no messages behind an upcaster to %s: register them for %T", b.name, names, from, to, next))
+		panic(fmt.Errorf("waybill: bus %s: handlers %q of %s would get no messages behind an upcaster to %s: register them for %T", b.name, names, from, to, next))
 	}
 	t.addUpcaster(from, upcaster{to, func(msg any) (any, error) {
 		m, ok := msg.(Old)
@@ -47,11 +47,11 @@ func (t *Types) addUpcaster(from string, u upcaster) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if known, ok := t.upcasters[from]; ok {
-		panic(fmt.Sprintf("waybill: %s has an upcaster to %s already: a version has one next version", from, known.to))
+		panic(fmt.Errorf("waybill: %s has an upcaster to %s already: a version has one next version", from, known.to))
 	}
 	for name := u.to; name != ""; name = t.upcasters[name].to {
 		if name == from {
-			panic(fmt.Sprintf("waybill: the upcaster from %s to %s leads back to %s", from, u.to, from))
+			panic(fmt.Errorf("waybill: the upcaster from %s to %s leads back to %s", from, u.to, from))
 		}
 	}
 	t.upcasters[from] = u

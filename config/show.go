@@ -24,7 +24,7 @@ func (c *Config) Redacted() *Config {
 	return &copied
 }
 
-// MarshalYAML writes c in the form of waybill.yaml, complete with defaults and
+// MarshalYAML writes c in the form of waybill.yaml, with most defaults, and
 // with *** for passwords.
 func (c Config) MarshalYAML() (any, error) { return c.view(), nil }
 

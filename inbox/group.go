@@ -40,7 +40,7 @@ const defaultLinger = 2 * time.Millisecond
 // may be lost: these then get an unrecoverable error that says so.
 func Group(n int) Option {
 	if n < 2 || n > maxGroup {
-		panic(fmt.Sprintf("inbox: a group of %d messages: want 2 to %d", n, maxGroup))
+		panic(fmt.Errorf("inbox: a group of %d messages: want 2 to %d", n, maxGroup))
 	}
 	return Option{group: n}
 }

@@ -120,7 +120,7 @@ func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx
 	}
 	switch {
 	case linger < 0, linger > 0 && group == 0:
-		panic(fmt.Sprintf("inbox: handler %q: a Linger of %v without a Group, or below zero", name, linger))
+		panic(fmt.Errorf("inbox: handler %q: a Linger of %v without a Group, or below zero", name, linger))
 	case group > 0:
 		run = (&grouping[TX]{store: store, size: group, linger: cmp.Or(linger, defaultLinger)}).once
 	}

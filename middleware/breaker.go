@@ -21,7 +21,7 @@ import (
 // positive.
 func CircuitBreaker(failures int, pause time.Duration) waybill.Middleware {
 	if failures < 1 || pause <= 0 {
-		panic(fmt.Sprintf("middleware: circuit breaker of %d failures, pause %v: both must be positive", failures, pause))
+		panic(fmt.Errorf("middleware: circuit breaker of %d failures, pause %v: both must be positive", failures, pause))
 	}
 	b := &breaker{limit: failures, pause: pause}
 	return waybill.Middleware{Name: "circuit breaker", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {

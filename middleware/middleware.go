@@ -72,7 +72,7 @@ func attrs(env *waybill.Envelope, took time.Duration, err error) []slog.Attr {
 // timeout.
 func Timeout(d time.Duration) waybill.Middleware {
 	if d <= 0 {
-		panic(fmt.Sprintf("middleware: timeout %v is not positive", d))
+		panic(fmt.Errorf("middleware: timeout %v is not positive", d))
 	}
 	cause := fmt.Errorf("handler ran longer than %v: %w", d, context.DeadlineExceeded)
 	return waybill.Middleware{Name: "timeout", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {

@@ -16,7 +16,7 @@ import (
 // processes do not. It panics on a limit that is not positive, and a burst below 1.
 func Throttle(limit rate.Limit, burst int) waybill.Middleware {
 	if !(limit > 0) || burst < 1 {
-		panic(fmt.Sprintf("middleware: throttle of %v messages a second, burst %d: want more than 0, and at least 1", limit, burst))
+		panic(fmt.Errorf("middleware: throttle of %v messages a second, burst %d: want more than 0, and at least 1", limit, burst))
 	}
 	limiter := rate.NewLimiter(limit, burst)
 	return waybill.Middleware{Name: "throttle", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {

@@ -253,6 +253,21 @@ func TestServiceHasAHistoryInAnyOrder(t *testing.T) {
 	}
 }
 
+// A mistake in a registration is a line, and no stack.
+func TestWrongRegistrationOfAServiceIsALine(t *testing.T) {
+	handle := func(context.Context, orderPlaced) error { return nil }
+	exit, said := runService(t, "database: sqlite://"+filepath.Join(t.TempDir(), "service.db")+"\n", func(context.Context, *waycli.Service) (*waybill.Bus, error) {
+		bus := waybill.NewBus("shop")
+		waybill.Handle(bus, "bill", handle)
+		waybill.Handle(bus, "bill", handle)
+		return bus, nil
+	}, "run")
+	want := "service: handlers of service: waybill: bus shop: handler \"bill\" of order.placed is registered twice\nhint: mend the registration in the program\n"
+	if exit != 2 || said != want {
+		t.Errorf("exit %d with %q, want 2 with %q", exit, said, want)
+	}
+}
+
 var errRefusedHere = errors.New("refused here")
 
 func TestPartsOfAService(t *testing.T) {
