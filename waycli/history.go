@@ -100,13 +100,13 @@ func (s *session) statsHistory(ctx context.Context, last time.Duration) error {
 	for i, row := range rows {
 		r := resultOf(row)
 		result.Series = append(result.Series, r)
-		table[i] = []any{r.Transport, r.Message, r.Handler, r.Dispatched, r.Published, r.Handled, r.Failed, r.Retried, r.Duplicates, seconds(r.Critical.P50), seconds(r.Critical.P95), seconds(r.Critical.P99)}
+		table[i] = []any{r.Transport, r.Message, r.Handler, r.Dispatched, r.Published, r.Refused, r.Handled, r.Failed, r.Retried, r.Duplicates, seconds(r.Critical.P50), seconds(r.Critical.P95), seconds(r.Critical.P99)}
 	}
 	if s.flags.json {
 		s.stdout.json(result)
 		return nil
 	}
-	s.stdout.table([]string{"TRANSPORT", "MESSAGE", "HANDLER", "DISPATCHED", "PUBLISHED", "HANDLED", "FAILED", "RETRIED", "DUPLICATES", "P50", "P95", "P99"}, table)
+	s.stdout.table([]string{"TRANSPORT", "MESSAGE", "HANDLER", "DISPATCHED", "PUBLISHED", "REFUSED", "HANDLED", "FAILED", "RETRIED", "DUPLICATES", "P50", "P95", "P99"}, table)
 	return nil
 }
 
