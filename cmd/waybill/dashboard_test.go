@@ -127,7 +127,7 @@ func TestDashboardKnowsTokensAndProxies(t *testing.T) {
 	if code := waycli.Main(t.Context(), app(), []string{"schema", "up"}, nil, io.Discard, &stderr); code != 0 {
 		t.Fatalf("schema up: %s", &stderr)
 	}
-	for _, wrong := range [][]string{{"--users", "proxied.txt"}, {"--proxy-header", "X-User"}, {"--users", "users.txt", "--proxy-from", "10.0.0.0/8"}, {"--users", "users.txt", "--proxy-header", "X-User", "--proxy-from", "10.0.0.1"}} {
+	for _, wrong := range [][]string{{"--users", "proxied.txt"}, {"--proxy-header", "X-User"}, {"--users", "users.txt", "--proxy-from", "10.0.0.0/8"}, {"--users", "users.txt", "--proxy-header", "X-User", "--proxy-from", "proxy.local"}} {
 		if code := waycli.Main(t.Context(), app(), append([]string{"dashboard", "--listen", "127.0.0.1:0"}, wrong...), nil, io.Discard, &stderr); code != 2 {
 			t.Errorf("%v: exit code %d, want 2", wrong, code)
 		}
@@ -136,7 +136,7 @@ func TestDashboardKnowsTokensAndProxies(t *testing.T) {
 	out, in := io.Pipe()
 	ended := make(chan int, 1)
 	go func() {
-		ended <- waycli.Main(ctx, app(), []string{"dashboard", "--listen", "127.0.0.1:0", "--users", "users.txt", "--proxy-header", "X-User", "--proxy-from", "127.0.0.0/8"}, nil, in, &stderr)
+		ended <- waycli.Main(ctx, app(), []string{"dashboard", "--listen", "127.0.0.1:0", "--users", "users.txt", "--proxy-header", "X-User", "--proxy-from", "127.0.0.1"}, nil, in, &stderr)
 		in.Close()
 	}()
 	line, _ := bufio.NewReader(out).ReadString('\n')
