@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/waymysql"
 )
 
@@ -45,5 +46,27 @@ func TestDoubtIsInNoIndex(t *testing.T) {
 	}
 	if n := count(t, db, "SELECT COUNT(*) FROM waybill_inbox WHERE message_id = ? AND in_doubt = 1", doubtful.ID[:]); n != 1 {
 		t.Errorf("%d entries in doubt are left, want 1", n)
+	}
+}
+
+// A page of the latest entries is as long as there are certain ones: the next one is read
+// behind a full page only.
+func TestEntryInDoubtShortensNoPage(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	b := newBilling(t, db)
+	for i := range 5 {
+		if err := b.receive(record(t, order{"k", i})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := db.InboxEntries(t.Context(), admin.InboxQuery{})
+	if err != nil || len(all) != 5 {
+		t.Fatalf("InboxEntries = %+v, %v", all, err)
+	}
+	exec(t, db, "UPDATE waybill_inbox SET in_doubt = 1 WHERE message_id = ?", all[1].MessageID[:])
+	page, err := db.InboxEntries(t.Context(), admin.InboxQuery{Limit: 3})
+	if err != nil || len(page) != 3 || page[0] != all[0] || page[1] != all[2] || page[2] != all[3] {
+		t.Errorf("InboxEntries = %+v, %v, want the first, third and fourth of %+v", page, err, all)
 	}
 }

@@ -58,14 +58,14 @@ ORDER  BY 4, 1;
 -- name: entries
 -- The latest certain entries behind one, newest first, of a handler or of all.
 SELECT h.handler, h.dedup_key, h.message_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', h.processed_at)
-FROM  (SELECT handler, dedup_key, message_id, processed_at, in_doubt
+FROM  (SELECT handler, dedup_key, message_id, processed_at
        FROM   app.waybill_inbox FORCE INDEX (waybill_inbox_by_processed_at)
        WHERE  processed_at <= ?
        AND   (processed_at < ? OR handler < ? OR handler = ? AND dedup_key < ?)
+       AND    in_doubt = 0
        ORDER  BY processed_at DESC, handler DESC, dedup_key DESC
        LIMIT  ?) AS h
-WHERE  h.in_doubt = 0
-AND    ? IN ('', h.handler)
+WHERE  ? IN ('', h.handler)
 ORDER  BY h.processed_at DESC, h.handler DESC, h.dedup_key DESC
 LIMIT  ?;
 
