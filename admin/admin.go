@@ -129,7 +129,8 @@ func (s SchemaStatus) Err() error {
 // OutboxQuery selects messages; zero fields select all. A key is looked for in its bucket.
 type OutboxQuery struct {
 	Transport, Key, Name string
-	After                int64 // only rows with a greater id
+	After                int64          // only rows with a greater id, without delayed ones
+	Behind               *OutboxMessage // only messages behind this one of the list, delayed ones included; After does not count then
 	Limit                int
 }
 

@@ -131,7 +131,7 @@ func (d *Dashboard) apiOutbox(r *request) error {
 	if err != nil {
 		return err
 	}
-	return answer(r, v.Messages, v.More, func(m admin.OutboxMessage) any { return m.Row })
+	return answer(r, v.Messages, v.More, func(m admin.OutboxMessage) any { return outboxPlace(m) })
 }
 
 func (d *Dashboard) apiBlocked(r *request) error {

@@ -3,6 +3,8 @@ package dashboard_test
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -455,6 +457,51 @@ func TestOutboxIsPaged(t *testing.T) {
 		if res, _ := f.do("GET", path, nil); res.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s", path, res.Status)
 		}
+	}
+}
+
+// Delayed messages, which have numbers of their own, come behind the others.
+func TestOutboxIsPagedWithItsDelayedMessages(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	out, err := outbox.New(f.db.(*waysqlite.DB), outbox.Config{To: "events"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{}
+	for i := range 4 {
+		key := fmt.Sprint("d-", i)
+		err := out.InTx(t.Context(), func(ctx context.Context, tx outbox.Tx[*sql.Tx]) error {
+			_, err := tx.Dispatch(ctx, waybill.NewEnvelope(order{key}, waybill.Delay(time.Duration(i+1)*time.Hour)))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, key)
+	}
+	f.dispatch("o-0", "o-1", "o-2")
+	want = append([]string{"o-0", "o-1", "o-2"}, want...)
+	got := []string{}
+	for after, more := "", true; more && len(got) <= len(want); {
+		var page struct {
+			Items []admin.OutboxMessage
+			More  bool
+			After json.RawMessage
+		}
+		_, text := f.do("GET", "/api/v1/outbox?limit=2&after="+after, nil)
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		for _, m := range page.Items {
+			got = append(got, m.Key)
+		}
+		after, more = strings.Trim(string(page.After), `"`), page.More
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the pages have %v, want %v", got, want)
+	}
+	if _, text := f.do("GET", "/api/v1/outbox?after=2", nil); strings.Contains(text, "d-") || strings.Contains(text, "o-1") || !strings.Contains(text, "o-2") {
+		t.Errorf("after a number: %s", text)
 	}
 }
 

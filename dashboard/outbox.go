@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -60,7 +61,7 @@ func (d *Dashboard) outboxPage(r *request) error {
 	}
 	v.Transports = stats.outbox
 	if v.More {
-		values.Set("after", strconv.FormatInt(v.Messages[len(v.Messages)-1].Row, 10))
+		values.Set("after", outboxPlace(v.Messages[len(v.Messages)-1]))
 		v.Next = "/outbox?" + values.Encode()
 	}
 	v.CSV = "?" + values.Encode()
@@ -95,17 +96,34 @@ func (d *Dashboard) relaysOf(ctx context.Context, messages []admin.OutboxMessage
 
 // readOutbox reads the messages that the parameters of an address select.
 func (d *Dashboard) readOutbox(ctx context.Context, values url.Values) (v outboxView, err error) {
-	p, err := parsePage(values)
+	v.Filter = admin.OutboxQuery{Transport: values.Get("transport"), Key: values.Get("key"), Name: values.Get("name")}
+	rest := maps.Clone(values)
+	if _, err := strconv.ParseInt(values.Get("after"), 10, 64); err != nil {
+		if v.Filter.Behind, err = decodePlace[admin.OutboxMessage](values.Get("after")); err != nil {
+			return v, err
+		}
+		rest.Del("after") // the rest is that of lists
+	}
+	p, err := parsePage(rest)
 	if err != nil {
 		return v, err
 	}
-	v.Filter = admin.OutboxQuery{Transport: values.Get("transport"), Key: values.Get("key"), Name: values.Get("name"), After: p.After}
+	v.Filter.After = p.After
 	v.Messages, v.More, err = upTo(p.Limit, func(limit int) ([]admin.OutboxMessage, error) {
 		q := v.Filter
 		q.Limit = limit
 		return d.db.Outbox(ctx, q)
 	})
 	return v, err
+}
+
+// outboxPlace is the place of a message in the list, in an address.
+func outboxPlace(m admin.OutboxMessage) string {
+	return encodePlace(struct {
+		Row   int64      `json:"row"`
+		Key   string     `json:"key"`
+		DueAt *time.Time `json:"due_at,omitempty"`
+	}{m.Row, m.Key, m.DueAt})
 }
 
 // blockedPage is how many blocked entries a page shows.

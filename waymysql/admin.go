@@ -93,23 +93,28 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 	scan := func(rows *sql.Rows, m *admin.OutboxMessage) error {
 		return rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, maybe{&m.DueAt}, &m.Bytes, &m.Blocked)
 	}
-	var found []admin.OutboxMessage
-	var err error
-	if q.Key == "" {
-		branch := append(twice(q.Transport, q.Name), q.After, limit(q.Limit))
-		found, err = query(ctx, db, db.admin.Query("outbox_list"), scan, slices.Concat(branch, branch, []any{limit(q.Limit)})...)
-	} else {
+	found, err := []admin.OutboxMessage{}, error(nil)
+	keyed, unkeyed := q.Rows()
+	switch pending, _ := q.Parts(); {
+	case pending && q.Key != "":
 		found, err = db.outboxOfKey(ctx, q, scan)
+	case pending:
+		most := limit(q.Limit)
+		args := append(twice(q.Transport, q.Name), keyed, most)
+		args = append(append(args, twice(q.Transport, q.Name)...), unkeyed, most, most)
+		found, err = query(ctx, db, db.admin.Query("outbox_list"), scan, args...)
 	}
-	if err != nil || q.After > 0 || q.Limit > 0 && len(found) >= q.Limit {
+	if _, delayed := q.Parts(); err != nil || !delayed || q.Limit > 0 && len(found) >= q.Limit {
 		return found, err
 	}
 	rest := q.Limit
 	if rest > 0 {
 		rest -= len(found)
 	}
+	due, row := q.Delayed()
 	args := append([]any{[]byte(q.Transport)}, twice(q.Transport, q.Key, q.Name)...)
-	delayed, err := query(ctx, db, db.admin.Query("delayed_list"), scan, append(args, limit(rest))...)
+	args = append(args, stamp(due), stamp(due), row, limit(rest))
+	delayed, err := query(ctx, db, db.admin.Query("delayed_list"), scan, args...)
 	return append(found, delayed...), err
 }
 
@@ -123,7 +128,8 @@ func (db *DB) outboxOfKey(ctx context.Context, q admin.OutboxQuery, scan func(*s
 		return nil, translate(err)
 	}
 	bucket := outbox.Bucket(q.Key, buckets)
-	args := slices.Concat([]any{bucket, bucket}, twice(q.Transport), []any{[]byte(q.Key)}, twice(q.Name), []any{q.After, limit(q.Limit)})
+	after, _ := q.Rows()
+	args := slices.Concat([]any{bucket, bucket}, twice(q.Transport), []any{[]byte(q.Key)}, twice(q.Name), []any{after, limit(q.Limit)})
 	return query(ctx, db, db.admin.Query("outbox_of_key"), scan, args...)
 }
 

@@ -55,15 +55,21 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 		}
 		return err
 	}
-	found, err := query(ctx, db, adminSQL, "outbox_list", scan, q.Transport, q.Key, q.Name, q.After, limit(q.Limit))
-	if err != nil || q.After > 0 || q.Limit > 0 && len(found) >= q.Limit {
+	found, err := []admin.OutboxMessage{}, error(nil)
+	pending, delayedToo := q.Parts()
+	if pending {
+		keyed, unkeyed := q.Rows()
+		found, err = query(ctx, db, adminSQL, "outbox_list", scan, q.Transport, q.Key, q.Name, keyed, unkeyed, limit(q.Limit))
+	}
+	if err != nil || !delayedToo || q.Limit > 0 && len(found) >= q.Limit {
 		return found, err
 	}
 	rest := q.Limit
 	if rest > 0 {
 		rest -= len(found)
 	}
-	delayed, err := query(ctx, db, adminSQL, "delayed_list", scan, q.Transport, q.Key, q.Name, limit(rest))
+	due, row := q.Delayed()
+	delayed, err := query(ctx, db, adminSQL, "delayed_list", scan, q.Transport, q.Key, q.Name, due, row, limit(rest))
 	return append(found, delayed...), err
 }
 

@@ -44,14 +44,20 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 		return err
 	}
 	limit := cmp.Or(q.Limit, -1)
-	found, err := query(ctx, db, db.adminSQL.Query("outbox_list"), scan, q.Transport, q.Key, q.Name, q.After, limit)
-	if err != nil || q.After > 0 || limit > 0 && len(found) >= limit {
+	found, err := []admin.OutboxMessage{}, error(nil)
+	pending, delayedToo := q.Parts()
+	if pending {
+		after, _ := q.Rows() // one table has both
+		found, err = query(ctx, db, db.adminSQL.Query("outbox_list"), scan, q.Transport, q.Key, q.Name, after, limit)
+	}
+	if err != nil || !delayedToo || limit > 0 && len(found) >= limit {
 		return found, err
 	}
 	if limit > 0 {
 		limit -= len(found)
 	}
-	delayed, err := query(ctx, db, db.adminSQL.Query("delayed_list"), scan, q.Transport, q.Key, q.Name, limit)
+	due, row := q.Delayed()
+	delayed, err := query(ctx, db, db.adminSQL.Query("delayed_list"), scan, q.Transport, q.Key, q.Name, due.UnixMicro(), row, limit)
 	return append(found, delayed...), err
 }
 

@@ -23,6 +23,7 @@ func relayCases[TX any]() []testCase[TX] {
 		{"FailuresAreCountedByHead", failuresAreCountedByHead[TX]},
 		{"SettleWhoseContextEndedTearsNothingApart", settleWhoseContextEndedTearsNothingApart[TX]},
 		{"PoisonedKeyWaitsAlone", poisonedKeyWaitsAlone[TX]},
+		{"PagesOfTheOutboxSkipAndRepeatNothing", pagesOfTheOutboxSkipAndRepeatNothing[TX]},
 		{"MessageRefusedOnceHoldsUpItsKeyAlone", messageRefusedOnceHoldsUpItsKeyAlone[TX]},
 		{"WhatIsBlockedIsTriedAgainByItself", whatIsBlockedIsTriedAgainByItself[TX]},
 		{"CursorNeverPassesARowThatIsDue", cursorNeverPassesARowThatIsDue[TX]},

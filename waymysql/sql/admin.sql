@@ -23,7 +23,7 @@ FROM  ((SELECT e.transport, e.id, e.message_name, e.partition_key, e.message_id,
         ORDER  BY u.id
         LIMIT  ?)) AS o
 JOIN   app.waybill_transport AS t ON t.id = o.transport
-ORDER  BY o.id, o.partition_key
+ORDER  BY o.id, o.partition_key = ''
 LIMIT  ?;
 
 -- name: outbox_of_key
@@ -52,7 +52,7 @@ SELECT d.id, COALESCE(t.name, CONCAT('queue://', d.queue)), d.message_name, d.pa
 FROM   app.waybill_delayed AS d
 LEFT   JOIN app.waybill_transport AS t ON t.id = d.transport
 WHERE  (? = '' OR t.name = ? OR d.queue = ?) AND (? = '' OR d.partition_key = ?)
-AND    (? = '' OR d.message_name = ?)
+AND    (? = '' OR d.message_name = ?) AND d.due_at >= ? AND (d.due_at > ? OR d.id > ?)
 ORDER  BY d.due_at, d.id
 LIMIT  ?;
 

@@ -1,6 +1,6 @@
 -- name: outbox_list
--- The first rows of each bucket that there is, and of them the first. A key is looked for in its bucket alone, a
--- name in the whole table.
+-- The first rows of each bucket that there is, and of them the first, above the id $4 or, without a key, $5.
+-- A key is looked for in its bucket alone, a name in the whole table.
 WITH RECURSIVE part (transport, bucket) AS (
    (SELECT o.transport, o.bucket FROM public.waybill_outbox AS o ORDER BY o.transport, o.bucket LIMIT 1)
     UNION  ALL
@@ -20,7 +20,7 @@ page AS (
                     WHERE  o.transport = p.transport AND o.bucket = p.bucket AND o.id > $4
                     AND    ($2 = '' OR o.partition_key = $2)
                     ORDER  BY o.id
-                    LIMIT  $5) AS r
+                    LIMIT  $6) AS r
     WHERE  $3 = ''
     AND    ($2 = '' OR p.bucket % 1024 = public.waybill_bucket_of($2, public.waybill_buckets()))
     UNION  ALL
@@ -33,13 +33,13 @@ page AS (
     FROM   target AS t
     CROSS  JOIN generate_series(0, 2) AS h (held),
            LATERAL (SELECT u.id FROM public.waybill_outbox_unkeyed AS u
-                    WHERE  u.transport = t.id AND u.held = h.held AND u.id > $4
+                    WHERE  u.transport = t.id AND u.held = h.held AND u.id > $5
                     AND    ($3 = '' OR u.message_name = $3)
                     ORDER  BY u.id
-                    LIMIT  $5) AS r
+                    LIMIT  $6) AS r
     WHERE  $2 = ''
     ORDER  BY 4, 3
-    LIMIT  $5)
+    LIMIT  $6)
 SELECT p.id, t.name, m.message_name, m.partition_key, m.message_id, m.created_at, NULL::timestamptz, m.bytes,
        p.held > 0
        OR EXISTS (SELECT 1 FROM public.waybill_outbox_blocked AS b
@@ -66,8 +66,9 @@ LEFT   JOIN public.waybill_transport AS t ON t.id = d.transport
 WHERE  ($1 = '' OR t.name = $1 OR d.queue = $1)
 AND    ($2 = '' OR d.partition_key = $2)
 AND    ($3 = '' OR d.message_name = $3)
+AND    (d.due_at, d.id) > ($4::timestamptz, $5::bigint)
 ORDER  BY d.due_at, d.id
-LIMIT  $4;
+LIMIT  $6;
 
 -- name: blocked
 -- The outbox is read once, however many entries there are.
