@@ -127,6 +127,7 @@ func (s SchemaStatus) Err() error {
 }
 
 // OutboxQuery selects messages; zero fields select all. A key is looked for in its bucket.
+// The transport of a queue of the database is its name, or queue://NAME as in the list.
 type OutboxQuery struct {
 	Transport, Key, Name string
 	After                int64          // only rows with a greater id, without delayed ones

@@ -112,7 +112,7 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 		rest -= len(found)
 	}
 	due, row := q.Delayed()
-	args := append([]any{[]byte(q.Transport)}, twice(q.Transport, q.Key, q.Name)...)
+	args := append(twice(q.Transport), twice(q.Transport, q.Key, q.Name)...)
 	args = append(args, stamp(due), stamp(due), row, limit(rest))
 	delayed, err := query(ctx, db, db.admin.Query("delayed_list"), scan, args...)
 	return append(found, delayed...), err

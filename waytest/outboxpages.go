@@ -47,3 +47,23 @@ func pagesOfTheOutboxSkipAndRepeatNothing[TX any](t *testing.T, s *fixture[TX]) 
 		}
 	}
 }
+
+// A delayed message for a queue is selected by the transport that the list shows.
+func delayedMessagesOfQueuesAreSelected[TX any](t *testing.T, s *fixture[TX]) {
+	if s.Queue == nil {
+		t.Skip("the store has no queues")
+	}
+	operator := s.operator()
+	s.put(s.outbox(toQueue), waybill.NewEnvelope(order{"k", 1}, waybill.Delay(time.Hour)))
+	s.put(s.outbox(outbox.Config{To: "other"}), waybill.NewEnvelope(order{"k", 2}, waybill.Delay(time.Hour)))
+	all, err := operator.Outbox(t.Context(), admin.OutboxQuery{})
+	if err != nil || len(all) != 2 || all[0].Transport != "queue://q" {
+		t.Fatalf("Outbox = %+v, %v, want one of queue://q and another", all, err)
+	}
+	for transport, want := range map[string]int{"queue://q": 1, "q": 1, "other": 1, "queue://other": 0, "queue://": 0, "Q": 0} {
+		found, err := operator.Outbox(t.Context(), admin.OutboxQuery{Transport: transport})
+		if err != nil || len(found) != want {
+			t.Errorf("Outbox of %s = %+v, %v, want %d", transport, found, err, want)
+		}
+	}
+}

@@ -24,6 +24,7 @@ func relayCases[TX any]() []testCase[TX] {
 		{"SettleWhoseContextEndedTearsNothingApart", settleWhoseContextEndedTearsNothingApart[TX]},
 		{"PoisonedKeyWaitsAlone", poisonedKeyWaitsAlone[TX]},
 		{"PagesOfTheOutboxSkipAndRepeatNothing", pagesOfTheOutboxSkipAndRepeatNothing[TX]},
+		{"DelayedMessagesOfQueuesAreSelected", delayedMessagesOfQueuesAreSelected[TX]},
 		{"MessageRefusedOnceHoldsUpItsKeyAlone", messageRefusedOnceHoldsUpItsKeyAlone[TX]},
 		{"WhatIsBlockedIsTriedAgainByItself", whatIsBlockedIsTriedAgainByItself[TX]},
 		{"CursorNeverPassesARowThatIsDue", cursorNeverPassesARowThatIsDue[TX]},

@@ -51,8 +51,9 @@ SELECT d.id, COALESCE(t.name, CONCAT('queue://', d.queue)), d.message_name, d.pa
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.due_at), LENGTH(d.body), d.refused
 FROM   app.waybill_delayed AS d
 LEFT   JOIN app.waybill_transport AS t ON t.id = d.transport
-WHERE  (? = '' OR t.name = ? OR d.queue = ?) AND (? = '' OR d.partition_key = ?)
-AND    (? = '' OR d.message_name = ?) AND d.due_at >= ? AND (d.due_at > ? OR d.id > ?)
+WHERE  (? = '' OR t.name = ? OR d.queue = ? OR CONCAT('queue://', d.queue) = ?)
+AND    (? = '' OR d.partition_key = ?) AND (? = '' OR d.message_name = ?)
+AND    d.due_at >= ? AND (d.due_at > ? OR d.id > ?)
 ORDER  BY d.due_at, d.id
 LIMIT  ?;
 

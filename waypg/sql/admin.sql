@@ -63,7 +63,7 @@ SELECT d.id, coalesce(t.name, 'queue://' || d.queue), d.message_name, d.partitio
        d.created_at, d.due_at, octet_length(d.body), d.due_at > '9999-01-01 UTC'
 FROM   public.waybill_delayed AS d
 LEFT   JOIN public.waybill_transport AS t ON t.id = d.transport
-WHERE  ($1 = '' OR t.name = $1 OR d.queue = $1)
+WHERE  ($1 = '' OR t.name = $1 OR d.queue = $1 OR 'queue://' || d.queue = $1)
 AND    ($2 = '' OR d.partition_key = $2)
 AND    ($3 = '' OR d.message_name = $3)
 AND    (d.due_at, d.id) > ($4::timestamptz, $5::bigint)

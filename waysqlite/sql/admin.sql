@@ -12,7 +12,8 @@ ORDER  BY o.id LIMIT ?5;
 SELECT d.id, coalesce(t.name, 'queue://' || d.queue), d.message_name, d.partition_key, d.message_id,
        d.created_at, d.due_at, length(d.body), d.refused
 FROM   waybill_delayed AS d LEFT JOIN waybill_transport AS t ON t.id = d.transport
-WHERE  (?1 = '' OR t.name = ?1 OR d.queue = ?1) AND (?2 = '' OR d.partition_key = ?2)
+WHERE  (?1 = '' OR t.name = ?1 OR d.queue = ?1 OR 'queue://' || d.queue = ?1)
+AND    (?2 = '' OR d.partition_key = ?2)
 AND    (?3 = '' OR d.message_name = ?3) AND (d.due_at, d.id) > (?4, ?5)
 ORDER  BY d.due_at, d.id LIMIT ?6;
 
