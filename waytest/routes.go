@@ -3,6 +3,7 @@ package waytest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,6 +43,10 @@ func routeIsBlockedAsOneEntry[TX any](t *testing.T, s *fixture[TX]) {
 	}
 	wantPages(t, operator, blocked)
 	s.put(out, named("x", order{o, 0}), named("y", order{o, 1}), named("y", order{k, 2}), named("y", order{p, 0}), named("x", order{"", 0}))
+	rows, err := operator.Outbox(t.Context(), admin.OutboxQuery{Name: "x"})
+	if err != nil || len(rows) != 5 || slices.ContainsFunc(rows, func(m admin.OutboxMessage) bool { return !m.Blocked }) {
+		t.Errorf("Outbox of the route = %+v, %v, want 5 blocked rows", rows, err)
+	}
 	s.drain(sink, cfg)
 	if diff := cmp.Diff(group([]order{{m, 0}, {n, 0}, {p, 0}, {"", 1}}), group(sink.got)); diff != "" {
 		t.Errorf("published while the route is blocked (-want +got):\n%s", diff)

@@ -7,7 +7,7 @@ SELECT o.id, t.name, o.message_name, o.partition_key, o.message_id,
                   WHERE  o.partition_key <> ''
                   AND    b.transport = o.transport AND b.route = '' AND b.partition_key = o.partition_key)
        OR EXISTS (SELECT 1 FROM app.waybill_outbox_blocked AS b FORCE INDEX (PRIMARY)
-                  WHERE  o.partition_key <> '' AND b.transport = o.transport AND b.route = o.message_name)
+                  WHERE  b.transport = o.transport AND b.route = o.message_name)
 FROM  ((SELECT e.transport, e.id, e.message_name, e.partition_key, e.message_id, e.created_at,
                LENGTH(e.body) AS bytes, 0 AS held
         FROM   app.waybill_outbox AS e FORCE INDEX (id)
