@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/headers"
@@ -52,6 +53,7 @@ func (o operatorTx) Take(ctx context.Context, number int64) (row outbox.Row, err
 
 // Replay implements sqlcore.OperatorTx.
 func (o operatorTx) Replay(ctx context.Context, numbers []int64) (int, error) {
+	numbers = slices.Compact(slices.Sorted(slices.Values(numbers))) // a table of them has each as often as it is given
 	ids, err := idsOf(ctx, o.tx, o.db.failed.Query("replayable"), jsonIDs(numbers))
 	for _, name := range []string{"retrying", "replay"} {
 		if err == nil && len(ids) > 0 {

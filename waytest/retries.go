@@ -62,6 +62,7 @@ func RetryQueue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"ReplayThatFailsIsSeen", replayThatFailsIsSeen[TX]},
 		{"StatsCountWhatFailed", statsCountWhatFailed[TX]},
 		{"ChangesAreAudited", changesAreAudited[TX]},
+		{"MessageGivenTwiceIsRetriedOnce", messageGivenTwiceIsRetriedOnce[TX]},
 	})
 }
 

@@ -310,3 +310,15 @@ func changesAreAudited[TX any](t *testing.T, s *fixture[TX]) {
 		t.Errorf("Audit of one = %+v, %v", one, err)
 	}
 }
+
+func messageGivenTwiceIsRetriedOnce[TX any](t *testing.T, s *fixture[TX]) {
+	operator, q := s.operatorOf(), s.retries(0)
+	bury(t, q, order{"x", 0}, 1, "lost")
+	m := s.onlyLetter()
+	if n, err := s.deadLetters().RetryFailed(t.Context(), m.Number, m.Number); err != nil || n != 1 {
+		t.Errorf("RetryFailed = %d, %v, want 1", n, err)
+	}
+	if entries, err := operator.Audit(t.Context(), 0, 0); err != nil || len(entries) != 1 || entries[0].Messages != 1 {
+		t.Errorf("the audit has %+v, %v, want one message", entries, err)
+	}
+}
