@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -156,5 +157,32 @@ func TestBlockedKeysComePageByPage(t *testing.T) {
 	}
 	if res, _ := f.do("GET", "/api/v1/blocked?after=x", nil); res.StatusCode != http.StatusBadRequest {
 		t.Errorf("a wrong place: %s", res.Status)
+	}
+}
+
+// A routed database has a blocked key and a blocked route, which no file has.
+type routed struct{ *waysqlite.DB }
+
+func (routed) BlockedKeys(context.Context, admin.BlockedKeysQuery) ([]admin.BlockedKey, error) {
+	return []admin.BlockedKey{{Transport: "events", Route: "order.placed"}, {Transport: "events", Key: "o-1"}}, nil
+}
+
+func (r routed) Blocked(ctx context.Context, _ string, _ int) ([]admin.BlockedKey, error) {
+	return r.BlockedKeys(ctx, admin.BlockedKeysQuery{})
+}
+
+// A route has no head to skip, and is released all the same.
+func TestRouteIsCountedForAReleaseOfAll(t *testing.T) {
+	t.Chdir(t.TempDir())
+	db, err := waysqlite.Open(t.Context(), "shop.db", waysqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fixtureOn(t, routed{db}, nil, dashboard.Config{})
+	for _, skip := range []string{"false", "true"} {
+		_, text := f.do("POST", "/api/v1/blocked/release", url.Values{"all": {"true"}, "skip_head": {skip}})
+		if text != "{\"count\":2}\n" {
+			t.Errorf("with skip_head=%s: %s, want both entries", skip, text)
+		}
 	}
 }

@@ -265,7 +265,7 @@ func (d *Dashboard) countRelease(ctx context.Context, q admin.BlockedQuery) (v r
 	}
 	v.Query, v.All = q, q.Key == "" && q.Route == "" && q.Row == 0
 	for _, k := range blocked {
-		if v.All && !(q.SkipHead && k.Route != "") || k.Key == q.Key && k.Route == q.Route && k.Row == q.Row {
+		if v.All || k.Key == q.Key && k.Route == q.Route && k.Row == q.Row {
 			v.Count++
 			v.Waiting += k.Waiting
 			if len(v.Found) < 20 {
