@@ -94,10 +94,10 @@ func upTo[T any](limit int, list func(limit int) ([]T, error)) (found []T, more 
 
 func stateOf(m admin.OutboxMessage) string {
 	switch {
+	case m.Blocked: // also a delayed message that cannot be promoted
+		return "blocked"
 	case m.DueAt != nil:
 		return "due " + short(-time.Until(*m.DueAt))
-	case m.Blocked:
-		return "blocked"
 	}
 	return "pending"
 }
