@@ -120,10 +120,11 @@ func (d *Dashboard) readOutbox(ctx context.Context, values url.Values) (v outbox
 // outboxPlace is the place of a message in the list, in an address.
 func outboxPlace(m admin.OutboxMessage) string {
 	return encodePlace(struct {
-		Row   int64      `json:"row"`
-		Key   string     `json:"key"`
-		DueAt *time.Time `json:"due_at,omitempty"`
-	}{m.Row, m.Key, m.DueAt})
+		Row     int64      `json:"row"`
+		Key     string     `json:"key"`
+		DueAt   *time.Time `json:"due_at,omitempty"`
+		Blocked bool       `json:"blocked"`
+	}{m.Row, m.Key, m.DueAt, m.Blocked})
 }
 
 // blockedPage is how many blocked entries a page shows.

@@ -112,9 +112,13 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 		rest -= len(found)
 	}
 	due, row := q.Delayed()
-	args := append(twice(q.Transport), twice(q.Transport, q.Key, q.Name)...)
-	args = append(args, stamp(due), stamp(due), row, limit(rest))
-	delayed, err := query(ctx, db, db.admin.Query("delayed_list"), scan, args...)
+	statement, args := "delayed_list", append(twice(q.Transport), twice(q.Transport)...)
+	if q.Key != "" || q.Name != "" {
+		statement, args = "delayed_of", append(args, twice(q.Key, q.Name)...)
+	}
+	refused := q.Behind != nil && q.Behind.DueAt != nil && q.Behind.Blocked
+	args = append(args, refused, refused, stamp(due), stamp(due), row, limit(rest))
+	delayed, err := query(ctx, db, db.admin.Query(statement), scan, args...)
 	return append(found, delayed...), err
 }
 

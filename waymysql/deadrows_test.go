@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/test/faultproxy"
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
@@ -274,6 +275,45 @@ func keysOf63(n int) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// The list of the outbox reads a page of the delayed messages, those that were refused behind
+// the others.
+func TestPageOfDelayedMessagesReadsNoOthers(t *testing.T) {
+	t.Parallel()
+	db, _ := alone(t)
+	exec(t, db, "INSERT INTO waybill_delayed (refused, due_at, queue, message_id, message_name, partition_key, body) SELECT s.seq % 2, UTC_TIMESTAMP(6) + INTERVAL s.seq HOUR, 'q', UNHEX(LEFT(SHA2(UUID(), 256), 32)), 'order.placed', CONCAT('k', s.seq), '{}' FROM "+numbers(20_000)+" AS s")
+	q := admin.OutboxQuery{Limit: 50}
+	for range 3 {
+		var page []admin.OutboxMessage
+		read := counted(t, db, func() {
+			var err error
+			if page, err = db.Outbox(t.Context(), q); err != nil || len(page) != 50 || page[0].Blocked {
+				t.Fatalf("Outbox = %d messages, %v, want 50", len(page), err)
+			}
+		}, "Handler_read_first", "Handler_read_key", "Handler_read_next", "Handler_read_rnd_next", "Handler_read_rnd")
+		if read > 1000 {
+			t.Errorf("a page of 50 of 20000 delayed messages reads %d rows", read)
+		}
+		q.Behind = &page[49]
+	}
+	seen := map[int64]bool{}
+	q = admin.OutboxQuery{Limit: 3000}
+	for page := make([]admin.OutboxMessage, 3000); len(page) == 3000; q.Behind = &page[len(page)-1] {
+		var err error
+		if page, err = db.Outbox(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range page {
+			if m.Blocked != (len(seen) >= 10_000) {
+				t.Fatalf("message %d is %+v", len(seen), m)
+			}
+			seen[m.Row] = true
+		}
+	}
+	if len(seen) != 20_000 {
+		t.Errorf("the pages have %d messages, want 20000", len(seen))
+	}
 }
 
 // rowsRead is how many rows of all tables do has the server read.

@@ -46,15 +46,28 @@ LIMIT  ?;
 SELECT CAST(value AS UNSIGNED) FROM app.waybill_meta WHERE name = 'buckets';
 
 -- name: delayed_list
+-- In the order of the index: those that cannot be promoted come last.
 SELECT d.id, COALESCE(t.name, CONCAT('queue://', d.queue)), d.message_name, d.partition_key, d.message_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.created_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.due_at), LENGTH(d.body), d.refused
-FROM   app.waybill_delayed AS d
+FROM   app.waybill_delayed AS d FORCE INDEX (waybill_delayed_by_due_at)
+LEFT   JOIN app.waybill_transport AS t ON t.id = d.transport
+WHERE  (? = '' OR t.name = ? OR d.queue = ? OR CONCAT('queue://', d.queue) = ?)
+AND   (d.refused > ? OR d.refused = ? AND (d.due_at > ? OR d.due_at = ? AND d.id > ?))
+ORDER  BY d.refused, d.due_at, d.id
+LIMIT  ?;
+
+-- name: delayed_of
+-- The same of a key or a name: all are read, for which the index would be a detour.
+SELECT d.id, COALESCE(t.name, CONCAT('queue://', d.queue)), d.message_name, d.partition_key, d.message_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.created_at),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.due_at), LENGTH(d.body), d.refused
+FROM   app.waybill_delayed AS d IGNORE INDEX (waybill_delayed_by_due_at)
 LEFT   JOIN app.waybill_transport AS t ON t.id = d.transport
 WHERE  (? = '' OR t.name = ? OR d.queue = ? OR CONCAT('queue://', d.queue) = ?)
 AND    (? = '' OR d.partition_key = ?) AND (? = '' OR d.message_name = ?)
-AND    d.due_at >= ? AND (d.due_at > ? OR d.id > ?)
-ORDER  BY d.due_at, d.id
+AND   (d.refused > ? OR d.refused = ? AND (d.due_at > ? OR d.due_at = ? AND d.id > ?))
+ORDER  BY d.refused, d.due_at, d.id
 LIMIT  ?;
 
 -- name: blocked
