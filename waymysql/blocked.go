@@ -61,10 +61,13 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 			left = left || err == nil && len(keys) > some
 		}
 	}
+	if rest := len(entries) - n; err == nil && rest > 0 { // that are due, or that a relay was just trying
+		err = db.inTx(ctx, func(tx *sql.Tx) error { return db.released(ctx, tx, q, rest) })
+	}
 	if err != nil {
 		return n, fmt.Errorf("outbox release: %w", translate(err))
 	}
-	return len(entries), nil // also entries that a relay was just trying
+	return len(entries), nil
 }
 
 // released records that n entries were released in a transaction.

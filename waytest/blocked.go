@@ -236,3 +236,25 @@ func cursorNeverPassesARowThatIsDue[TX any](t *testing.T, s *fixture[TX]) {
 	s.settle(last, []outbox.ClaimedRow{s.row(last, order{b, 1})})
 	s.settle(want("after its head got through", order{b, 2}, order{d, 1}), nil)
 }
+
+// An entry that is due already is released, too, and on record.
+func releaseIsAudited[TX any](t *testing.T, s *fixture[TX]) {
+	operator := s.operatorOf()
+	out := s.outbox(outbox.Config{})
+	s.put(out, order{"due", 0}, order{"waits", 0})
+	c := s.claim(manyRows)
+	s.settle(c, nil,
+		outbox.Failure{Row: s.row(c, order{"due", 0}), Err: errRefused, RetryIn: time.Microsecond},
+		outbox.Failure{Row: s.row(c, order{"waits", 0}), Err: errRefused, RetryIn: time.Hour})
+	for i, q := range []admin.BlockedQuery{{Key: "waits"}, {Key: "due"}} {
+		s.release(q, 1)
+		entries, err := operator.Audit(t.Context(), 0, 0)
+		if err != nil || len(entries) != i+1 || entries[0].Action != "outbox release" || entries[0].Messages != 1 {
+			t.Errorf("the audit after the release of %s: %+v, %v, want %d entries of one key", q.Key, entries, err, i+1)
+		}
+	}
+	s.release(admin.BlockedQuery{Key: "nope"}, 0)
+	if entries, err := operator.Audit(t.Context(), 0, 0); err != nil || len(entries) != 2 {
+		t.Errorf("the audit after a release of nothing: %+v, %v", entries, err)
+	}
+}

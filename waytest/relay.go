@@ -31,6 +31,7 @@ func relayCases[TX any]() []testCase[TX] {
 		{"RouteIsBlockedAsOneEntry", routeIsBlockedAsOneEntry[TX]},
 		{"ClaimOutOfTimeIsGoneOnWith", claimOutOfTimeIsGoneOnWith[TX]},
 		{"ReleaseChoosesWhatItLetsGo", releaseChoosesWhatItLetsGo[TX]},
+		{"ReleaseIsAudited", releaseIsAudited[TX]},
 		{"RetryUnderWayHoldsUpNoRelease", retryUnderWayHoldsUpNoRelease[TX]},
 		{"ClaimIsBoundedByRowsAndBytes", claimIsBoundedByRowsAndBytes[TX]},
 		{"PartsAreClaimedApart", partsAreClaimedApart[TX]},
