@@ -2,11 +2,13 @@ package waypg_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
 )
@@ -166,4 +168,15 @@ func TestRelaysReportWhatIsInTheirWay(t *testing.T) {
 			t.Errorf("Relays after the end = %+v, %v", relays, err)
 		}
 	})
+}
+
+// The texts of a group are more than PostgreSQL takes in one array.
+func TestGroupOfManyLongErrorsIsCounted(t *testing.T) {
+	db := open(t, testserver.Postgres, waypg.Config{})
+	exec(t, db, `INSERT INTO waybill_failed (transport, state, message_id, message_name, partition_key, headers, body, created_at, failures, last_error, source, fingerprint)
+		SELECT 't', 'failed', gen_random_uuid(), 'order.placed', 'k', '{}', '', now(), 1, n || repeat('x', 2000000), 'worker', 'f1' FROM generate_series(1, 600) AS n`)
+	groups, err := db.FailedGroups(t.Context(), admin.FailedQuery{})
+	if err != nil || len(groups) != 1 || groups[0].Messages != 600 || !strings.HasPrefix(groups[0].Error, "600x") {
+		t.Errorf("%d groups, %v, want one with the last error of 600", len(groups), err)
+	}
 }

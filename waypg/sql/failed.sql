@@ -24,25 +24,30 @@ ORDER  BY id
 LIMIT  $15;
 
 -- name: groups
-SELECT max(fingerprint), count(*), min(coalesce(first_failed_at, failed_at)), max(failed_at),
-       array_agg(DISTINCT message_name ORDER BY message_name),
-       coalesce(array_agg(DISTINCT handler ORDER BY handler) FILTER (WHERE handler <> ''), '{}'),
-       max(id), (array_agg(last_error ORDER BY id DESC))[1]
-FROM   public.waybill_failed
-WHERE  CASE WHEN $1::text = '' THEN state <> 'removed' ELSE state = $1 END
-AND    ($2::text = '' OR transport = $2)
-AND    ($3::text = '' OR partition_key = $3)
-AND    ($4::text = '' OR message_name = $4)
-AND    ($5::bigint[] IS NULL OR id = ANY ($5))
-AND    ($6::text = '' OR source = $6)
-AND    ($7::text = '' OR failure_transport = $7)
-AND    ($8::text = '' OR handler = $8)
-AND    ($9::text = '' OR fingerprint = $9)
-AND    ($10::text = '' OR strpos(lower(last_error), lower($10)) > 0)
-AND    ($11::timestamptz IS NULL OR failed_at >= $11)
-AND    ($12::timestamptz IS NULL OR failed_at < $12)
-GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN last_error ELSE '' END
-ORDER  BY count(*) DESC, max(id);
+-- The text of one error of each is read: all of them would be held in memory, and an array takes 1 GB.
+SELECT g.fingerprint, g.messages, g.first_at, g.last_at, g.names, g.handlers, g.example, e.last_error
+FROM  (SELECT max(fingerprint) AS fingerprint, count(*) AS messages,
+              min(coalesce(first_failed_at, failed_at)) AS first_at, max(failed_at) AS last_at,
+              array_agg(DISTINCT message_name ORDER BY message_name) AS names,
+              coalesce(array_agg(DISTINCT handler ORDER BY handler) FILTER (WHERE handler <> ''), '{}')
+                  AS handlers,
+              max(id) AS example
+       FROM   public.waybill_failed
+       WHERE  CASE WHEN $1::text = '' THEN state <> 'removed' ELSE state = $1 END
+       AND    ($2::text = '' OR transport = $2)
+       AND    ($3::text = '' OR partition_key = $3)
+       AND    ($4::text = '' OR message_name = $4)
+       AND    ($5::bigint[] IS NULL OR id = ANY ($5))
+       AND    ($6::text = '' OR source = $6)
+       AND    ($7::text = '' OR failure_transport = $7)
+       AND    ($8::text = '' OR handler = $8)
+       AND    ($9::text = '' OR fingerprint = $9)
+       AND    ($10::text = '' OR strpos(lower(last_error), lower($10)) > 0)
+       AND    ($11::timestamptz IS NULL OR failed_at >= $11)
+       AND    ($12::timestamptz IS NULL OR failed_at < $12)
+       GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN last_error ELSE '' END) AS g
+JOIN   public.waybill_failed AS e ON e.id = g.example
+ORDER  BY g.messages DESC, g.example;
 
 -- name: hours
 -- By the hours before $13.
