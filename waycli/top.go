@@ -33,8 +33,8 @@ the database the last figures stay, with the error above them.
 
 It shows one frame and ends with --once, and without a terminal. With --json, one frame:
 {"at", "database", "outbox", "queues", "retries", "inbox", "relays", "workers", "paused",
-"problems", "last"}, the lists as "stats" and "workers list" have them. Last is the sum of five minutes, as a
-series of "stats --history".`,
+"problems", "last"}, the lists as "stats" and "workers list" have them. Last is the sum of
+five minutes, as a series of "stats --history".`,
 		Example: `  waybill top
   waybill top --once`,
 		Args: cobra.NoArgs,
