@@ -96,20 +96,33 @@ func (tickMessage) MessageName() string { return "tick" }
 // run runs a schedule "s" by so many processes until the test ends.
 func (s *rowStore) run(t *testing.T, processes int, log *slog.Logger, timing Timing, message func(time.Time) any) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
 	for range processes {
-		out, err := outbox.New(s, outbox.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		scheduler, err := New(s, out, Config{Log: log}, Schedule{Name: "s", Timing: timing, Message: message})
-		if err != nil {
-			t.Fatal(err)
-		}
-		running.Go(func() { _ = scheduler.Run(ctx) })
+		stop := start(t, s, log, Schedule{Name: "s", Timing: timing, Message: message})
+		t.Cleanup(func() { _ = stop() })
 	}
-	t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+// A scheduled is a store of the outbox with rows of schedules.
+type scheduled interface {
+	outbox.Writer[*memory.Tx]
+	Store[*memory.Tx]
+}
+
+// start runs a scheduler until stop, which returns the result of Run.
+func start(t *testing.T, s scheduled, log *slog.Logger, all ...Schedule) (stop func() error) {
+	t.Helper()
+	out, err := outbox.New(s, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheduler, err := New(s, out, Config{Log: log}, all...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- scheduler.Run(ctx) }()
+	return func() error { cancel(); return <-ended }
 }
 
 // sent describes the messages in the outbox, "tick TIME" or "request TIME", in order.
@@ -315,27 +328,16 @@ func (s *frozenStore) ReplaceSchedule(ctx context.Context, tx *memory.Tx, old, r
 func TestStopWaitsForOneTransactionOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &frozenStore{rowStore: newRowStore()}
-		out, err := outbox.New(s, outbox.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var all []Schedule
 		for n := range 20 {
 			all = append(all, Schedule{Name: fmt.Sprint("s", n), Timing: every(t, time.Minute), Message: ofTick})
 		}
-		scheduler, err := New(s, out, Config{}, all...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- scheduler.Run(ctx) }()
+		stop := start(t, s, nil, all...)
 		time.Sleep(30 * time.Second)
 		s.frozen.Store(true)
 		time.Sleep(31 * time.Second) // the first of twenty transactions has begun
-		cancel()
 		stopped := time.Now()
-		if err := <-ended; err != nil || time.Since(stopped) > sendTimeout {
+		if err := stop(); err != nil || time.Since(stopped) > sendTimeout {
 			t.Errorf("Run = %v, %v after its context, want nil within %v", err, time.Since(stopped), sendTimeout)
 		}
 	})
@@ -358,26 +360,15 @@ func (s *distantStore) Schedules(ctx context.Context) ([]admin.Schedule, time.Ti
 func TestOutageIsOneWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &distantStore{rowStore: newRowStore()}
-		out, err := outbox.New(s, outbox.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var log bytes.Buffer
-		scheduler, err := New(s, out, Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, Schedule{Name: "s", Timing: every(t, time.Minute), Message: ofTick})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- scheduler.Run(ctx) }()
+		stop := start(t, s, slog.New(slog.NewTextHandler(&log, nil)), Schedule{Name: "s", Timing: every(t, time.Minute), Message: ofTick})
 		time.Sleep(30 * time.Second)
 		s.away.Store(1)
 		time.Sleep(time.Minute)
 		tries := s.away.Load() - 1
 		s.away.Store(0)
 		time.Sleep(time.Minute)
-		cancel()
-		if err := <-ended; err != nil {
+		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
 		if n := strings.Count(log.String(), "will retry"); tries < 10 || n != 1 || !strings.Contains(log.String(), "sends again") {

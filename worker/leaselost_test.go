@@ -110,11 +110,7 @@ func TestWorkerMovesWhileItsDatabaseIsCutOff(t *testing.T) {
 		p.cfg.Concurrency, p.cfg.Drain = 1, time.Second
 		waybill.Handle(p.bus, "h", func(ctx context.Context, _ unkeyed) error { <-ctx.Done(); return ctx.Err() })
 		r.lend(20)
-		w, err := worker.New(p.bus, r, p.cfg)
-		noError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
+		w, stop, ended := p.begin(r)
 		time.Sleep(time.Minute)
 		if err := w.Alive(15 * time.Second); err != nil {
 			t.Errorf("Alive = %v", err)

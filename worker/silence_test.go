@@ -134,11 +134,7 @@ func TestWorkerWithManyReleasesIsAlive(t *testing.T) {
 		p.cfg.Concurrency, p.cfg.Drain = n, time.Second
 		waybill.Handle(p.bus, "h", func(ctx context.Context, _ unkeyed) error { <-ctx.Done(); return ctx.Err() })
 		r.lend(n)
-		w, err := worker.New(p.bus, r, p.cfg)
-		noError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
+		w, stop, ended := p.begin(r)
 		time.Sleep(time.Second)
 		stop()
 		for len(ended) == 0 {
@@ -158,11 +154,7 @@ func TestWorkerThatCannotReleaseIsAlive(t *testing.T) {
 		p.cfg.Concurrency, p.cfg.Drain = 1, time.Minute
 		waybill.Handle(p.bus, "h", func(ctx context.Context, _ unkeyed) error { time.Sleep(40 * time.Second); return errDeclined })
 		r.lend(3)
-		w, err := worker.New(p.bus, r, p.cfg)
-		noError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
+		w, stop, ended := p.begin(r)
 		time.Sleep(time.Second)
 		stop()
 		for range 30 {

@@ -101,14 +101,21 @@ func (p *fixture) send(jobs ...job) {
 // and returns Run's error.
 func (p *fixture) start(from waybill.Receiver) (stop func() error) {
 	p.t.Helper()
+	_, cancel, ended := p.begin(from)
+	return sync.OnceValue(func() error { cancel(); return <-ended })
+}
+
+// begin is start for tests that look at the worker while it ends.
+func (p *fixture) begin(from waybill.Receiver) (w *worker.Worker, stop func(), ended <-chan error) {
+	p.t.Helper()
 	w, err := worker.New(p.bus, from, p.cfg)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(p.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- w.Run(ctx) }()
-	return sync.OnceValue(func() error { cancel(); return <-ended })
+	end := make(chan error, 1)
+	go func() { end <- w.Run(ctx) }()
+	return w, cancel, end
 }
 
 // run runs a worker until Run returns without a stop.
