@@ -79,7 +79,7 @@ func (db *DB) recheck(ctx context.Context) error {
 		err = db.checkServer(ctx)
 	}
 	if err == nil {
-		_, err = db.readTransports(ctx)
+		_, err = db.readTransports(ctx, db.pool)
 	}
 	db.mu.Lock()
 	clear(db.relayed) // positions in other tables

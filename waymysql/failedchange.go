@@ -81,7 +81,7 @@ func (db *DB) dispatchAgain(ctx context.Context, fn func(ctx context.Context, tx
 	if err := db.writer(ctx); err != nil {
 		return err
 	}
-	if _, err := db.readTransports(ctx); err != nil { // an operator's process has dispatched to none
+	if _, err := db.readTransports(ctx, db.pool); err != nil { // an operator's process has dispatched to none
 		return err
 	}
 	return translate(db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, operatorTx{db, tx}) }))

@@ -63,7 +63,7 @@ func (db *DB) noGate(ctx context.Context, tx executor, buckets int) error {
 	if err := db.sameBuckets(ctx, tx, buckets); err != nil {
 		return err
 	}
-	_, err := db.readTransportsBy(ctx, tx)
+	_, err := db.readTransports(ctx, tx)
 	return errors.Join(errForeign, err)
 }
 

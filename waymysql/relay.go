@@ -52,7 +52,7 @@ func (db *DB) Transports(ctx context.Context) ([]string, error) {
 	if err := db.ensureSchema(ctx); err != nil {
 		return nil, err
 	}
-	known, err := db.readTransports(ctx)
+	known, err := db.readTransports(ctx, db.pool)
 	return slices.Sorted(maps.Keys(known)), err
 }
 

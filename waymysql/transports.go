@@ -14,7 +14,7 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 	if err := db.writer(ctx); err != nil {
 		return err
 	}
-	known, err := db.readTransports(ctx)
+	known, err := db.readTransports(ctx, db.pool)
 	if err != nil {
 		return fmt.Errorf("transports: %w", err)
 	}
@@ -39,7 +39,7 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 		return nil
 	})
 	if err == nil {
-		_, err = db.readTransports(ctx)
+		_, err = db.readTransports(ctx, db.pool)
 	}
 	if err != nil {
 		return fmt.Errorf("transports: %w", translate(err))
@@ -67,12 +67,9 @@ func (db *DB) addSentinels(ctx context.Context, to executor, name string, bucket
 	return err
 }
 
-// readTransports reads the numbers of all transports that have buckets.
-func (db *DB) readTransports(ctx context.Context) (map[string]int16, error) {
-	return db.readTransportsBy(ctx, db.pool)
-}
-
-func (db *DB) readTransportsBy(ctx context.Context, q querier) (map[string]int16, error) {
+// readTransports reads the numbers of all transports that have buckets, by the pool or in a
+// transaction.
+func (db *DB) readTransports(ctx context.Context, q querier) (map[string]int16, error) {
 	found := map[string]int16{}
 	err := each(ctx, q, db.outbox.Query("transports"), func(rows *sql.Rows) error {
 		var id int16
@@ -102,7 +99,7 @@ func (db *DB) transport(ctx context.Context, name string) (int16, error) {
 	id := db.transports[name]
 	db.mu.Unlock()
 	if id == 0 {
-		known, err := db.readTransports(ctx)
+		known, err := db.readTransports(ctx, db.pool)
 		return known[name], err
 	}
 	return id, nil
