@@ -481,8 +481,7 @@ func TestOutboxIsPagedWithItsDelayedMessages(t *testing.T) {
 	}
 	f.dispatch("o-0", "o-1", "o-2")
 	want = append([]string{"o-0", "o-1", "o-2"}, want...)
-	got := []string{}
-	for after, more := "", true; more && len(got) <= len(want); {
+	read := func(after string) (keys []string, next string) {
 		var page struct {
 			Items []admin.OutboxMessage
 			More  bool
@@ -493,15 +492,24 @@ func TestOutboxIsPagedWithItsDelayedMessages(t *testing.T) {
 			t.Fatalf("%v in %s", err, text)
 		}
 		for _, m := range page.Items {
-			got = append(got, m.Key)
+			keys = append(keys, m.Key)
 		}
-		after, more = strings.Trim(string(page.After), `"`), page.More
+		if page.More {
+			next = strings.Trim(string(page.After), `"`)
+		}
+		return keys, next
+	}
+	got, next := read("")
+	for next != "" && len(got) <= len(want) {
+		var keys []string
+		keys, next = read(next)
+		got = append(got, keys...)
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the pages have %v, want %v", got, want)
 	}
-	if _, text := f.do("GET", "/api/v1/outbox?after=2", nil); strings.Contains(text, "d-") || strings.Contains(text, "o-1") || !strings.Contains(text, "o-2") {
-		t.Errorf("after a number: %s", text)
+	if keys, _ := read("2"); !slices.Equal(keys, []string{"o-2"}) {
+		t.Errorf("the page after a number has %v", keys)
 	}
 }
 
