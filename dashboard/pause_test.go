@@ -51,3 +51,13 @@ func TestTransportIsPausedFromThePage(t *testing.T) {
 	post("/api/v1/workers/resume", url.Values{"transport": {"billing"}}, http.StatusOK, `{"changed":true}`)
 	post("/api/v1/workers/resume", url.Values{}, http.StatusBadRequest, "transport is missing")
 }
+
+// A SQLite file has one relay at a time, which does not report: no page says that it is silent.
+func TestPagesDoNotMissReportsOfRelaysThatDoNotReport(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	for _, path := range []string{"/", "/workers"} {
+		if _, text := f.get(path); !strings.Contains(text, "Relays of this database do not report") || strings.Contains(text, "No relay has reported") {
+			t.Errorf("%s:\n%s", path, text)
+		}
+	}
+}

@@ -14,8 +14,9 @@ import (
 type workersView struct {
 	Workers    []admin.Worker
 	Transports []consumedTransport
-	Known      bool // the database keeps reports
+	Known      bool // the database keeps reports of workers
 	Relays     []admin.Relay
+	Reports    bool // the relays of the database report
 }
 
 func (d *Dashboard) workersPage(r *request) error {
@@ -26,6 +27,7 @@ func (d *Dashboard) workersPage(r *request) error {
 	if v.Relays, err = d.db.Relays(r.Context()); err != nil {
 		return err
 	}
+	v.Reports = d.keepsReports()
 	return d.livePage(r, "workers", "Workers", v)
 }
 
