@@ -1,6 +1,7 @@
 package wayamqp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,44 +119,76 @@ func arguments(cfg Config, server amqp.Table) amqp.Table {
 	return args
 }
 
-// lacksSingleConsumer reports whether the existing queue of cfg is known to have no
-// single active consumer. The broker says so when it refuses to declare the queue
-// with one, unless the user may not declare it or another property, such as the
-// type, differs and is named first.
-func lacksSingleConsumer(cfg Config, w *conn) bool {
-	cfg.SingleActiveConsumer = true
-	err := declareOnce(cfg, w, arguments(cfg, w.client.Properties))
-	return inequivalent(err, argSingleConsumer)
+// differing finds in a refused declaration the argument that differs, and its value in the queue.
+var differing = regexp.MustCompile(`inequivalent arg '([^']+)'.* but current is (?:none|(?:the value )?'([^']*)'(?: of type '(\w+)')?)`)
+
+// properties returns the arguments of the existing queue of cfg, or nil where the broker
+// does not tell them, as without the permission to declare. Each refusal of a declaration
+// names one that differs, which the next declaration has, down to the type: arguments that
+// are compared after another type stay unknown, and so do policies.
+func properties(cfg Config, w *conn) amqp.Table {
+	args := arguments(cfg, w.client.Properties)
+	for range 20 { // more than there are
+		err := declareOnce(cfg, w, args)
+		if err == nil {
+			return args
+		}
+		var e *amqp.Error
+		if !errors.As(err, &e) || e.Code != amqp.PreconditionFailed {
+			return nil
+		}
+		found := differing.FindStringSubmatch(e.Reason)
+		if found == nil {
+			return nil
+		}
+		arg, value := found[1], found[2]
+		if arg == "x-queue-type" { // with that the broker would make a queue that was deleted meanwhile
+			args[arg] = cmp.Or(value, "classic")
+			return args
+		}
+		_, wasBool := args[arg].(bool)
+		switch n, err := strconv.ParseInt(value, 10, 64); {
+		case strings.HasSuffix(e.Reason, "current is none"):
+			delete(args, arg)
+		case found[3] == "bool" || wasBool:
+			args[arg] = value == "true"
+		case err == nil && found[3] != "longstr":
+			args[arg] = n
+		default:
+			args[arg] = value
+		}
+	}
+	return nil
 }
 
-// declareAgreed declares the existing queue of cfg as it is in its single active consumer,
-// which the broker would name before the type and the delivery limit.
-func declareAgreed(cfg Config, w *conn) error {
-	args := arguments(cfg, w.client.Properties)
-	err := declareOnce(cfg, w, args)
-	if !inequivalent(err, argSingleConsumer) {
-		return err
-	}
-	if _, single := args[argSingleConsumer]; single {
-		delete(args, argSingleConsumer)
-	} else {
-		args[argSingleConsumer] = true
-	}
-	return declareOnce(cfg, w, args)
+// lacksSingleConsumer reports whether the existing queue of cfg is known to have no
+// single active consumer.
+func lacksSingleConsumer(cfg Config, w *conn) bool {
+	args := properties(cfg, w)
+	return args != nil && args[argSingleConsumer] != true
 }
 
 // dropsBy returns the argument by which the existing queue of cfg is known to drop
-// messages, with the remedy. The broker names it when it refuses to declare the queue
-// without. It does not tell of policies, and not to a user who may not declare.
+// messages, with the remedy.
 func dropsBy(cfg Config, w *conn) (arg, hint string) {
-	err := declareAgreed(cfg, w)
-	switch {
-	case inequivalent(err, argDeliveryLimit):
+	args := properties(cfg, w)
+	if args == nil {
+		return "", ""
+	}
+	if fmt.Sprint(args[argDeliveryLimit]) != fmt.Sprint(arguments(cfg, w.client.Properties)[argDeliveryLimit]) {
 		return argDeliveryLimit, noDeliveryLimit(cfg)
-	case inequivalent(err, "x-message-ttl"):
-		return "x-message-ttl", "messages leave the queue unhandled when they have waited that long: drain and delete it, and `waybill schema up --transports` declares it without"
-	case inequivalent(err, "x-expires"):
-		return "x-expires", "the queue is deleted with its messages when no worker has run for that long: drain and delete it, and `waybill schema up --transports` declares it without"
+	}
+	overflow, _ := args["x-overflow"].(string)
+	for _, drops := range []struct{ arg, why string }{
+		{"x-message-ttl", "messages leave the queue unhandled when they have waited that long"},
+		{"x-expires", "the queue is deleted with its messages when no worker has run for that long"},
+		{"x-max-length", "the oldest messages of a full queue make room for new ones, unless x-overflow is reject-publish"},
+		{"x-max-length-bytes", "the oldest messages of a full queue make room for new ones, unless x-overflow is reject-publish"},
+	} {
+		refuses := strings.HasPrefix(drops.arg, "x-max-length") && strings.HasPrefix(overflow, "reject-publish")
+		if _, given := args[drops.arg]; given && !refuses {
+			return drops.arg, drops.why + ": drain and delete it, and `waybill schema up --transports` declares it without"
+		}
 	}
 	return "", ""
 }

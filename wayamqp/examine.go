@@ -19,14 +19,13 @@ type DefectKind int
 
 const (
 	Missing       DefectKind = iota + 1 // it does not exist
-	DropsMessages                       // by a delivery limit, or by time
+	DropsMessages                       // by a delivery limit, a length, or by time
 	Unordered                           // it has no single active consumer, and messages with keys
 	OtherType                           // it is classic where the configuration says quorum, or the reverse
 )
 
 // Examine returns the defects of the exchange and the queue of cfg. It changes nothing. Of
-// policies, and of a queue that the user may not declare, the broker tells nothing but that it
-// exists; and it may name one property of a queue that differs before it names another.
+// policies, and of a queue that the user may not declare, the broker tells nothing but that it exists.
 func Examine(ctx context.Context, cfg Config) (found []Defect, err error) {
 	err = inspect(ctx, cfg, func(cfg Config, w *conn, ch *amqp.Channel) error {
 		if cfg.Exchange != "" {
@@ -66,8 +65,7 @@ func examineQueue(cfg Config, w *conn) (found []Defect, err error) {
 	case err != nil:
 		return nil, differs("queue "+cfg.Queue, err)
 	}
-	if inequivalent(declareAgreed(cfg, w), "x-queue-type") {
-		other := map[string]string{"quorum": "classic", "classic": "quorum"}[cfg.QueueType]
+	if other, _ := properties(cfg, w)["x-queue-type"].(string); other != "" && other != cfg.QueueType {
 		found = append(found, Defect{OtherType, fmt.Sprintf("the queue %s is %s, not %s: a classic queue is on one node of the broker, and away with it", cfg.Queue, other, cfg.QueueType),
 			"drain and delete it, and `waybill schema up --transports` declares it; or write queue_type=" + other})
 		cfg.QueueType = other

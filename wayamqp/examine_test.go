@@ -2,6 +2,7 @@ package wayamqp
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -17,8 +18,21 @@ func TestDefectsOfQueuesAreFound(t *testing.T) {
 	ctx := within(t, 30*time.Second)
 	b.topic("events")
 	b.queue("classic", amqp.Table{"x-queue-type": "classic"})
+	b.queue("plain", nil)
 	b.queue("limited", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 20})
 	b.queue("fleeting", amqp.Table{"x-queue-type": "classic", "x-message-ttl": 60000})
+	full := func(args amqp.Table) amqp.Table {
+		args["x-queue-type"], args["x-max-length"] = "quorum", 5
+		if _, given := args[argDeliveryLimit]; !given {
+			maps.Copy(args, arguments(Config{QueueType: "quorum"}, b.conn.Properties))
+		}
+		return args
+	}
+	b.queue("short", full(amqp.Table{}))
+	b.queue("short-single", full(amqp.Table{argSingleConsumer: true, "x-overflow": "drop-head"}))
+	b.queue("refusing", full(amqp.Table{"x-overflow": "reject-publish", "x-dead-letter-exchange": ""}))
+	b.queue("refusing-limited", full(amqp.Table{"x-overflow": "reject-publish", argDeliveryLimit: 20}))
+	b.queue("small", amqp.Table{"x-queue-type": "classic", "x-max-length-bytes": 1 << 20})
 	b.queue("quorum", arguments(Config{QueueType: "quorum"}, b.conn.Properties))
 	b.queue("single", arguments(Config{QueueType: "quorum", SingleActiveConsumer: true}, b.conn.Properties))
 	for _, tt := range []struct {
@@ -34,10 +48,18 @@ func TestDefectsOfQueuesAreFound(t *testing.T) {
 		{Config{Queue: "quorum", KeyHeader: true}, map[DefectKind]string{Unordered: "order of keys"}},
 		{Config{Queue: "limited"}, map[DefectKind]string{DropsMessages: "by x-delivery-limit"}},
 		{Config{Queue: "classic"}, map[DefectKind]string{OtherType: "is classic, not quorum"}},
+		{Config{Queue: "plain"}, map[DefectKind]string{OtherType: "is classic, not quorum"}},
+		{Config{Queue: "plain", QueueType: "classic"}, nil},
 		{Config{Queue: "quorum", QueueType: "classic"}, map[DefectKind]string{OtherType: "is quorum, not classic"}},
 		{Config{Queue: "single", QueueType: "classic"}, map[DefectKind]string{OtherType: "is quorum, not classic"}}, // its single consumer is named first
 		{Config{Queue: "classic", KeyHeader: true}, map[DefectKind]string{OtherType: "is classic, not quorum", Unordered: "order of keys"}},
-		{Config{Queue: "fleeting", KeyHeader: true}, map[DefectKind]string{DropsMessages: "by x-message-ttl"}}, // named before its type
+		{Config{Queue: "fleeting", KeyHeader: true}, map[DefectKind]string{DropsMessages: "by x-message-ttl", OtherType: "is classic, not quorum", Unordered: "order of keys"}},
+		{Config{Queue: "short"}, map[DefectKind]string{DropsMessages: "by x-max-length"}},
+		{Config{Queue: "short-single", KeyHeader: true}, map[DefectKind]string{DropsMessages: "by x-max-length"}},
+		{Config{Queue: "refusing"}, nil},
+		{Config{Queue: "refusing", KeyHeader: true}, map[DefectKind]string{Unordered: "order of keys"}},
+		{Config{Queue: "refusing-limited"}, map[DefectKind]string{DropsMessages: "by x-delivery-limit"}},
+		{Config{Queue: "small"}, map[DefectKind]string{OtherType: "is classic, not quorum", DropsMessages: "by x-max-length-bytes"}},
 	} {
 		tt.cfg.URL = b.url
 		found, err := Examine(ctx, tt.cfg)

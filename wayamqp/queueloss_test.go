@@ -18,7 +18,9 @@ func TestConsumerSaysThatItsQueueDropsMessages(t *testing.T) {
 	}{
 		{"as declared", amqp.Table{"x-queue-type": "quorum"}, ""},
 		{"as declared for keys", amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}, ""},
+		{"of another type", amqp.Table{"x-queue-type": "classic"}, ""},
 		{"bounded, and refuses", amqp.Table{"x-queue-type": "quorum", "x-max-length": int32(5), "x-overflow": "reject-publish"}, ""},
+		{"bounded, and drops", amqp.Table{"x-queue-type": "quorum", "x-max-length": int32(5)}, "argument=x-max-length"},
 		{"a limit", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)}, "rabbitmqctl set_policy"},
 		{"a limit behind another difference", amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true, "x-delivery-limit": int32(3)}, "rabbitmqctl set_policy"},
 		{"a time to live", amqp.Table{"x-queue-type": "quorum", "x-message-ttl": int32(60000)}, "argument=x-message-ttl"},
@@ -26,7 +28,7 @@ func TestConsumerSaysThatItsQueueDropsMessages(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBroker(t)
-			if _, given := tt.args[argDeliveryLimit]; !given { // RabbitMQ 4 has one by default
+			if _, given := tt.args[argDeliveryLimit]; !given && tt.args["x-queue-type"] == "quorum" { // RabbitMQ 4 has one by default
 				maps.Copy(tt.args, arguments(Config{QueueType: "quorum"}, b.conn.Properties))
 			}
 			b.queue("orders", tt.args)
