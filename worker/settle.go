@@ -46,7 +46,8 @@ func (r *running) finish(o outcome) {
 }
 
 // unavailable reports whether handling failed because a database or broker could not be
-// reached, or gave up its transaction: that is no failure of the message.
+// reached, gave up its transaction, or was lost at its commit other than by the handler's
+// deadline: that is no failure of the message.
 func unavailable(err error) bool {
 	var several *waybill.HandlersError
 	if errors.As(err, &several) {
@@ -57,7 +58,8 @@ func unavailable(err error) bool {
 		}
 		return len(several.Failed) > 0
 	}
-	return errors.Is(err, waybill.ErrUnavailable) || errors.Is(err, waybill.ErrTransactionLost)
+	lostCommit := errors.Is(err, waybill.ErrCommitUnknown) && !errors.Is(err, context.DeadlineExceeded)
+	return lostCommit || errors.Is(err, waybill.ErrUnavailable) || errors.Is(err, waybill.ErrTransactionLost)
 }
 
 // Failed reports whether an attempt that ended with err is a failure of its message: it was neither

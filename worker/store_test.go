@@ -313,6 +313,37 @@ func TestUnavailableNeverCounts(t *testing.T) {
 	})
 }
 
+// A commit whose answer is lost is an outage of the database, not a failure of the message.
+func TestLostCommitIsNoFailure(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		want int
+	}{
+		{"its connection ended", errors.New("terminating connection"), 0},
+		{"the handler had no more time", context.DeadlineExceeded, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, attempts := stored(t), 0
+				p.handle(func(context.Context, job) error {
+					if attempts++; attempts == 1 {
+						return &waybill.CommitUnknownError{Err: tt.err}
+					}
+					return nil
+				})
+				p.send(job{"k", 1})
+				stop := p.start(p.queue)
+				time.Sleep(10 * time.Second)
+				noError(t, stop())
+				if got := len(p.of(waybill.Retrying)); got != tt.want || attempts != 2 {
+					t.Errorf("%d failures counted in %d attempts, want %d in 2", got, attempts, tt.want)
+				}
+			})
+		})
+	}
+}
+
 // A message that ends its process is a dead letter after five times; one that was in
 // flight beside it is handled.
 func TestMessageThatEndsItsProcessIsADeadLetter(t *testing.T) {
