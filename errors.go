@@ -50,6 +50,9 @@ type CommitUnknownError struct {
 }
 
 func (e *CommitUnknownError) Error() string {
+	if len(e.IDs) == 0 {
+		return fmt.Sprintf("waybill: %v: %v", ErrCommitUnknown, e.Err)
+	}
 	ids := make([]string, len(e.IDs))
 	for i, id := range e.IDs {
 		ids[i] = id.String()

@@ -127,6 +127,9 @@ func TestErrorsAreClassified(t *testing.T) {
 	if !errors.Is(unknown, waybill.ErrCommitUnknown) || !errors.Is(unknown, declined) {
 		t.Errorf("%v is not ErrCommitUnknown with its cause", unknown)
 	}
+	if want := "waybill: result of the commit is unknown: " + declined.Error(); unknown.Error() != want {
+		t.Errorf("without messages: %q, want %q", unknown, want)
+	}
 }
 
 func TestBackoffRefusesWhatIsOutOfRange(t *testing.T) {

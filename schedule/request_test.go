@@ -371,8 +371,8 @@ func TestOutageIsOneWarning(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(log.String(), "will retry"); tries < 10 || n != 1 || !strings.Contains(log.String(), "sends again") {
-			t.Errorf("%d warnings of %d tries, want one, and a line when it is over:\n%s", n, tries, log.String())
+		if n := strings.Count(log.String(), "will retry"); tries < 10 || n != 1 || !strings.Contains(log.String(), "sends again") || strings.Contains(log.String(), `schedule=""`) {
+			t.Errorf("%d warnings of %d tries, want one, a line when it is over, and no schedule without a name:\n%s", n, tries, log.String())
 		}
 	})
 }

@@ -315,15 +315,19 @@ func (s *Scheduler[TX]) note(ctx context.Context, name string, err error) {
 		problem = err.Error()
 	}
 	s.state[name] = problem
+	var attrs []slog.Attr
+	if name != "" {
+		attrs = []slog.Attr{slog.String("schedule", name)}
+	}
 	switch {
 	case problem == was || ctx.Err() != nil:
 	case err != nil:
-		attrs := []slog.Attr{slog.String("schedule", name), slog.Any("err", err)}
+		attrs := append(attrs, slog.Any("err", err))
 		if panicked := (*waybill.PanicError)(nil); errors.As(err, &panicked) {
 			attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
 		}
 		s.log.LogAttrs(ctx, slog.LevelWarn, "schedule not sent, will retry", attrs...)
 	default:
-		s.log.LogAttrs(ctx, slog.LevelInfo, "schedule sends again", slog.String("schedule", name))
+		s.log.LogAttrs(ctx, slog.LevelInfo, "schedule sends again", attrs...)
 	}
 }
