@@ -262,6 +262,35 @@ func TestExhaustedKeyIsParked(t *testing.T) {
 	})
 }
 
+// The way out for a parked message that no build can handle.
+func TestParkedHeadIsSkippedByAWorkerThatSkips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		p.handle(func(_ context.Context, j job) error {
+			if j.N == 1 {
+				return waybill.Unrecoverable(errDeclined)
+			}
+			return nil
+		})
+		p.send(job{"a", 1}, job{"a", 2}, job{"a", 3})
+		stop := p.start(p.queue)
+		time.Sleep(time.Minute)
+		noError(t, stop())
+		p.wantDone("")
+		p.cfg.OnExhausted = worker.Skip
+		stop = p.start(p.queue)
+		time.Sleep(time.Minute)
+		p.wantDone("") // it was parked, and is until a release
+		if got := p.db.ReleaseRetries("jobs", "a"); got != 1 {
+			t.Errorf("%d messages released, want the parked one", got)
+		}
+		time.Sleep(time.Second)
+		noError(t, stop())
+		p.wantDone("a2 a3")
+		p.wantAttempts(2)
+	})
+}
+
 func TestSkippedMessageLetsItsKeyGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := stored(t)
