@@ -13,7 +13,8 @@ import (
 )
 
 func (c *cli) doctorCommand() *cobra.Command {
-	return &cobra.Command{
+	var limit *duration
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for settings and states that break waybill's promises; exit code 7 if there are any",
 		Long: `Look for settings and states of the configuration, the databases, brokers, relays and workers that
@@ -30,8 +31,12 @@ With --json: {"findings": [{"code", "severity", "where", "problem", "remedy"}]},
 severity "error", "warning" or "note".`,
 		Example: `  waybill doctor --json`,
 		Args:    cobra.NoArgs,
-		RunE:    c.run(func(ctx context.Context, s *session, _ []string) error { return s.doctor(ctx) }),
+		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
+			return within(ctx, *limit, s.doctor)
+		}),
 	}
+	limit = timeoutFlag(cmd)
+	return cmd
 }
 
 func (s *session) doctor(ctx context.Context) error {

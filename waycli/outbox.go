@@ -105,6 +105,7 @@ func stateOf(m admin.OutboxMessage) string {
 func (c *cli) outboxStatsCommand() *cobra.Command {
 	var transport string
 	var failIf []string
+	var limit *duration
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Count what is in the outbox, by transport",
@@ -116,11 +117,12 @@ With --json: {"outbox": [{"transport", "pending", "oldest_age_seconds",
 		Example: `  waybill outbox stats --fail-if 'pending>1000' --fail-if 'oldest_age>5m'`,
 		Args:    cobra.NoArgs,
 		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
-			return s.outboxStats(ctx, transport, failIf)
+			return within(ctx, *limit, func(ctx context.Context) error { return s.outboxStats(ctx, transport, failIf) })
 		}),
 	}
 	c.transportFlag(cmd, &transport)
 	failIfFlag(cmd, &failIf)
+	limit = timeoutFlag(cmd)
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 func (c *cli) statsCommand() *cobra.Command {
 	var failIf []string
 	var last duration
+	var limit *duration
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Count what is in the outbox, the queues, the retry queues and the inbox; list relays and workers",
@@ -49,17 +50,20 @@ P99 are of the time from dispatch to the end of handling. With --json: {"since",
   waybill stats --history 1h`,
 		Args: cobra.NoArgs,
 		RunE: c.run(func(ctx context.Context, s *session, _ []string) error {
-			switch {
-			case last != 0 && len(failIf) > 0:
-				return errHistoryOnly
-			case last != 0:
-				return s.statsHistory(ctx, time.Duration(last))
-			}
-			return s.stats(ctx, failIf)
+			return within(ctx, *limit, func(ctx context.Context) error {
+				switch {
+				case last != 0 && len(failIf) > 0:
+					return errHistoryOnly
+				case last != 0:
+					return s.statsHistory(ctx, time.Duration(last))
+				}
+				return s.stats(ctx, failIf)
+			})
 		}),
 	}
 	cmd.Flags().Var(&last, "history", "sum up the last minutes instead, such as 1h")
 	failIfFlag(cmd, &failIf)
+	limit = timeoutFlag(cmd)
 	return cmd
 }
 
