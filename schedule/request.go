@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -23,7 +22,7 @@ func RequestID(name string, requested time.Time) waybill.MessageID {
 }
 
 // sendRequest dispatches the message that an operator has requested and clears the request, in
-// one transaction. It sends nothing if another process has changed the row meanwhile.
+// one transaction. It fails with errTaken if another process has changed the row meanwhile.
 func (s *Scheduler[TX]) sendRequest(ctx context.Context, one Schedule, row admin.Schedule) error {
 	requested := row.RequestedAt.UTC()
 	next := row
@@ -33,10 +32,7 @@ func (s *Scheduler[TX]) sendRequest(ctx context.Context, one Schedule, row admin
 			waybill.Header(RequestHeader, requested.Format(time.RFC3339Nano))))
 		return err
 	})
-	switch {
-	case errors.Is(err, errTaken):
-		return nil
-	case err == nil:
+	if err == nil {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "requested message sent", slog.String("schedule", one.Name), slog.Time("requested_at", requested))
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -37,8 +38,8 @@ type Schedule struct {
 	// Missed is the policy for missed ticks. Empty means Latest.
 	Missed Missed
 	// Message returns the message of a tick: a struct or an *waybill.Envelope. It may be
-	// called again for the same tick. The tick of a request is the second in which it was
-	// made.
+	// called again for the same tick, and while the Message of another schedule runs. The tick
+	// of a request is the second in which it was made.
 	Message func(tick time.Time) any
 }
 
@@ -65,11 +66,15 @@ type Config struct {
 
 // A Scheduler runs schedules. Other processes may run the same ones.
 type Scheduler[TX any] struct {
-	db        Store[TX]
-	out       *outbox.Outbox[TX]
-	log       *slog.Logger
-	schedules []Schedule
-	state     map[string]string // last logged problem by schedule; only touched by Run
+	db       Store[TX]
+	out      *outbox.Outbox[TX]
+	log      *slog.Logger
+	tasks    []*task
+	state    map[string]string // last logged problem by schedule; only touched by Run
+	slots    chan struct{}     // of transactions
+	ended    chan result
+	running  sync.WaitGroup
+	starting sync.Once // of the removal of abandoned rows
 }
 
 const (
@@ -81,6 +86,9 @@ const (
 	afterError = time.Second
 	// sendTimeout is the time of one transaction.
 	sendTimeout = 10 * time.Second
+	// maxTransactions is how many schedules send at once. One that waits for a lock holds up no
+	// other, and if the whole table is locked, the program keeps most of its connections.
+	maxTransactions = 2
 	// abandoned is how long the next tick of a schedule that no process runs is overdue
 	// before its row is removed.
 	abandoned = 30 * 24 * time.Hour
@@ -91,7 +99,7 @@ func New[TX any](db Store[TX], out *outbox.Outbox[TX], cfg Config, schedules ...
 	if any(db) == nil || out == nil {
 		return nil, errors.New("schedule: New needs a database and an outbox")
 	}
-	s := &Scheduler[TX]{db: db, out: out, log: cfg.Log, state: map[string]string{}}
+	s := &Scheduler[TX]{db: db, out: out, log: cfg.Log, state: map[string]string{}, slots: make(chan struct{}, maxTransactions)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -112,72 +120,11 @@ func New[TX any](db Store[TX], out *outbox.Outbox[TX], cfg Config, schedules ...
 			return nil, fmt.Errorf("schedule: %q: the policy %q is none of latest, skip and all", one.Name, one.Missed)
 		}
 		names[one.Name] = true
-		s.schedules = append(s.schedules, one)
+		s.tasks = append(s.tasks, &task{Schedule: one})
 	}
+	s.ended = make(chan result, len(s.tasks)) // a transaction does not wait for Run
 	return s, nil
 }
-
-// Run dispatches the messages of the schedules until ctx ends, and returns nil then. While the
-// database cannot be reached, it tries again. A scheduler is run once.
-func (s *Scheduler[TX]) Run(ctx context.Context) error {
-	if len(s.schedules) == 0 {
-		<-ctx.Done()
-		return nil
-	}
-	adopted := false
-	for {
-		pause, err := time.Duration(0), error(nil)
-		if !adopted {
-			err = s.adopt(ctx)
-			adopted = err == nil
-		} else {
-			pause, err = s.pass(ctx)
-		}
-		if s.note(ctx, "", err); err != nil {
-			pause = afterError
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-	}
-}
-
-// pass sends the due ticks and the requests of all schedules, and returns the pause until the
-// next one.
-func (s *Scheduler[TX]) pass(ctx context.Context) (pause time.Duration, err error) {
-	rows, now, err := s.rows(ctx)
-	if err != nil {
-		return 0, err
-	}
-	pause = recheck
-	for _, one := range s.schedules {
-		if ctx.Err() != nil { // each transaction may take its time
-			return 0, ctx.Err()
-		}
-		row, ok := rows[one.Name]
-		if !ok || row.Spec != one.Timing.String() {
-			s.note(ctx, one.Name, errReplaced)
-			continue
-		}
-		wait := one.Timing.Next(row.DoneUntil).Sub(now)
-		if wait <= 0 || row.RequestedAt != nil {
-			wait = 0 // the row is read again
-			err := s.send(ctx, one, row, now)
-			if s.note(ctx, one.Name, err); err != nil {
-				wait = afterError
-			}
-		}
-		pause = min(pause, wait)
-	}
-	return pause, nil
-}
-
-// errReplaced says that another process has changed or removed the row of a schedule.
-var errReplaced = errors.New("another build of the program has given the schedule another timing, or its row was removed: this process does not send it until it is restarted")
 
 // rows reads the state of all schedules, and the time by the database's clock.
 func (s *Scheduler[TX]) rows(ctx context.Context) (map[string]admin.Schedule, time.Time, error) {
@@ -201,8 +148,8 @@ func (s *Scheduler[TX]) send(ctx context.Context, one Schedule, row admin.Schedu
 		return s.sendTicks(ctx, one, row, now)
 	}
 	failed := s.sendRequest(ctx, one, row)
-	if failed == nil { // and the row is another one
-		return nil
+	if failed == nil || errors.Is(failed, errTaken) { // and the row is another one
+		return failed
 	}
 	return cmp.Or(s.sendTicks(ctx, one, row, now), failed)
 }
@@ -213,7 +160,7 @@ func (s Schedule) message(tick time.Time) *waybill.Envelope {
 }
 
 // sendTicks dispatches the due ticks of one schedule and moves its row past them, in one
-// transaction. It sends nothing if another process has changed the row meanwhile.
+// transaction. It fails with errTaken if another process has changed the row meanwhile.
 func (s *Scheduler[TX]) sendTicks(ctx context.Context, one Schedule, row admin.Schedule, now time.Time) error {
 	p := one.Missed.next(one.Timing, row.DoneUntil, now)
 	if p.until.IsZero() {
@@ -232,12 +179,10 @@ func (s *Scheduler[TX]) sendTicks(ctx context.Context, one Schedule, row admin.S
 		_, err := s.out.DispatchAll(ctx, tx, messages...)
 		return err
 	})
-	switch {
-	case errors.Is(err, errTaken):
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
-	case !p.lost.IsZero():
+	}
+	if !p.lost.IsZero() {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "missed ticks are not sent", slog.String("schedule", one.Name), slog.Time("from", p.lost), slog.String("missed", string(one.Missed)), slog.Int("sent", len(p.ticks)))
 	}
 	s.log.LogAttrs(ctx, slog.LevelDebug, "ticks sent", slog.String("schedule", one.Name), slog.Int("sent", len(p.ticks)), slog.Time("until", p.until))
@@ -262,72 +207,4 @@ func (s *Scheduler[TX]) replace(ctx context.Context, old, replacement admin.Sche
 		}
 		return waybill.Guard(func() error { return more(ctx, tx.SQL()) })
 	})
-}
-
-// adopt gives each schedule its row: a new one, or one with a new timing, ticks from now on.
-// It removes the rows of schedules that no process has run for long. Only the start of a
-// process adopts: while an old and a new build run side by side, the last started one decides.
-func (s *Scheduler[TX]) adopt(ctx context.Context) error {
-	for again := true; again; {
-		rows, now, err := s.rows(ctx)
-		if err != nil {
-			return err
-		}
-		again = false
-		for _, one := range s.schedules {
-			old := rows[one.Name]
-			delete(rows, one.Name)
-			adopted := admin.Schedule{Name: one.Name, Spec: one.Timing.String(), Missed: string(one.Missed), LastTick: old.LastTick, DoneUntil: old.DoneUntil, RequestedAt: old.RequestedAt}
-			if old.Spec != adopted.Spec && adopted.DoneUntil.Before(now) {
-				adopted.DoneUntil = now
-			}
-			adopted.NextTick = one.Timing.Next(adopted.DoneUntil)
-			if old.Spec == adopted.Spec && old.Missed == adopted.Missed && old.NextTick.Equal(adopted.NextTick) {
-				continue
-			}
-			err := s.replace(ctx, old, adopted, nil)
-			if again = again || errors.Is(err, errTaken); err != nil && !errors.Is(err, errTaken) {
-				return err
-			}
-		}
-		for _, row := range rows {
-			if now.Sub(row.NextTick) < abandoned {
-				continue
-			}
-			switch err := s.replace(ctx, row, admin.Schedule{}, nil); {
-			case err == nil:
-				s.log.LogAttrs(ctx, slog.LevelInfo, "row of a schedule removed: no process has run it for 30 days", slog.String("schedule", row.Name))
-			case !errors.Is(err, errTaken):
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// note logs the problem of a schedule, or of all for an empty name, when it changes. An outage
-// is one, though each error of it may name another port.
-func (s *Scheduler[TX]) note(ctx context.Context, name string, err error) {
-	was, problem := s.state[name], ""
-	if errors.Is(err, waybill.ErrUnavailable) {
-		problem = waybill.ErrUnavailable.Error()
-	} else if err != nil {
-		problem = err.Error()
-	}
-	s.state[name] = problem
-	var attrs []slog.Attr
-	if name != "" {
-		attrs = []slog.Attr{slog.String("schedule", name)}
-	}
-	switch {
-	case problem == was || ctx.Err() != nil:
-	case err != nil:
-		attrs := append(attrs, slog.Any("err", err))
-		if panicked := (*waybill.PanicError)(nil); errors.As(err, &panicked) {
-			attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
-		}
-		s.log.LogAttrs(ctx, slog.LevelWarn, "schedule not sent, will retry", attrs...)
-	default:
-		s.log.LogAttrs(ctx, slog.LevelInfo, "schedule sends again", attrs...)
-	}
 }
