@@ -147,9 +147,10 @@ type batches struct {
 	do                     func(ctx context.Context, numbers ...int64) (int, error)
 	failedAgain            func(ctx context.Context, replayed ...admin.FailedMessage) (int, error) // of a stopAfter
 
-	tried int          // of found
-	done  atomic.Int64 // of those tried
-	again int          // failed again
+	tried   int          // of found
+	done    atomic.Int64 // of those tried
+	again   int          // failed again
+	recount time.Time    // again is not counted before
 }
 
 const maxBatch = 100
@@ -198,7 +199,7 @@ func (b *batches) change(ctx context.Context, numbers []int64) error {
 	return err
 }
 
-// pause waits as the rate asks, and looks what has failed again.
+// pause waits as the rate asks, and counts what has failed again.
 func (b *batches) pause(ctx context.Context, size int) error {
 	if b.rate > 0 {
 		select {
@@ -207,9 +208,10 @@ func (b *batches) pause(ctx context.Context, size int) error {
 		case <-time.After(time.Duration(float64(size) / float64(b.rate) * float64(time.Second))):
 		}
 	}
-	if b.stopAfter == 0 {
+	if b.stopAfter == 0 || time.Now().Before(b.recount) {
 		return nil
 	}
+	began := time.Now()
 	dispatched := make([]admin.FailedMessage, b.tried)
 	for i, m := range b.found[:b.tried] {
 		dispatched[i] = admin.FailedMessage{Transport: m.transport, ID: m.id}
@@ -218,6 +220,8 @@ func (b *batches) pause(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
+	// A count takes the longer, the more was dispatched: the rate must not suffer from it.
+	b.recount = time.Now().Add(20 * time.Since(began))
 	if b.again = n; n >= b.stopAfter {
 		return fmt.Errorf("stopped: %d of the %s dispatched have failed again", n, plural(b.tried, "message"))
 	}

@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/admin"
 )
 
 // A cancelled commit would leave its result unknown: the chunk that has begun ends, and counts.
@@ -30,4 +35,29 @@ func TestInterruptLetsTheChunkEnd(t *testing.T) {
 	if !slices.Equal(tried, []int{maxBatch, maxBatch}) || b.done.Load() != 2*maxBatch {
 		t.Errorf("chunks of %v were tried, %d messages count", tried, b.done.Load())
 	}
+}
+
+// A look takes as long as messages were dispatched. One after each chunk would take a third of this retry,
+// and more of a longer one.
+func TestStopAfterFailuresKeepsTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := batches{s: &session{app: App{Name: "waybill"}, stderr: newScreen(io.Discard), log: slog.New(slog.DiscardHandler)}, rate: 50, stopAfter: 10}
+		b.found = make([]selected, 100_000)
+		b.do = func(_ context.Context, numbers ...int64) (int, error) { return len(numbers), nil }
+		failed, looks := 0, 0
+		b.failedAgain = func(_ context.Context, dispatched ...admin.FailedMessage) (int, error) {
+			time.Sleep(time.Duration(len(dispatched)) * 10 * time.Microsecond)
+			if looks++; len(dispatched) > 90_000 {
+				failed = 10
+			}
+			return failed, nil
+		}
+		began, ideal := time.Now(), 90_000/50*time.Second
+		if err := b.run(t.Context()); err == nil || b.again != 10 {
+			t.Errorf("run = %v with %d failures", err, b.again)
+		}
+		if took := time.Since(began); took > ideal+ideal/10 || b.tried > 91_000 {
+			t.Errorf("%d messages took %v with %d looks, want %v for 90000", b.tried, took, looks, ideal)
+		}
+	})
 }
