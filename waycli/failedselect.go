@@ -85,7 +85,7 @@ func parseMoment(flag, text string, now time.Time) (time.Time, error) {
 	if age, err := config.ParseDuration(text); err == nil && age >= 0 {
 		return now.Add(-age), nil
 	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02 15:04", time.DateOnly} {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", time.DateOnly} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t, nil
 		}

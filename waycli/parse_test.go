@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -83,5 +84,20 @@ func TestBlankLinesAreCountedAndPassedOver(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{2, 4}, lines); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestMomentsAreTimesOrAges(t *testing.T) {
+	now := time.Date(2026, 11, 23, 15, 4, 5, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"2h": now.Add(-2 * time.Hour), "7d": now.AddDate(0, 0, -7), "2026-11-23": now.Truncate(24 * time.Hour), "2026-11-23T15:04:05Z": now, "2026-11-23T16:04:05+01:00": now,
+		"2026-11-23T15:04:05": now, "2026-11-23 15:04:05": now, "2026-11-23T15:04": now.Truncate(time.Minute), "2026-11-23 15:04": now.Truncate(time.Minute),
+	} {
+		if got, err := parseMoment("--since", text, now); err != nil || !got.Equal(want) {
+			t.Errorf("parseMoment(%q) = %v, %v, want %v", text, got, err, want)
+		}
+	}
+	if got, err := parseMoment("--since", "yesterday", now); ExitCode(err) != 2 {
+		t.Errorf("parseMoment(yesterday) = %v, %v, want a usage error", got, err)
 	}
 }
