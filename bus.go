@@ -157,6 +157,9 @@ func (b *Bus) end(ctx context.Context, env *Envelope) error {
 	}
 	to := b.routes.For(name)
 	if override, ok := Last[TransportNames](env); ok {
+		if err := override.Validate(); err != nil {
+			return err
+		}
 		to = override
 	}
 	if len(to) == 0 {

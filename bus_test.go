@@ -272,6 +272,9 @@ func TestRoutesChooseTransports(t *testing.T) {
 	if _, err := b.Dispatch(t.Context(), placed{}, waybill.TransportNames{"c", "nowhere"}); err == nil || !strings.Contains(err.Error(), `unknown transport "nowhere": transports: `) || len(c.sent) != 1 {
 		t.Errorf("unknown transport: error %v, sent %v, want an error before anything is sent", err, c.names())
 	}
+	if _, err := b.Dispatch(t.Context(), placed{}, waybill.TransportNames{"c", "a", "c"}); err == nil || !strings.Contains(err.Error(), "names transport c twice") || len(c.sent) != 1 {
+		t.Errorf("twice: error %v, sent %v, want an error before anything is sent", err, c.names())
+	}
 	c.err = errBoom
 	id, err := b.Dispatch(t.Context(), placed{}, waybill.TransportNames{"a", "c"})
 	if !errors.Is(err, errBoom) || id.IsZero() {

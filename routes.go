@@ -41,11 +41,27 @@ func (r Routes) Validate() error {
 		if len(r[pattern]) == 0 || slices.Contains(r[pattern], "") {
 			return fmt.Errorf("waybill: route %q names no transport", pattern)
 		}
-		for i, transport := range r[pattern] {
-			if slices.Contains(r[pattern][:i], transport) {
-				return fmt.Errorf("waybill: route %q names transport %s twice", pattern, transport)
-			}
+		if twice := repeated(r[pattern]); twice != "" {
+			return fmt.Errorf("waybill: route %q names transport %s twice", pattern, twice)
 		}
 	}
 	return nil
+}
+
+// Validate returns an error if a transport is named twice, which would get the message twice.
+func (t TransportNames) Validate() error {
+	if twice := repeated(t); twice != "" {
+		return &InvalidError{"stamp TransportNames", strings.Join(t, ", "), "it names transport " + twice + " twice"}
+	}
+	return nil
+}
+
+// repeated returns the first name that is there before, or none.
+func repeated(names []string) string {
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return name
+		}
+	}
+	return ""
 }

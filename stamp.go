@@ -41,7 +41,7 @@ type (
 	// CausationID is the id of the message whose handler dispatched this one.
 	CausationID string
 
-	// TransportNames overrides the routing of one dispatch.
+	// TransportNames overrides the routing of one dispatch. It names a transport once.
 	TransportNames []string
 
 	// DerivedID asks for an id computed from the message being handled, its

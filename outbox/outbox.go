@@ -226,6 +226,9 @@ func (o *Outbox[TX]) transports(env *waybill.Envelope, name string) ([]string, e
 		to = o.to
 	}
 	if override, ok := waybill.Last[waybill.TransportNames](env); ok {
+		if err := override.Validate(); err != nil {
+			return nil, err
+		}
 		to = override
 	}
 	if len(to) == 0 {

@@ -146,6 +146,7 @@ func TestOutboxRoutesByName(t *testing.T) {
 		{"no route", outbox.Config{Routes: waybill.Routes{"order.*": {"orders"}}}, nil, nil, "no route for step.done"},
 		{"override", outbox.Config{Transports: []string{"other"}}, []waybill.Stamp{waybill.TransportNames{"other"}}, []string{"other"}, ""},
 		{"override by what is unknown", outbox.Config{}, []waybill.Stamp{waybill.TransportNames{"other"}}, nil, `unknown transport "other" for `},
+		{"override that repeats itself", outbox.Config{Transports: []string{"other"}}, []waybill.Stamp{waybill.TransportNames{"other", "default", "other"}}, nil, `it names transport other twice`},
 		{"queue of the database", outbox.Config{To: "jobs", Queues: map[string]string{"jobs": "q"}}, nil, []string{"queue:q"}, ""},
 	}
 	for _, tt := range tests {
