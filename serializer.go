@@ -177,8 +177,10 @@ func (rec *Record) stamps(name, from string) []Stamp {
 		switch header {
 		case HeaderIdempotencyKey:
 			stamps = append(stamps, IdempotencyKey(value))
-		case HeaderCorrelationID:
-			stamps = append(stamps, CorrelationID(value))
+		case HeaderCorrelationID: // which follow-ups inherit, so that a foreign one must not fail their dispatch
+			if len(value) <= maxShort && checkHeader(header, value) == nil {
+				stamps = append(stamps, CorrelationID(value))
+			}
 		case HeaderCausationID:
 			stamps = append(stamps, CausationID(value))
 		case HeaderHandledBy:

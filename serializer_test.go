@@ -182,6 +182,25 @@ func TestBytesOfRawMessageAreUnchanged(t *testing.T) {
 	}
 }
 
+// A stranger's correlation id is no reason for a handler's dispatch to fail: middleware.Correlation copies it.
+func TestForeignCorrelationIDThatCannotBeDispatchedIsLeftOut(t *testing.T) {
+	for _, id := range []string{strings.Repeat("c", 256), "a\nb", "\xff"} {
+		s := newSerializer()
+		rec, err := s.Encode(waybill.NewEnvelope(placed{"o-1", 7}, newID(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Headers = map[string]string{waybill.HeaderCorrelationID: id}
+		env, err := s.Decode(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := waybill.Last[waybill.CorrelationID](env); ok {
+			t.Errorf("the correlation id is %q, want none", got)
+		}
+	}
+}
+
 func TestStampsTravel(t *testing.T) {
 	s := newSerializer()
 	id := newID(t)
