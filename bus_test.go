@@ -329,7 +329,7 @@ func TestDuplicateRegistrationsPanic(t *testing.T) {
 	wantPanic(t, "empty transport", "empty or taken", func() { b.AddSender("", new(outbound)) })
 	wantPanic(t, "route", "registered twice", func() { b.Route("follow.*", "out") })
 	wantPanic(t, "route without transport", "names no transport", func() { b.Route("x") })
-	for _, name := range []string{"", "a,b", "a\x00", strings.Repeat("n", 191)} {
+	for _, name := range []string{"", "a,b", "a\x00", "caf\xe9", "a\nb", strings.Repeat("n", 191)} {
 		wantPanic(t, "handler name "+name, "is no handler name", func() { waybill.Handle(b, name, func(context.Context, placed) error { return nil }) })
 	}
 }

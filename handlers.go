@@ -76,8 +76,8 @@ func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawM
 
 func (b *Bus) add(message string, h handler) {
 	name := h.name
-	if name == "" || strings.ContainsAny(name, ",\x00") || len(name) > maxName {
-		panic(fmt.Errorf("waybill: bus %s: %q is no handler name", b.name, name))
+	if name == "" || strings.Contains(name, ",") || len(name) > maxName || checkHeader(HeaderHandledBy, name) != nil {
+		panic(fmt.Errorf("waybill: bus %s: %q is no handler name: want 1 to %d bytes of UTF-8 without commas and control characters", b.name, name, maxName))
 	}
 	if h.gathers < 0 {
 		panic(fmt.Errorf("waybill: bus %s: handler %q gathers %d messages: want zero or more", b.name, name, h.gathers))
