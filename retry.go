@@ -24,6 +24,8 @@ func (b Backoff) Validate() error {
 	switch {
 	case b.Delay < 0 || b.MaxDelay < 0 || b.MaxRetryAfter < 0:
 		return fmt.Errorf("waybill: backoff: negative duration (%v, %v, %v)", b.Delay, b.MaxDelay, b.MaxRetryAfter)
+	case math.IsNaN(b.Multiplier) || math.IsInf(b.Multiplier, 0) || math.IsNaN(b.Jitter):
+		return fmt.Errorf("waybill: backoff: multiplier %v and jitter %v: want numbers", b.Multiplier, b.Jitter)
 	case b.Multiplier != 0 && b.Multiplier < 1:
 		return fmt.Errorf("waybill: backoff: multiplier %v is below 1", b.Multiplier)
 	case b.Jitter > 1:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -134,7 +135,7 @@ func TestErrorsAreClassified(t *testing.T) {
 
 func TestBackoffRefusesWhatIsOutOfRange(t *testing.T) {
 	for name, b := range map[string]waybill.Backoff{
-		"jitter": {Jitter: 1.01}, "multiplier": {Multiplier: 0.5}, "delay": {Delay: -1}, "longest": {MaxDelay: -1}, "after": {MaxRetryAfter: -1},
+		"jitter": {Jitter: 1.01}, "multiplier": {Multiplier: 0.5}, "multiplier NaN": {Multiplier: math.NaN()}, "multiplier Inf": {Multiplier: math.Inf(1)}, "jitter NaN": {Jitter: math.NaN()}, "delay": {Delay: -1}, "longest": {MaxDelay: -1}, "after": {MaxRetryAfter: -1},
 	} {
 		if b.Validate() == nil {
 			t.Errorf("%s: %+v is accepted", name, b)
