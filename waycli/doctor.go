@@ -70,13 +70,21 @@ func (s *session) doctor(ctx context.Context) error {
 
 // findings makes the checks of the configuration, the databases, relays and workers.
 func (s *session) findings(ctx context.Context) ([]admin.Finding, error) {
+	return s.allOf(ctx, s.settingFindings, s.databaseFindings, s.retentionFindings, s.relayFindings, s.workerFindings, s.pauseFindings, s.brokerFindings)
+}
+
+// allOf makes checks, with the commands in their findings as those of this program.
+func (s *session) allOf(ctx context.Context, checks ...func(context.Context) ([]admin.Finding, error)) ([]admin.Finding, error) {
 	found := []admin.Finding{} // [] and not null in JSON
-	for _, check := range []func(context.Context) ([]admin.Finding, error){s.settingFindings, s.databaseFindings, s.retentionFindings, s.relayFindings, s.workerFindings, s.pauseFindings, s.brokerFindings} {
+	for _, check := range checks {
 		more, err := check(ctx)
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, more...)
+		for _, f := range more {
+			f.Problem, f.Remedy = commandsOf(s.app.Name, f.Problem), commandsOf(s.app.Name, f.Remedy)
+			found = append(found, f)
+		}
 	}
 	return found, nil
 }

@@ -2,10 +2,13 @@ package waycli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/waybill-go/waybill/admin"
 )
 
 func TestPlainLeavesNothingForATerminalToObey(t *testing.T) {
@@ -137,5 +140,23 @@ func TestExamplesNameTheBinary(t *testing.T) {
 		if want := "  " + name + " failed edit 17 --body-file mended.json\n"; !strings.Contains(out.String(), want) {
 			t.Errorf("the help of %s lacks %q:\n%s", name, want, out.String())
 		}
+	}
+}
+
+// Packages of databases and brokers do not know which program their commands are in.
+func TestRemediesNameTheProgram(t *testing.T) {
+	const remedy, want = "`waybill schema up --transports` declares it, says waybill", "`shop schema up --transports` declares it, says waybill"
+	var text strings.Builder
+	PrintError(&text, "shop", errors.New(remedy), false)
+	PrintError(&text, "shop", &Error{Usage, errors.New("wrong"), remedy}, false)
+	if n := strings.Count(text.String(), want); n != 2 {
+		t.Errorf("%d of 2 errors name the program:\n%s", n, &text)
+	}
+	s := &session{app: App{Name: "shop"}}
+	found, err := s.allOf(t.Context(), func(context.Context) ([]admin.Finding, error) {
+		return []admin.Finding{admin.NewFinding(admin.MissingQueue, remedy, remedy)}, nil
+	})
+	if err != nil || len(found) != 1 || found[0].Problem != want || found[0].Remedy != want {
+		t.Errorf("findings %+v, error %v, want the text %q", found, err, want)
 	}
 }

@@ -59,8 +59,12 @@ func complaints(err error, name string) []complaint {
 	if errors.Is(err, errInterrupted) {
 		text = "interrupted"
 	}
-	return []complaint{{text, hintOf(err, name)}}
+	return []complaint{{commandsOf(name, text), commandsOf(name, hintOf(err, name))}}
 }
+
+// commandsOf returns a text of a package that does not know its program, with the commands in
+// it as those of the program.
+func commandsOf(name, text string) string { return strings.ReplaceAll(text, "`waybill ", "`"+name+" ") }
 
 func invalidConfig(errs []error) bool {
 	for _, err := range errs {
