@@ -62,10 +62,7 @@ func (q *HandleQueue) Take() *waybill.Delivery {
 // settled.
 func (q *HandleQueue) Succeeded(d *waybill.Delivery) {
 	key := d.Record.Key
-	if key == "" {
-		return
-	}
-	queue := q.behind[key]
+	queue := q.behind[key] // none without a key
 	if len(queue) == 0 {
 		delete(q.behind, key)
 		return
@@ -77,12 +74,10 @@ func (q *HandleQueue) Succeeded(d *waybill.Delivery) {
 // Failed returns the deliveries behind d, which must go back to the transport with
 // d and must not run before it. The key stays busy until Forget.
 func (q *HandleQueue) Failed(d *waybill.Delivery) []*waybill.Delivery {
-	key := d.Record.Key
-	if key == "" {
-		return nil
+	queue := q.behind[d.Record.Key]
+	if len(queue) > 0 {
+		q.behind[d.Record.Key] = nil
 	}
-	queue := q.behind[key]
-	q.behind[key] = nil
 	return queue
 }
 

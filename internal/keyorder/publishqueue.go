@@ -56,7 +56,7 @@ func NewPublishQueue(records []*waybill.Record, atomic bool) *PublishQueue {
 			q.next[before] = i
 		case rec.Problem != nil:
 			stays[i] = true
-			q.refuse(i)
+			q.Reject(i, rec.Problem)
 		default:
 			q.ready = append(q.ready, i)
 		}
@@ -118,7 +118,7 @@ func (q *PublishQueue) Done(i int, err error) {
 		switch next := q.next[i]; {
 		case next < 0 || q.state[next] != Waiting || q.stuck[q.records[next].Key]:
 		case q.records[next].Problem != nil:
-			q.refuse(next)
+			q.Reject(next, q.records[next].Problem)
 		default:
 			q.ready = append(q.ready, next)
 		}
@@ -152,9 +152,6 @@ func (q *PublishQueue) Abandon(err error) {
 	}
 }
 
-// refuse refuses a record that could not be read from storage.
-func (q *PublishQueue) refuse(i int) { q.state[i], q.errs[i] = Refused, q.records[i].Problem }
-
 // Outcome returns the state of a record, and the error if it is Refused or Unknown.
 func (q *PublishQueue) Outcome(i int) (State, error) { return q.state[i], q.errs[i] }
 
@@ -168,5 +165,5 @@ func (q *PublishQueue) Outage() error {
 	return nil
 }
 
-// Reject changes record i from Unknown to Refused, with err.
+// Reject makes record i, which is not in flight, Refused with err.
 func (q *PublishQueue) Reject(i int, err error) { q.state[i], q.errs[i] = Refused, err }

@@ -80,14 +80,6 @@ func (b *Batch) Origin(row outbox.ClaimedRow) (Origin, bool) {
 	return at, ok
 }
 
-// Add decodes the headers of a row and adds it to the batch.
-func (b *Batch) Add(r Row) {
-	rec := r.Claimed.Record
-	Decode(rec, r.Headers)
-	b.Rows = append(b.Rows, r.Claimed)
-	b.origins[rec] = Origin{r.Bucket, r.At}
-}
-
 // Decode completes a record with its stored headers, and sets its time to UTC. An
 // error of the headers becomes the record's Problem.
 func Decode(rec *waybill.Record, stored string) {
@@ -102,15 +94,13 @@ func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 	reads := make([]Read, len(locked))
 	for i, bucket := range locked {
 		at := b.View.buckets[bucket.Number]
-		holds := func(c *cursor) bool {
-			return c != nil && c.version == bucket.Version && c.routes == routes.Version
+		valid := func(c *cursor) *cursor {
+			if c == nil || c.version != bucket.Version || c.routes != routes.Version {
+				return nil
+			}
+			return c
 		}
-		if !holds(at.waiting) {
-			at.waiting = nil
-		}
-		if !holds(at.past) {
-			at.past = nil
-		}
+		at.waiting, at.past = valid(at.waiting), valid(at.past)
 		from := cursor{version: bucket.Version, routes: routes.Version}
 		switch {
 		case at.past != nil && at.turn:
@@ -146,10 +136,8 @@ func (b *Batch) Take(found []Row, perBucket int) (again bool) {
 // It reports whether it took no row and another read may find some.
 func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 	next := in.from
-	next.behind = maps.Clone(next.behind)
-	if next.behind == nil {
-		next.behind = map[uint64]bool{}
-	}
+	next.behind = map[uint64]bool{}
+	maps.Copy(next.behind, in.from.behind)
 	taken, keys := 0, map[string]bool{}
 	for _, r := range found {
 		if r.None {
@@ -170,7 +158,9 @@ func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 				b.keep(in, &sure)
 			}
 			taken++
-			b.Add(r)
+			Decode(r.Claimed.Record, r.Headers)
+			b.Rows = append(b.Rows, r.Claimed)
+			b.origins[r.Claimed.Record] = Origin{r.Bucket, r.At}
 		}
 		next.after = r.Claimed.ID
 	}
