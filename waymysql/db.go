@@ -81,6 +81,8 @@ var sqlFiles embed.FS
 
 // A DB is waybill's part of one database. It is safe for concurrent use.
 type DB struct {
+	operator
+
 	sessions  sessions
 	packet    int     // the longest statement of the driver; 0 means that of the server
 	pool      *sql.DB // for single statements and short transactions
@@ -187,6 +189,7 @@ func newDB(of sessions, schema string, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, relayed: map[int16]*relayed{},
 	}
+	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain)
 	for name, set := range map[string]*sqlfile.Set{
 		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "unique": &db.unique, "retry": &db.retry, "schedule": &db.schedule, "admin": &db.admin,
 		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor, "history": &db.history,

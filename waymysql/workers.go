@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -50,24 +49,9 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 	})
 }
 
-// StopWorkers implements admin.Workers.
-func (db *DB) StopWorkers(ctx context.Context, ids ...string) (int, error) {
-	return sqlcore.StopWorkers(ctx, db.change, ids)
-}
-
 // PausedTransports implements admin.Workers.
 func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
 	return query(ctx, db, db.admin.Query("paused"), func(rows *sql.Rows, p *admin.Pause) error {
 		return rows.Scan(&p.Transport, moment{&p.Since}, &p.Actor, &p.Reason)
 	})
-}
-
-// PauseTransport implements admin.Workers.
-func (db *DB) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
-	return sqlcore.PauseTransport(ctx, db.change, transport, reason)
-}
-
-// ResumeTransport implements admin.Workers.
-func (db *DB) ResumeTransport(ctx context.Context, transport string) (bool, error) {
-	return sqlcore.ResumeTransport(ctx, db.change, transport)
 }

@@ -96,6 +96,8 @@ var connecting = mustNamed("connect", "public", defaultPrefix)
 // A DB is waybill's part of one PostgreSQL database. It is safe for concurrent
 // use.
 type DB struct {
+	operator
+
 	pool      *pgxpool.Pool
 	prefix    string
 	retention time.Duration
@@ -191,6 +193,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, relaying: map[int16]*relaying{},
 	}
+	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain)
 	if err := db.setUpWaking(cfg); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
+type operator = sqlcore.Operator // embedded by a name that is not exported
+
 // operatorTx implements sqlcore.OperatorTx.
 type operatorTx struct {
 	db *DB
@@ -71,26 +73,4 @@ func (db *DB) dispatchAgain(ctx context.Context, fn func(ctx context.Context, tx
 		}
 		return fn(ctx, operatorTx{db, p, tx})
 	}))
-}
-
-// RetryFailed implements admin.Database.
-func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (int, error) {
-	return sqlcore.RetryFailed(ctx, db.dispatchAgain, false, numbers)
-}
-
-// RetryFailedAsNew implements admin.DeadLetters.
-func (db *DB) RetryFailedAsNew(ctx context.Context, numbers ...int64) (int, error) {
-	return sqlcore.RetryFailed(ctx, db.dispatchAgain, true, numbers)
-}
-
-// EditFailed implements admin.DeadLetters.
-func (db *DB) EditFailed(ctx context.Context, number int64, from, to []byte) error {
-	return sqlcore.EditFailed(ctx, db.change, number, from, to)
-}
-
-// RemoveFailed implements admin.Database.
-func (db *DB) RemoveFailed(ctx context.Context, numbers ...int64) (int, error) {
-	return sqlcore.Audited(ctx, db.change, "failed remove", sqlcore.ByNumber(numbers), func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "remove", numbers)
-	})
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -44,11 +43,6 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 	})
 }
 
-// StopWorkers implements admin.Workers.
-func (db *DB) StopWorkers(ctx context.Context, ids ...string) (int, error) {
-	return sqlcore.StopWorkers(ctx, db.change, ids)
-}
-
 // PausedTransports implements admin.Workers.
 func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
 	return query(ctx, db, adminSQL, "paused", func(rows pgx.Rows, p *admin.Pause) error {
@@ -56,14 +50,4 @@ func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
 		p.Since = p.Since.UTC()
 		return err
 	})
-}
-
-// PauseTransport implements admin.Workers.
-func (db *DB) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
-	return sqlcore.PauseTransport(ctx, db.change, transport, reason)
-}
-
-// ResumeTransport implements admin.Workers.
-func (db *DB) ResumeTransport(ctx context.Context, transport string) (bool, error) {
-	return sqlcore.ResumeTransport(ctx, db.change, transport)
 }

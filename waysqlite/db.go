@@ -78,6 +78,8 @@ var sqlFiles embed.FS
 
 // A DB is one SQLite file. It is safe for concurrent use.
 type DB struct {
+	operator
+
 	writer, reader *sql.DB
 	path           string
 	prefix         string
@@ -157,6 +159,7 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		cursors: map[int64]cursor{}, claimed: map[part]bool{}, kept: statements{of: map[string]*sql.Stmt{}},
 	}
+	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain)
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "unique": &db.uniqueSQL, "retry": &db.retrySQL, "schedule": &db.scheduleSQL, "admin": &db.adminSQL, "history": &db.historySQL, "migrate": &db.migrateSQL} {
 		*set = mustNamed(name, prefix)
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
+type operator = sqlcore.Operator // embedded by a name that is not exported
+
 // operatorTx implements sqlcore.OperatorTx.
 type operatorTx struct {
 	db *DB
@@ -63,26 +65,4 @@ func (db *DB) change(ctx context.Context, fn func(ctx context.Context, tx sqlcor
 // dispatchAgain is a sqlcore.Transact for dispatches.
 func (db *DB) dispatchAgain(ctx context.Context, fn func(ctx context.Context, tx sqlcore.OperatorTx) error) error {
 	return translate(db.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, operatorTx{db, newTxn(tx, &db.kept)}) }))
-}
-
-// RetryFailed implements admin.Database.
-func (db *DB) RetryFailed(ctx context.Context, numbers ...int64) (int, error) {
-	return sqlcore.RetryFailed(ctx, db.dispatchAgain, false, numbers)
-}
-
-// RetryFailedAsNew implements admin.DeadLetters.
-func (db *DB) RetryFailedAsNew(ctx context.Context, numbers ...int64) (int, error) {
-	return sqlcore.RetryFailed(ctx, db.dispatchAgain, true, numbers)
-}
-
-// EditFailed implements admin.DeadLetters.
-func (db *DB) EditFailed(ctx context.Context, number int64, from, to []byte) error {
-	return sqlcore.EditFailed(ctx, db.change, number, from, to)
-}
-
-// RemoveFailed implements admin.Database.
-func (db *DB) RemoveFailed(ctx context.Context, numbers ...int64) (int, error) {
-	return sqlcore.Audited(ctx, db.change, "failed remove", sqlcore.ByNumber(numbers), func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "remove", numbers)
-	})
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gofrs/uuid/v5"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/outbox"
@@ -49,14 +51,32 @@ func Audited(ctx context.Context, in Transact, action string, filter any, change
 	return n, nil
 }
 
-// ByNumber is the filter of an action on given dead letters.
-func ByNumber(numbers []int64) any { return map[string][]int64{"numbers": numbers} }
+// An Operator makes an operator's changes of the database that embeds it.
+type Operator struct {
+	change   Transact
+	dispatch Transact // in which Write is possible
+}
 
-// RetryFailed dispatches skipped messages again and replays those of workers, or sends all
+// NewOperator returns an Operator that dispatches by the second Transact alone.
+func NewOperator(change, dispatch Transact) Operator { return Operator{change, dispatch} }
+
+// byNumber is the filter of an action on given dead letters.
+func byNumber(numbers []int64) any { return map[string][]int64{"numbers": numbers} }
+
+// RetryFailed implements admin.Database.
+func (o Operator) RetryFailed(ctx context.Context, numbers ...int64) (int, error) {
+	return o.retry(ctx, "failed retry", false, numbers)
+}
+
+// RetryFailedAsNew implements admin.DeadLetters.
+func (o Operator) RetryFailedAsNew(ctx context.Context, numbers ...int64) (int, error) {
+	return o.retry(ctx, "failed retry --as-new", true, numbers)
+}
+
+// retry dispatches skipped messages again and replays those of workers, or sends all
 // as new ones, in ascending order: two operators cannot deadlock.
-func RetryFailed(ctx context.Context, in Transact, asNew bool, numbers []int64) (int, error) {
-	action := map[bool]string{false: "failed retry", true: "failed retry --as-new"}[asNew]
-	return Audited(ctx, in, action, ByNumber(numbers), func(ctx context.Context, tx OperatorTx) (n int, err error) {
+func (o Operator) retry(ctx context.Context, action string, asNew bool, numbers []int64) (int, error) {
+	return Audited(ctx, o.dispatch, action, byNumber(numbers), func(ctx context.Context, tx OperatorTx) (n int, err error) {
 		for _, number := range slices.Sorted(slices.Values(numbers)) {
 			done, err := dispatchAgain(ctx, tx, number, asNew)
 			if n += done; err != nil {
@@ -97,17 +117,61 @@ func dispatchAgain(ctx context.Context, tx OperatorTx, number int64, asNew bool)
 	return 1, tx.Write(ctx, row)
 }
 
-// EditFailed replaces the body of a dead letter, which is from, by to.
-func EditFailed(ctx context.Context, in Transact, number int64, from, to []byte) error {
+// EditFailed implements admin.DeadLetters.
+func (o Operator) EditFailed(ctx context.Context, number int64, from, to []byte) error {
 	from, to = append([]byte{}, from...), append([]byte{}, to...)                    // a nil one would be NULL, which equals nothing
 	ctx = admin.WithAction(ctx, admin.Action{Actor: admin.ActionOf(ctx, nil).Actor}) // without a filter
-	n, err := Audited(ctx, in, "failed edit", map[string]any{"number": number, "original_body_base64": from}, func(ctx context.Context, tx OperatorTx) (int, error) {
+	n, err := Audited(ctx, o.change, "failed edit", map[string]any{"number": number, "original_body_base64": from}, func(ctx context.Context, tx OperatorTx) (int, error) {
 		return tx.Exec(ctx, "edit", to, number, from)
 	})
 	if err == nil && n == 0 {
 		err = fmt.Errorf("failed message %d: %w", number, admin.ErrChanged)
 	}
 	return err
+}
+
+// RemoveFailed implements admin.Database.
+func (o Operator) RemoveFailed(ctx context.Context, numbers ...int64) (int, error) {
+	return Audited(ctx, o.change, "failed remove", byNumber(numbers), func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.Exec(ctx, "remove", numbers)
+	})
+}
+
+// StopWorkers implements admin.Workers.
+func (o Operator) StopWorkers(ctx context.Context, ids ...string) (int, error) {
+	return Audited(ctx, o.change, "workers stop", map[string][]string{"ids": ids}, func(ctx context.Context, tx OperatorTx) (n int, err error) {
+		for _, id := range ids {
+			if _, err := uuid.FromString(id); err != nil {
+				return 0, fmt.Errorf("%q is no id of a process: %w", id, err)
+			}
+			found, err := tx.Exec(ctx, "stop_workers", id)
+			if n += found; err != nil {
+				return n, err
+			}
+		}
+		return n, nil
+	})
+}
+
+// PauseTransport implements admin.Workers.
+func (o Operator) PauseTransport(ctx context.Context, transport, reason string) (bool, error) {
+	p, err := admin.NewPause(ctx, transport, reason)
+	if err != nil {
+		return false, err
+	}
+	filter := map[string]string{"transport": transport, "reason": reason}
+	n, err := Audited(ctx, o.change, "workers pause", filter, func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.Exec(ctx, "pause", p.Transport, p.Actor, p.Reason)
+	})
+	return n > 0, err
+}
+
+// ResumeTransport implements admin.Workers.
+func (o Operator) ResumeTransport(ctx context.Context, transport string) (bool, error) {
+	n, err := Audited(ctx, o.change, "workers resume", map[string]string{"transport": transport}, func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.Exec(ctx, "resume", transport)
+	})
+	return n > 0, err
 }
 
 // Prune calls remove until a batch is not full, and reports each batch to progress if

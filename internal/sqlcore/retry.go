@@ -78,7 +78,7 @@ func (q *Retries) Contains(ctx context.Context, ds ...*waybill.Delivery) (found 
 	}
 	ids, keys := make([]waybill.MessageID, len(ds)), make([]string, len(ds))
 	for i, d := range ds {
-		ids[i], keys[i] = d.Record.ID, storableKey(d.Record.Key)
+		ids[i], keys[i] = d.Record.ID, text(d.Record.Key, maxKey)
 	}
 	err = q.do(ctx, "contains", func() error {
 		found, err = q.store.Contains(ctx, q.self.Queue, ids, keys)

@@ -65,7 +65,7 @@ func storableRecord(rec *waybill.Record, solved bool) (*waybill.Record, error) {
 		}
 	}
 	kept.Name = cmp.Or(text(rec.Name, maxName), "unnamed")
-	kept.Key = storableKey(rec.Key)
+	kept.Key = text(rec.Key, maxKey)
 	kept.ContentType = text(rec.ContentType, maxType)
 	kept.DispatchedAt = storableTime(rec.DispatchedAt)
 	if kept.Body == nil {
@@ -120,9 +120,6 @@ func storableAttempt(a *worker.Attempt) *worker.Attempt {
 		Stack: text(a.Stack, maxStack), Fingerprint: text(a.Fingerprint, maxShort),
 	}}
 }
-
-// storableKey is the key of a record as its column has it.
-func storableKey(key string) string { return text(key, maxKey) }
 
 // storableTime is at in UTC, or now in place of a time that not every database has.
 func storableTime(at time.Time) time.Time {
