@@ -1,7 +1,3 @@
--- name: now
--- The database's clock, in microseconds.
-SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER);
-
 -- name: add_transport
 INSERT INTO waybill_transport (name) VALUES (?) ON CONFLICT (name) DO NOTHING;
 
