@@ -205,13 +205,7 @@ func (c *claim) dropCursors(ctx context.Context, after, marks, versions []int64)
 func (c *claim) lock(ctx context.Context, buckets []int16, want int) (locked []int16, err error) {
 	for len(buckets) > 0 && len(locked) < want {
 		n := min(want-len(locked), len(buckets))
-		err := c.query(ctx, c.fill("try_buckets", c.on.Transport, numbers(buckets[:n])), func(rows *sql.Rows) error {
-			var bucket int16
-			err := rows.Scan(&bucket)
-			locked = append(locked, bucket)
-			return err
-		})
-		if err != nil {
+		if err := c.query(ctx, c.fill("try_buckets", c.on.Transport, numbers(buckets[:n])), scanInto(&locked)); err != nil {
 			return nil, err
 		}
 		buckets = buckets[n:]

@@ -170,15 +170,6 @@ func (c queueClaim) Read(ctx context.Context, limit, each int) ([]sqlcore.QueueR
 
 var errNoTurn = errors.New("a row of the gates of queues is missing: run schema up")
 
-func scanInto(ids *[]int64) func(rows *sql.Rows) error {
-	return func(rows *sql.Rows) error {
-		var id int64
-		err := rows.Scan(&id)
-		*ids = append(*ids, id)
-		return err
-	}
-}
-
 // read returns the oldest claimable rows, and the first held rows of their keys: a row in
 // flight or, without one, the oldest set aside.
 func (c queueClaim) read(ctx context.Context, limit int) (found, first []sqlcore.QueueRow, err error) {

@@ -116,13 +116,18 @@ func each(ctx context.Context, q querier, text string, scan func(rows *sql.Rows)
 
 // idsOf runs a statement that returns ids.
 func idsOf(ctx context.Context, q querier, text string, args ...any) (ids []int64, err error) {
-	err = each(ctx, q, text, func(rows *sql.Rows) error {
-		var id int64
-		err := rows.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}, args...)
+	err = each(ctx, q, text, scanInto(&ids), args...)
 	return ids, err
+}
+
+// scanInto returns a scan of rows of one column, whose values it adds to all.
+func scanInto[T any](all *[]T) func(rows *sql.Rows) error {
+	return func(rows *sql.Rows) error {
+		var one T
+		err := rows.Scan(&one)
+		*all = append(*all, one)
+		return err
+	}
 }
 
 // rowsOfKey returns the rows of a bucket behind an id, and their keys: of one key, or of

@@ -65,12 +65,7 @@ func (s retryStore) Contains(ctx context.Context, queue string, ids []waybill.Me
 	if err != nil {
 		return nil, err
 	}
-	err = each(ctx, s.db.pool, s.db.retry.Query("contains"), func(rows *sql.Rows) error {
-		var one bool
-		err := rows.Scan(&one)
-		found = append(found, one)
-		return err
-	}, []byte(queue), []byte(queue), string(of))
+	err = each(ctx, s.db.pool, s.db.retry.Query("contains"), scanInto(&found), []byte(queue), []byte(queue), string(of))
 	return found, translate(err)
 }
 

@@ -113,20 +113,14 @@ func (db *DB) writer(ctx context.Context) error {
 
 // checkServer is writer without a memory.
 func (db *DB) checkServer(ctx context.Context) error {
-	rows, err := db.pool.QueryContext(ctx, db.outbox.Query("server"))
-	if err != nil {
-		return translate(err)
-	}
-	defer rows.Close()
 	settings := map[string]string{}
-	for rows.Next() {
+	err := each(ctx, db.pool, db.outbox.Query("server"), func(rows *sql.Rows) error {
 		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return err
-		}
+		err := rows.Scan(&name, &value)
 		settings[strings.ToLower(name)] = value
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	})
+	if err != nil {
 		return translate(err)
 	}
 	if err := errors.Join(checkSettings(settings, db.idle), db.checkChangedRows(ctx)); err != nil {

@@ -191,12 +191,7 @@ func (c *claim) release(ctx context.Context, version int64) error {
 		return nil
 	}
 	var ids []int64
-	if err := c.query(ctx, c.fill("released", c.on.Transport, from, releaseBatch), func(rows *sql.Rows) error {
-		var id int64
-		err := rows.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}); err != nil {
+	if err := c.query(ctx, c.fill("released", c.on.Transport, from, releaseBatch), scanInto(&ids)); err != nil {
 		return err
 	}
 	if len(ids) > 0 {
