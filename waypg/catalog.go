@@ -88,7 +88,7 @@ func (db *DB) ensureSchema(ctx context.Context) (*catalog, error) {
 	if err != nil || db.upToDate() {
 		return p, err
 	}
-	if _, err := db.checkSchema(ctx); err != nil {
+	if err := db.checkSchema(ctx); err != nil {
 		return nil, err
 	}
 	return p, db.refresh(ctx, p, db.pool.QueryRow)

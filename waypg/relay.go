@@ -30,7 +30,7 @@ func (db *DB) StartRelay(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := db.checkSchema(ctx); err != nil { // again: the tables may have changed
+	if err := db.checkSchema(ctx); err != nil { // again: the tables may have changed
 		return nil, err
 	}
 	rows, err := db.pool.Query(ctx, p.outbox.Query("bad_settings"), db.idle.Milliseconds())

@@ -61,9 +61,7 @@ func (db *DB) ReplaceSchedule(ctx context.Context, tx pgx.Tx, old, replacement a
 
 // ReplaceSchedule implements schedule.Store.
 func (s *SQLDB) ReplaceSchedule(ctx context.Context, tx *sql.Tx, old, replacement admin.Schedule) (bool, error) {
-	p, err := s.resolveInTx(ctx, func(ctx context.Context, query string, args ...any) pgx.Row {
-		return tx.QueryRowContext(ctx, query, args...)
-	})
+	p, err := s.resolveInTx(ctx, asking(tx))
 	if err != nil {
 		return false, err
 	}

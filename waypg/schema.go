@@ -209,22 +209,18 @@ func (db *DB) schemaVersion(ctx context.Context, q querier, p *catalog) (int, er
 }
 
 // checkSchema refuses tables that this version cannot work with.
-func (db *DB) checkSchema(ctx context.Context) (admin.SchemaStatus, error) {
-	status, err := db.SchemaStatus(ctx)
-	if err == nil {
-		err = status.Err()
-	}
-	return status, err
-}
+func (db *DB) checkSchema(ctx context.Context) error { return usable(db.SchemaStatus(ctx)) }
 
 // checkVersion refuses tables that are missing, older than this version's, or more
 // than one version ahead of it.
-func (db *DB) checkVersion(ctx context.Context) error {
-	status, err := db.versions(ctx)
-	if err == nil {
-		err = status.Err()
+func (db *DB) checkVersion(ctx context.Context) error { return usable(db.versions(ctx)) }
+
+// usable is the error of a status, or of its reading.
+func usable(status admin.SchemaStatus, err error) error {
+	if err != nil {
+		return err
 	}
-	return err
+	return status.Err()
 }
 
 // checkTables refuses unknown numbers of buckets, missing or surplus bucket rows,

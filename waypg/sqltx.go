@@ -35,6 +35,13 @@ func (s *SQLDB) unitOf(tx *sql.Tx) (*unit, error) {
 	return nil, errForeign
 }
 
+// asking is the queryRow of a transaction.
+func asking(tx *sql.Tx) queryRow {
+	return func(ctx context.Context, query string, args ...any) pgx.Row {
+		return tx.QueryRowContext(ctx, query, args...)
+	}
+}
+
 // InTx implements outbox.Writer and inbox.Store. Savepoints that the function sets
 // with SQL statements do not undo messages: use Tx.Savepoint. The idle timeout is as for
 // DB.InTx.
@@ -136,14 +143,11 @@ func (s *SQLDB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error
 	if u != nil {
 		return u.Add(rows)
 	}
-	ask := func(ctx context.Context, query string, args ...any) pgx.Row {
-		return tx.QueryRowContext(ctx, query, args...)
-	}
-	p, err := s.resolveInTx(ctx, ask)
+	p, err := s.resolveInTx(ctx, asking(tx))
 	if err != nil {
 		return err
 	}
-	if err := isOurs(ctx, p, ask); err != nil {
+	if err := isOurs(ctx, p, asking(tx)); err != nil {
 		return err
 	}
 	return s.insert(ctx, p, tx, rows)
@@ -187,9 +191,7 @@ func (s *SQLDB) InsertTx(ctx context.Context, tx *sql.Tx, e inbox.Entry) (bool, 
 	if err := e.Check(); err != nil {
 		return false, err
 	}
-	p, err := s.resolveInTx(ctx, func(ctx context.Context, query string, args ...any) pgx.Row {
-		return tx.QueryRowContext(ctx, query, args...)
-	})
+	p, err := s.resolveInTx(ctx, asking(tx))
 	if err != nil {
 		return false, err
 	}

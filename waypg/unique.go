@@ -25,9 +25,7 @@ func (s *SQLDB) LockUnique(ctx context.Context, tx *sql.Tx, key string) (waybill
 	if err != nil {
 		return waybill.MessageID{}, err
 	}
-	return s.lockUnique(ctx, u, func(ctx context.Context, query string, args ...any) pgx.Row {
-		return tx.QueryRowContext(ctx, query, args...)
-	}, key)
+	return s.lockUnique(ctx, u, asking(tx), key)
 }
 
 // lockUnique is LockUnique in a unit of work, or in another transaction for nil.
