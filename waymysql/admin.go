@@ -217,7 +217,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	if err != nil {
 		message = waybill.MessageID{} // then it is an idempotency key
 	}
-	keys, err := db.dedupKeys(ctx, cleanText(idOrKey))
+	keys, err := db.dedupKeys(ctx, sqlcore.Valid(idOrKey))
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // Failed implements admin.Database.
@@ -36,7 +37,7 @@ func failedFilter(q admin.FailedQuery) []any {
 	}
 	return append(
 		twice(q.State, q.Transport, q.Key, q.Name, join(q.Numbers), q.Source, q.FailureTransport, q.Handler, q.Fingerprint),
-		cleanText(q.Error), cleanText(q.Error), stamp(since), stamp(until),
+		sqlcore.Valid(q.Error), sqlcore.Valid(q.Error), stamp(since), stamp(until),
 	)
 }
 

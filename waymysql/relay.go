@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -69,7 +70,7 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 	if err != nil {
 		host = "?"
 	}
-	problem := clip(r.Problem, maxError)
+	problem := sqlcore.Clip(r.Problem)
 	_, err = db.pool.ExecContext(ctx, db.outbox.Query("report"), hexID(r.Relay), []byte(r.Transport), host, os.Getpid(), problem, problem)
 	return translate(err)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -158,15 +159,13 @@ func (c *claim) delete(ctx context.Context, rows ...claimedRef) error {
 	return nil
 }
 
-const maxError = 2000
-
 // fail records a failure, and follows its policy.
 func (c *claim) fail(ctx context.Context, f outbox.Failure, at claimedRef) error {
 	counted := 1
 	if f.Suspect {
 		counted = 0
 	}
-	state, again, problem := "retrying", c.db.retryAfter(f.RetryIn), clip(f.Err.Error(), maxError)
+	state, again, problem := "retrying", c.db.retryAfter(f.RetryIn), sqlcore.Clip(f.Err.Error())
 	if f.Parks() {
 		state = "parked"
 	}
@@ -196,7 +195,7 @@ func (c *claim) fail(ctx context.Context, f outbox.Failure, at claimedRef) error
 func (c *claim) block(ctx context.Context, f outbox.Failure, at claimedRef, route, key string, failures int, state string) error {
 	rec := f.Row.Record
 	return c.do(ctx, "block", c.on.Transport, []byte(route), []byte(key), at.id, at.bucket, hexID(rec.ID), []byte(rec.Name), failures,
-		c.db.retryAfter(f.RetryIn), clip(f.Err.Error(), maxError), state, string(f.Policy))
+		c.db.retryAfter(f.RetryIn), sqlcore.Clip(f.Err.Error()), state, string(f.Policy))
 }
 
 // blockRoute makes the entry of a route, unless it has one: the lock of the routes'

@@ -146,7 +146,7 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 	if err != nil {
 		id = waybill.MessageID{} // then it is an idempotency key
 	}
-	found, err := query(ctx, db, inboxSQL, "lookup", scanEntry, id.String(), cleanText(idOrKey))
+	found, err := query(ctx, db, inboxSQL, "lookup", scanEntry, id.String(), sqlcore.Valid(idOrKey))
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("inbox of %s: message %q: %w", db.catalog.database, idOrKey, waybill.ErrNotFound)
 	}
@@ -163,7 +163,7 @@ func scanEntry(rows pgx.Rows, e *admin.InboxEntry) error {
 // InboxEntries implements admin.Database.
 func (db *DB) InboxEntries(ctx context.Context, q admin.InboxQuery) ([]admin.InboxEntry, error) {
 	after, limit, searched := q.Page()
-	return query(ctx, db, inboxSQL, "entries", scanEntry, after.ProcessedAt, cleanText(after.Handler), cleanText(after.DedupKey), cleanText(q.Handler), limit, searched)
+	return query(ctx, db, inboxSQL, "entries", scanEntry, after.ProcessedAt, sqlcore.Valid(after.Handler), sqlcore.Valid(after.DedupKey), sqlcore.Valid(q.Handler), limit, searched)
 }
 
 // InboxOlder implements admin.Database.

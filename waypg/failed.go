@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -36,7 +37,7 @@ func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMe
 func failedFilter(q admin.FailedQuery) []any {
 	return []any{
 		q.State, q.Transport, q.Key, q.Name, nullIf(len(q.Numbers) == 0, q.Numbers),
-		q.Source, q.FailureTransport, q.Handler, q.Fingerprint, cleanText(q.Error),
+		q.Source, q.FailureTransport, q.Handler, q.Fingerprint, sqlcore.Valid(q.Error),
 		nullIf(q.Since.IsZero(), q.Since), nullIf(q.Until.IsZero(), q.Until),
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/readpos"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -102,7 +103,7 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 	if problem == "" && r.Degraded != "" {
 		problem = degradedMark + r.Degraded
 	}
-	_, err = db.pool.Exec(ctx, p.outbox.Query("report"), r.Relay.String(), r.Transport, host, os.Getpid(), clip(problem, maxError))
+	_, err = db.pool.Exec(ctx, p.outbox.Query("report"), r.Relay.String(), r.Transport, host, os.Getpid(), sqlcore.Clip(problem))
 	return translate(err)
 }
 

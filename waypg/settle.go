@@ -2,11 +2,11 @@ package waypg
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -197,16 +197,5 @@ func (s *settlement) send(ctx context.Context) (gone int, err error) {
 	return gone, results.Close()
 }
 
-const maxError = 2000
-
 // reason is the text of a failure, clipped for its column.
-func reason(f outbox.Failure) string { return clip(f.Err.Error(), maxError) }
-
-// clip makes the text of an error, possibly the broker's, fit a column.
-func clip(s string, max int) string {
-	s = cleanText(s)
-	if len(s) > max {
-		return fmt.Sprintf("%.*s...", max, s)
-	}
-	return s
-}
+func reason(f outbox.Failure) string { return sqlcore.Clip(f.Err.Error()) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -122,7 +123,7 @@ func (s *settlement) refuse(ctx context.Context, tx *txn, f outbox.Failure) erro
 		count = 0
 	}
 	delay := min(f.RetryIn, longestDelay).Microseconds()
-	entered, err := tx.exec(ctx, s.db.outboxSQL.Query("block"), row.ID, count, delay, clip(f.Err.Error(), maxError), string(f.Policy))
+	entered, err := tx.exec(ctx, s.db.outboxSQL.Query("block"), row.ID, count, delay, sqlcore.Clip(f.Err.Error()), string(f.Policy))
 	if err != nil || entered == 0 { // an operator has removed the row
 		return err
 	}
@@ -175,13 +176,4 @@ func rowIDs(rows []outbox.ClaimedRow) []int64 {
 func list(ids []int64) string {
 	text, _ := json.Marshal(ids) // numbers always encode
 	return string(text)
-}
-
-const maxError = 2000
-
-func clip(s string, max int) string {
-	if len(s) > max {
-		return s[:max] + "..."
-	}
-	return s
 }

@@ -25,10 +25,10 @@ const (
 
 // The widths of the columns, in bytes; those of texts are bounds without a column's.
 const (
-	maxName, maxKey   = 190, 255
-	maxShort, maxType = 255, 1 << 10
-	maxError          = 8 << 10
-	maxStack          = 16 << 10
+	maxName, maxKey    = 190, 255
+	maxShort, maxType  = 255, 1 << 10
+	maxError, maxStack = 8 << 10, 16 << 10
+	maxReason          = 2000 // of a relay's errors
 )
 
 // storable returns moves as rows. No message is impossible to keep, whatever is in it.
@@ -73,7 +73,7 @@ func storableRecord(rec *waybill.Record, solved bool) (*waybill.Record, error) {
 	}
 	kept.Headers = make(map[string]string, len(rec.Headers)+3)
 	for name, value := range rec.Headers {
-		kept.Headers[valid(name)] = valid(value)
+		kept.Headers[Valid(name)] = Valid(value)
 	}
 	keep := func(name, value string, needed bool) {
 		if delete(kept.Headers, name); needed {
@@ -131,13 +131,21 @@ func storableTime(at time.Time) time.Time {
 
 // text is s in valid form, clipped to a number of bytes.
 func text(s string, limit int) string {
-	if s = valid(s); len(s) > limit {
+	if s = Valid(s); len(s) > limit {
 		s = strings.ToValidUTF8(s[:limit], "")
 	}
 	return s
 }
 
-// valid is s in UTF-8 without NUL, which no column of text takes everywhere.
-func valid(s string) string {
+// Clip is the text of an error in valid form, cut to maxReason.
+func Clip(s string) string {
+	if s = Valid(s); len(s) > maxReason {
+		return text(s, maxReason) + "..."
+	}
+	return s
+}
+
+// Valid is s in UTF-8 without NUL, which no column of text takes everywhere.
+func Valid(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
