@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -121,7 +120,7 @@ type pastAttempts struct {
 // adding returns the statements that add rows: several at once, unless they are dead letters.
 func (s retryStore) adding(queue string, rows []sqlcore.RetryRow, before []pastAttempts) []statement {
 	all := []statement{}
-	messages, attempts := s.repeating("add"), s.repeating("add_attempts")
+	messages, attempts := repeating(s.db.retry.Query("add")), repeating(s.db.retry.Query("add_attempts"))
 	flush := func() {
 		all = append(append(all, messages.flush()...), attempts.flush()...)
 	}
@@ -136,60 +135,22 @@ func (s retryStore) adding(queue string, rows []sqlcore.RetryRow, before []pastA
 		if again || r.DeadLetters != "" || messages.bytes > maxBlockBytes {
 			flush()
 		}
-		of := []any{[]byte(queue), literals(string(rec.ID[:]))}
+		of, size := []any{[]byte(queue), literals(string(rec.ID[:]))}, len(rec.Body)+len(r.Headers)
 		switch {
 		case again || r.DeadLetters != "":
 			all = append(all, s.attempt(queue, r)...)
 		case a != nil && !h.recorded:
-			attempts.add(r, slices.Concat(of, []any{max(r.Failures, h.last) + 1, stamp(a.At), a.Worker, a.Handler, a.Type, a.Error, a.Stack, a.Fingerprint})...)
+			attempts.add(rec.Name, size, slices.Concat(of, []any{max(r.Failures, h.last) + 1, stamp(a.At), a.Worker, a.Handler, a.Type, a.Error, a.Stack, a.Fingerprint})...)
 		}
 		if r.DeadLetters != "" {
 			all = append(all, s.bury(queue, r))
 			continue
 		}
 		held, after := holding(r)
-		messages.add(r, slices.Concat(of, []any{[]byte(rec.Name), []byte(rec.Key), r.Headers, rec.Body, stamp(rec.DispatchedAt), failures(r), held, after})...)
+		messages.add(rec.Name, size, slices.Concat(of, []any{[]byte(rec.Name), []byte(rec.Key), r.Headers, rec.Body, stamp(rec.DispatchedAt), failures(r), held, after})...)
 	}
 	flush()
 	return all
-}
-
-// A repeated is an insert whose row of VALUES is repeated.
-type repeated struct {
-	head, row, tail string
-	rows            strings.Builder
-	statement
-}
-
-func (s retryStore) repeating(name string) *repeated {
-	head, rest, _ := strings.Cut(s.db.retry.Query(name), "VALUES ")
-	row, tail, ends := strings.Cut(rest, "\nON ")
-	if ends {
-		tail = "\nON " + tail
-	}
-	return &repeated{head: head, row: row, tail: tail}
-}
-
-func (p *repeated) add(r sqlcore.RetryRow, values ...any) {
-	if p.rows.Len() > 0 {
-		p.rows.WriteByte(',')
-	}
-	row := fill(p.row, values...)
-	p.rows.WriteString(row.text)
-	p.args, p.inserts = append(p.args, row.args...), r.Record.Name
-	p.bytes += len(r.Record.Body) + len(r.Headers)
-}
-
-// flush returns the statement, if it has a row, and begins anew.
-func (p *repeated) flush() []statement {
-	if p.rows.Len() == 0 {
-		return nil
-	}
-	done := p.statement
-	done.text = p.head + "VALUES " + p.rows.String() + p.tail
-	p.statement = statement{}
-	p.rows.Reset()
-	return []statement{done}
 }
 
 // failures is how often a message has failed.

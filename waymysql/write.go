@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/headers"
@@ -191,31 +190,18 @@ type inserts struct {
 
 	checked map[int16]bool // transports whose number and name were checked
 
-	into string // the name of the statement
-	sql  strings.Builder
-	rows int
-	next statement
+	into string    // the name of next
+	next *repeated // nil at the start
 }
 
 func (in *inserts) add(s stored) {
-	if in.rows == maxInsertRows || in.next.bytes > maxInsertBytes {
+	if into := insertInto[s.table()]; into != in.into {
+		in.flush()
+		in.into, in.next = into, repeating(in.named.Query(into))
+	} else if in.next.n == maxInsertRows || in.next.bytes > maxInsertBytes {
 		in.flush()
 	}
-	into := insertInto[s.table()]
-	head, row, _ := strings.Cut(in.named.Query(into), "VALUES ")
-	if into != in.into {
-		in.flush()
-		in.into, in.next.inserts = into, s.Record.Name
-		in.sql.WriteString(head + "VALUES ")
-	}
-	if in.rows > 0 {
-		in.sql.WriteByte(',')
-	}
-	values := fill(row, in.row(s)...)
-	in.sql.WriteString(values.text)
-	in.next.args = append(in.next.args, values.args...)
-	in.next.bytes += len(s.body) + len(s.headers)
-	in.rows++
+	in.next.add(s.Record.Name, len(s.body)+len(s.headers), in.row(s)...)
 }
 
 // insertInto names the statements by table.
@@ -267,11 +253,7 @@ func (in *inserts) transport(s stored) any {
 }
 
 func (in *inserts) flush() {
-	if in.rows == 0 {
-		return
+	if in.next != nil {
+		in.statements = append(in.statements, in.next.flush()...)
 	}
-	in.next.text = in.sql.String()
-	in.statements = append(in.statements, in.next)
-	in.sql.Reset()
-	in.into, in.next, in.rows = "", statement{}, 0
 }
