@@ -12,14 +12,17 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// identity names this process in attempts.
-var identity = func() string {
-	host, err := os.Hostname()
+// host is the name of this machine.
+var host = func() string {
+	name, err := os.Hostname()
 	if err != nil {
-		host = "unknown"
+		return "unknown"
 	}
-	return fmt.Sprintf("%s/%d", host, os.Getpid())
+	return name
 }()
+
+// identity names this process in attempts.
+var identity = fmt.Sprintf("%s/%d", host, os.Getpid())
 
 // describe returns the record of an error that handling a message ended with.
 func describe(err error) Failure {

@@ -81,7 +81,6 @@ type Process struct {
 	log  *slog.Logger
 	id   string
 	name string
-	host string
 	hint chan struct{} // a worker has begun or ended
 
 	handled, failed atomic.Int64
@@ -107,10 +106,6 @@ func NewProcess(to Registry, name string, log *slog.Logger) (*Process, error) {
 	if len(name) > maxProcessName {
 		return nil, fmt.Errorf("worker: the name of the process has %d bytes, the limit is %d", len(name), maxProcessName)
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -118,7 +113,7 @@ func NewProcess(to Registry, name string, log *slog.Logger) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	p := &Process{to: to, log: log, id: id.String(), name: cmp.Or(name, identity), host: host, hint: make(chan struct{}, 1)}
+	p := &Process{to: to, log: log, id: id.String(), name: cmp.Or(name, identity), hint: make(chan struct{}, 1)}
 	p.paused.changed = make(chan struct{})
 	return p, nil
 }
@@ -197,7 +192,7 @@ func (p *Process) send(ctx context.Context, r Report, failing *bool) (Instructio
 // gather returns the state of the workers.
 func (p *Process) gather(draining bool) Report {
 	r := Report{
-		ID: p.id, Name: p.name, Host: p.host, PID: os.Getpid(), State: StateRunning, Transports: []string{}, Paused: []string{},
+		ID: p.id, Name: p.name, Host: host, PID: os.Getpid(), State: StateRunning, Transports: []string{}, Paused: []string{},
 		Handled: p.handled.Load(), Failed: p.failed.Load(), HeapBytes: heapBytes(), Running: []RunningMessage{},
 	}
 	p.mu.Lock()
