@@ -168,14 +168,23 @@ type BlockedKeysQuery struct {
 
 // A Relay is the last report of a running relay.
 type Relay struct {
-	Transport string     `json:"transport"`
-	Host      string     `json:"host"`
-	PID       int        `json:"pid"`
-	StartedAt time.Time  `json:"started_at"`
-	SeenAt    time.Time  `json:"seen_at"`
-	Problem   string     `json:"problem,omitempty"`  // why it cannot publish
-	Degraded  string     `json:"degraded,omitempty"` // why it publishes later than it could; empty with a Problem
-	Since     *time.Time `json:"since,omitempty"`    // when that began
+	Transport  string     `json:"transport"`
+	Host       string     `json:"host"`
+	PID        int        `json:"pid"`
+	StartedAt  time.Time  `json:"started_at"`
+	SeenAt     time.Time  `json:"seen_at"`
+	AgeSeconds float64    `json:"age_seconds"`        // of the report, by the clock of the database
+	Problem    string     `json:"problem,omitempty"`  // why it cannot publish
+	Degraded   string     `json:"degraded,omitempty"` // why it publishes later than it could; empty with a Problem
+	Since      *time.Time `json:"since,omitempty"`    // when that began
+}
+
+// Ago returns how long ago a time of the report was, all by the clock of the database: that of the
+// reader may differ.
+func (r Relay) Ago(at time.Time) time.Duration { return ago(at, r.SeenAt, r.AgeSeconds) }
+
+func ago(at, seen time.Time, age float64) time.Duration {
+	return seen.Sub(at) + time.Duration(age*float64(time.Second))
 }
 
 // BlockedKey is a key, a single message without one, or a whole route, that a

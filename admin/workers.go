@@ -31,6 +31,10 @@ type Workers interface {
 type Worker struct {
 	StartedAt       time.Time  `json:"started_at"`
 	SeenAt          time.Time  `json:"seen_at"`
+	AgeSeconds      float64    `json:"age_seconds"`                 // of the report, by the clock of the database
 	StopRequestedAt *time.Time `json:"stop_requested_at,omitempty"` // by an operator
 	worker.Report
 }
+
+// Ago returns how long ago a time of the database was, as Relay.Ago does.
+func (w Worker) Ago(at time.Time) time.Duration { return ago(at, w.SeenAt, w.AgeSeconds) }

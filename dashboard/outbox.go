@@ -88,7 +88,7 @@ func (d *Dashboard) relaysOf(ctx context.Context, messages []admin.OutboxMessage
 	relays, err := d.db.Relays(ctx)
 	for _, r := range relays {
 		if slices.ContainsFunc(messages, func(m admin.OutboxMessage) bool { return m.Transport == r.Transport }) {
-			all = append(all, stateOfRelay(r, time.Now()))
+			all = append(all, stateOfRelay(r))
 		}
 	}
 	return all, err

@@ -128,7 +128,7 @@ func (d *Dashboard) readOverview(ctx context.Context, wait time.Duration) (o Ove
 	o.Reports = d.keepsReports()
 	o.Transports = transportStates(f)
 	for _, relay := range relays {
-		o.Relays = append(o.Relays, stateOfRelay(relay, time.Now()))
+		o.Relays = append(o.Relays, stateOfRelay(relay))
 	}
 	o.judge()
 	return o, nil
@@ -192,17 +192,17 @@ func transportStates(f figures) []TransportState {
 	return all
 }
 
-func stateOfRelay(r admin.Relay, now time.Time) RelayState {
+func stateOfRelay(r admin.Relay) RelayState {
 	text := func(problem string) string {
 		return strings.TrimPrefix(problem, waybill.ErrUnavailable.Error()+": ")
 	}
 	since := ""
 	if r.Since != nil {
-		since = " for " + duration(now.Sub(*r.Since))
+		since = " for " + duration(r.Ago(*r.Since))
 	}
 	switch {
-	case now.Sub(r.SeenAt) > silence:
-		return RelayState{r, "silent for " + duration(now.Sub(r.SeenAt)), false}
+	case r.Ago(r.SeenAt) > silence:
+		return RelayState{r, "silent for " + duration(r.Ago(r.SeenAt)), false}
 	case r.Problem != "":
 		return RelayState{r, "broker unavailable" + since + ": " + text(r.Problem), false}
 	case r.Degraded != "":

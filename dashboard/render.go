@@ -55,7 +55,7 @@ func parsePages(cfg Config) (*pages, error) {
 		"title":    func() string { return cfg.Title },
 		"readonly": func() bool { return cfg.ReadOnly },
 		"counted":  counted,
-		"count":    count, "ago": ago, "moment": moment, "seconds": seconds, "size": size, "percent": func(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) },
+		"count":    count, "ago": ago, "reported": reported, "moment": moment, "seconds": seconds, "size": size, "percent": func(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) },
 		"link": link,
 		"dict": dict, "several": several, "short": shorten,
 		"blocked": blockedLink, "states": func() []string { return failedStates }, "none": func() admin.FailedGroup { return admin.FailedGroup{} },
@@ -229,6 +229,11 @@ func ago(at any) template.HTML {
 		text = "in " + duration(d)
 	}
 	return timeHTML(t, text)
+}
+
+// reported returns a time of a report as ago does, by the clock of the report.
+func reported(r interface{ Ago(time.Time) time.Duration }, at time.Time) template.HTML {
+	return timeHTML(at, duration(r.Ago(at))+" ago")
 }
 
 // counted tells how old counts are that a page has not waited for.

@@ -173,7 +173,7 @@ func (s *session) relayFindings(ctx context.Context) ([]admin.Finding, error) {
 		found = append(found, f)
 	}
 	for _, r := range relays {
-		if why := cmp.Or(r.Problem, r.Degraded); why != "" && time.Since(r.SeenAt) <= silence {
+		if why := cmp.Or(r.Problem, r.Degraded); why != "" && r.Ago(r.SeenAt) <= silence {
 			add(admin.RelayProblem, r.Transport, fmt.Sprintf("the relay of process %d on %s reports: %s", r.PID, r.Host, why), "mend the broker or the connection it names; the relay tries again by itself")
 		}
 	}

@@ -31,12 +31,13 @@ With --json: {"outbox": [...], "queues": [{"queue", "pending", "in_flight",
 "retrying", "oldest_age_seconds", "database"}], "broker_queues": [{"transport", "queue",
 "ready", "consumers"}], "retries": [{"transport", "retrying", "parked",
 "failed"}], "inbox": [...], "relays": [{"transport", "host", "pid", "started_at",
-"seen_at", "problem", "degraded", "since"}], "workers": [...], "paused": [...], "problems":
-[{"where", "problem"}]}, the lists without detail here as "outbox stats", "inbox stats" and "workers
-list" have them. Database is left out for the configured one; ready are messages that no
-consumer has. Retrying of retries includes parked; failed are dead letters. Problem of
-relays says why nothing goes out, degraded why a relay that is to listen finds messages
-by polling alone. They and since are left out while nothing is amiss.
+"seen_at", "age_seconds", "problem", "degraded", "since"}], "workers": [...], "paused": [...],
+"problems": [{"where", "problem"}]}, the lists without detail here as "outbox stats", "inbox
+stats" and "workers list" have them. Database is left out for the configured one; ready are
+messages that no consumer has. Retrying of retries includes parked; failed are dead letters.
+Age_seconds is how old a report is by the clock of the database. Problem of relays says why
+nothing goes out, degraded why a relay that is to listen finds messages by polling alone. They
+and since are left out while nothing is amiss.
 
 With --history it sums up the last minutes instead, up to 7 days, as relay, consume and run
 have counted them: for each transport and message, and for each of its handlers. P50, P95 and
@@ -226,7 +227,7 @@ func (s *session) workerTable(stats []admin.WorkerStats) {
 func (s *session) relayTable(relays []admin.Relay) {
 	rows := make([][]any, len(relays))
 	for i, r := range relays {
-		rows[i] = []any{r.Transport, r.Host, r.PID, ago(r.StartedAt), relayState(r)}
+		rows[i] = []any{r.Transport, r.Host, r.PID, short(r.Ago(r.StartedAt)), relayState(r)}
 	}
 	s.stdout.table([]string{"TRANSPORT", "HOST", "PID", "UP", "STATE"}, rows)
 }
@@ -234,7 +235,7 @@ func (s *session) relayTable(relays []admin.Relay) {
 // withoutRelay returns the transports with pending messages for which no relay reports.
 func withoutRelay(stats []admin.OutboxStats, relays []admin.Relay) (all []admin.OutboxStats) {
 	for _, t := range stats {
-		reports := func(r admin.Relay) bool { return r.Transport == t.Transport && time.Since(r.SeenAt) <= silence }
+		reports := func(r admin.Relay) bool { return r.Transport == t.Transport && r.Ago(r.SeenAt) <= silence }
 		if t.Pending > 0 && !slices.ContainsFunc(relays, reports) {
 			all = append(all, t)
 		}
@@ -248,12 +249,12 @@ const silence = 20 * time.Second
 
 func relayState(r admin.Relay) string {
 	switch {
-	case time.Since(r.SeenAt) > silence:
-		return "silent for " + ago(r.SeenAt)
+	case r.Ago(r.SeenAt) > silence:
+		return "silent for " + short(r.Ago(r.SeenAt))
 	case r.Problem != "" && r.Since != nil:
-		return fmt.Sprintf("broker unavailable for %s: %s", ago(*r.Since), trimmed(r.Problem))
+		return fmt.Sprintf("broker unavailable for %s: %s", short(r.Ago(*r.Since)), trimmed(r.Problem))
 	case r.Degraded != "" && r.Since != nil:
-		return fmt.Sprintf("works, degraded for %s (polls only): %s", ago(*r.Since), trimmed(r.Degraded))
+		return fmt.Sprintf("works, degraded for %s (polls only): %s", short(r.Ago(*r.Since)), trimmed(r.Degraded))
 	}
 	return "works"
 }

@@ -26,7 +26,7 @@ func exampleFrame() topFrame {
 	f.Retries = []admin.WorkerStats{{Transport: "billing", Retrying: 4, Parked: 1, Failed: 17}}
 	f.Relays = []admin.Relay{
 		{Transport: "events", Host: "web-1", PID: 4711, StartedAt: now.Add(-3 * time.Hour), SeenAt: now, Problem: "dial tcp 10.0.0.7:5672: connect: connection refused", Since: &since},
-		{Transport: "mail", Host: "web-2", PID: 99, StartedAt: now.Add(-time.Minute), SeenAt: now.Add(-30 * time.Second)},
+		{Transport: "mail", Host: "web-2", PID: 99, StartedAt: now.Add(-30 * time.Second), SeenAt: now, AgeSeconds: 30},
 	}
 	f.Workers = []admin.Worker{{StartedAt: now.Add(-time.Hour), SeenAt: now, Report: worker.Report{
 		ID: "1", Name: "billing-7d9c8-x2vlp", State: worker.StateRunning, Concurrency: 10, Busy: 10, Handled: 1_204_000, Failed: 21, HeapBytes: 48 << 20,

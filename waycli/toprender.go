@@ -71,7 +71,7 @@ func (f topFrame) tables() []topTable {
 	}
 	relays := topTable{header: []string{"RELAY OF", "HOST", "PID", "UP", "STATE"}}
 	for _, r := range f.Relays {
-		relays.add(r.Transport, r.Host, r.PID, ago(r.StartedAt), relayState(r))
+		relays.add(r.Transport, r.Host, r.PID, short(r.Ago(r.StartedAt)), relayState(r))
 	}
 	if f.reports && len(f.Relays) == 0 {
 		relays.add("no relay has reported within the last minute")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,10 +34,10 @@ Of a process with some of its transports paused, state names these. After the pr
 the paused transports: since when, by whom and why. "stats" lists relays.
 
 With --json: {"workers": [{"id", "name", "host", "pid", "started_at", "seen_at",
-"stop_requested_at", "state", "transports", "paused", "concurrency", "busy", "handled",
-"failed", "heap_bytes", "running": [{"transport", "name", "id", "handler", "seconds"}]}],
-"paused": [{"transport", "since", "actor", "reason"}]}. Running has the ten longest; handler
-is empty before the first one has begun.`,
+"age_seconds", "stop_requested_at", "state", "transports", "paused", "concurrency", "busy",
+"handled", "failed", "heap_bytes", "running": [{"transport", "name", "id", "handler",
+"seconds"}]}], "paused": [{"transport", "since", "actor", "reason"}]}. Running has the ten
+longest; handler is empty before the first one has begun.`,
 		Example: `  waybill workers list
   waybill workers list --json`,
 		Args: cobra.NoArgs,
@@ -75,7 +74,7 @@ func (s *session) workerList(found []admin.Worker) {
 	rows := make([][]any, len(found))
 	for i, w := range found {
 		rows[i] = []any{
-			w.Name, strings.Join(w.Transports, " "), ago(w.StartedAt), fmt.Sprintf("%d/%d", w.Busy, w.Concurrency), count(int(w.Handled)), count(int(w.Failed)),
+			w.Name, strings.Join(w.Transports, " "), short(w.Ago(w.StartedAt)), fmt.Sprintf("%d/%d", w.Busy, w.Concurrency), count(int(w.Handled)), count(int(w.Failed)),
 			fmt.Sprintf("%d MiB", w.HeapBytes>>20), workerState(w), longestRunning(w),
 		}
 	}
@@ -89,7 +88,7 @@ func workersOf(ctx context.Context, db Database) ([]admin.Worker, error) {
 	found, err := db.Workers(ctx)
 	for i, w := range found {
 		switch {
-		case time.Since(w.SeenAt) > silence:
+		case w.Ago(w.SeenAt) > silence:
 			found[i].State = stateSilent
 		case w.StopRequestedAt != nil && w.State != worker.StateDraining:
 			found[i].State = stateStopping
@@ -101,7 +100,7 @@ func workersOf(ctx context.Context, db Database) ([]admin.Worker, error) {
 func workerState(w admin.Worker) string {
 	switch {
 	case w.State == stateSilent:
-		return w.State + " for " + ago(w.SeenAt)
+		return w.State + " for " + short(w.Ago(w.SeenAt))
 	case w.State == worker.StateRunning && len(w.Paused) > 0:
 		return w.State + ", paused: " + strings.Join(w.Paused, " ")
 	}

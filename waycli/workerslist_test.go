@@ -18,10 +18,10 @@ type reporting struct {
 func (r reporting) Workers(context.Context) ([]admin.Worker, error) { return r.workers, nil }
 
 // A process that hangs, or was killed, says nothing of it: a monitor that reads JSON sees it by its
-// state as well.
+// state as well. SeenAt is of the database's clock, and does not count.
 func TestStateOfAWorkerIsTheOneOfNow(t *testing.T) {
 	now := time.Now()
-	all := []admin.Worker{{SeenAt: now}, {SeenAt: now.Add(-time.Minute)}, {SeenAt: now, StopRequestedAt: &now}, {SeenAt: now, StopRequestedAt: &now}}
+	all := []admin.Worker{{SeenAt: now.Add(-time.Minute), AgeSeconds: 1}, {SeenAt: now, AgeSeconds: 60}, {SeenAt: now, StopRequestedAt: &now}, {SeenAt: now, StopRequestedAt: &now}}
 	for i := range all {
 		all[i].State = worker.StateRunning
 	}

@@ -160,7 +160,9 @@ func scanBlocked(rows *sql.Rows, b *admin.BlockedKey) error {
 // Relays implements admin.Database.
 func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 	return query(ctx, db, db.admin.Query("relays"), func(rows *sql.Rows, r *admin.Relay) error {
-		return rows.Scan(&r.Transport, &r.Host, &r.PID, moment{&r.StartedAt}, moment{&r.SeenAt}, &r.Problem, maybe{&r.Since})
+		err := rows.Scan(&r.Transport, &r.Host, &r.PID, moment{&r.StartedAt}, moment{&r.SeenAt}, &r.AgeSeconds, &r.Problem, maybe{&r.Since})
+		r.AgeSeconds = sqlcore.Age(r.AgeSeconds)
+		return err
 	})
 }
 

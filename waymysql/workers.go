@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -42,9 +43,10 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 	return query(ctx, db, db.admin.Query("workers"), func(rows *sql.Rows, w *admin.Worker) error {
 		var text []byte
-		if err := rows.Scan(&text, moment{&w.StartedAt}, moment{&w.SeenAt}, maybe{&w.StopRequestedAt}); err != nil {
+		if err := rows.Scan(&text, moment{&w.StartedAt}, moment{&w.SeenAt}, &w.AgeSeconds, maybe{&w.StopRequestedAt}); err != nil {
 			return err
 		}
+		w.AgeSeconds = sqlcore.Age(w.AgeSeconds)
 		return json.Unmarshal(text, &w.Report)
 	})
 }

@@ -101,8 +101,8 @@ func scanBlocked(rows pgx.Rows, b *admin.BlockedKey) error {
 // Relays implements admin.Database.
 func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 	return query(ctx, db, adminSQL, "relays", func(rows pgx.Rows, r *admin.Relay) error {
-		err := rows.Scan(&r.Transport, &r.Host, &r.PID, &r.StartedAt, &r.SeenAt, &r.Problem, &r.Since)
-		r.StartedAt, r.SeenAt = r.StartedAt.UTC(), r.SeenAt.UTC()
+		err := rows.Scan(&r.Transport, &r.Host, &r.PID, &r.StartedAt, &r.SeenAt, &r.AgeSeconds, &r.Problem, &r.Since)
+		r.StartedAt, r.SeenAt, r.AgeSeconds = r.StartedAt.UTC(), r.SeenAt.UTC(), sqlcore.Age(r.AgeSeconds)
 		if why, ok := strings.CutPrefix(r.Problem, degradedMark); ok {
 			r.Problem, r.Degraded = "", why
 		}

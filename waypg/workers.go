@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -32,10 +33,10 @@ func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.I
 func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 	return query(ctx, db, adminSQL, "workers", func(rows pgx.Rows, w *admin.Worker) error {
 		var text []byte
-		if err := rows.Scan(&text, &w.StartedAt, &w.SeenAt, &w.StopRequestedAt); err != nil {
+		if err := rows.Scan(&text, &w.StartedAt, &w.SeenAt, &w.AgeSeconds, &w.StopRequestedAt); err != nil {
 			return err
 		}
-		w.StartedAt, w.SeenAt = w.StartedAt.UTC(), w.SeenAt.UTC()
+		w.StartedAt, w.SeenAt, w.AgeSeconds = w.StartedAt.UTC(), w.SeenAt.UTC(), sqlcore.Age(w.AgeSeconds)
 		if w.StopRequestedAt != nil {
 			*w.StopRequestedAt = w.StopRequestedAt.UTC()
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/worker"
 )
 
@@ -38,10 +39,11 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 		var text []byte
 		var started, seen int64
 		var requested sql.NullInt64
-		if err := rows.Scan(&text, &started, &seen, &requested); err != nil {
+		if err := rows.Scan(&text, &started, &seen, &w.AgeSeconds, &requested); err != nil {
 			return err
 		}
 		w.StartedAt, w.SeenAt, w.StopRequestedAt = micros(started), micros(seen), microsOrNil(requested)
+		w.AgeSeconds = sqlcore.Age(w.AgeSeconds)
 		return json.Unmarshal(text, &w.Report)
 	})
 }

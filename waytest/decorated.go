@@ -87,7 +87,7 @@ func decoratedStoreAndPublisherKeepTheirAbilities[TX any](t *testing.T, s *fixtu
 	if can.KeepsReports && operated {
 		await(t, "the relay has reported", func() bool {
 			relays, err := operator.Relays(context.Background())
-			return err == nil && len(relays) == 1
+			return err == nil && len(relays) == 1 && relays[0].AgeSeconds > 0 && relays[0].AgeSeconds < 60
 		})
 	}
 	cured.Store(true)

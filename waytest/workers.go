@@ -48,6 +48,7 @@ func workersAreListedAndStopped[TX any](t *testing.T, s *fixture[TX]) {
 			t.Errorf("worker %d (-want +got):\n%s%+v", i, diff, w)
 		}
 	}
+	reportAges(t, db)
 	if n, err := db.StopWorkers(t.Context(), reports[1].ID, reports[2].ID); n != 1 || err != nil {
 		t.Errorf("StopWorkers of one that runs and one that has ended = %d, %v, want 1", n, err)
 	}
@@ -72,6 +73,18 @@ func workersAreListedAndStopped[TX any](t *testing.T, s *fixture[TX]) {
 		if got := fmt.Sprint(entries[0].Action, " ", entries[0].Messages, " ", strings.ReplaceAll(string(entries[0].Filter), " ", "")); got != want || len(entries) != 1 {
 			t.Errorf("the audit has %s and %d entries, want %s alone", got, len(entries), want)
 		}
+	}
+}
+
+func reportAges(t *testing.T, db admin.Workers) {
+	t.Helper()
+	var w admin.Worker
+	await(t, "a report ages", func() bool {
+		w = listWorkers(t, db)[0]
+		return w.AgeSeconds > 0
+	})
+	if age := w.Ago(w.SeenAt); age > time.Minute || w.Ago(w.StartedAt) < age {
+		t.Errorf("the report is %v old, of a worker that began %v ago", age, w.Ago(w.StartedAt))
 	}
 }
 

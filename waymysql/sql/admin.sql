@@ -234,7 +234,8 @@ ORDER  BY queue;
 
 -- name: relays
 SELECT transport, host, pid, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), problem,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at),
+       TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) / 1000000, problem,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', since)
 FROM   app.waybill_workers
 WHERE  kind = 'relay' AND seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND
@@ -243,6 +244,7 @@ ORDER  BY transport, host, pid, started_at;
 -- name: workers
 SELECT report, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at),
+       TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) / 1000000,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', stop_requested_at)
 FROM   app.waybill_workers
 WHERE  kind = 'worker' AND seen_at > UTC_TIMESTAMP(6) - INTERVAL 60 SECOND

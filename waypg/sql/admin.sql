@@ -152,11 +152,15 @@ GROUP  BY queue
 ORDER  BY queue;
 
 -- name: relays
-SELECT transport, host, pid, started_at, seen_at, problem, since FROM public.waybill_workers
+SELECT transport, host, pid, started_at, seen_at, extract(epoch FROM clock_timestamp() - seen_at)::float8,
+       problem, since
+FROM   public.waybill_workers
 WHERE  kind = 'relay' AND seen_at > now() - interval '60 seconds' ORDER BY transport, host, pid, started_at;
 
 -- name: workers
-SELECT report, started_at, seen_at, stop_requested_at FROM public.waybill_workers
+SELECT report, started_at, seen_at, extract(epoch FROM clock_timestamp() - seen_at)::float8,
+       stop_requested_at
+FROM   public.waybill_workers
 WHERE  kind = 'worker' AND seen_at > now() - interval '60 seconds' ORDER BY started_at, id;
 
 -- name: paused

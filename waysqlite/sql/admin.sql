@@ -85,7 +85,8 @@ SELECT queue, count(*), min(created_at),
 FROM   waybill_queue GROUP BY queue ORDER BY queue;
 
 -- name: workers
-SELECT report, started_at, seen_at, stop_requested_at FROM waybill_workers
+SELECT report, started_at, seen_at, unixepoch('subsec') - seen_at / 1000000.0, stop_requested_at
+FROM   waybill_workers
 WHERE  seen_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 60000000 ORDER BY started_at, id;
 
 -- name: report_workers
