@@ -20,6 +20,7 @@ type blockedEntry struct {
 	problem string
 	parked  bool
 	gone    bool // its row is
+	buckets int  // their number, by which it has its bucket
 }
 
 // Release implements admin.Database.
@@ -29,7 +30,7 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 	}
 	which := append(twice(q.Transport, q.Key, q.Route), q.Row, q.Row)
 	entries, err := query(ctx, db, db.admin.Query("entries"), func(rows *sql.Rows, e *blockedEntry) error {
-		return rows.Scan(&e.transport, &e.name, &e.route, &e.key, &e.row, &e.bucket, &e.failures, &e.problem, &e.parked, &e.gone)
+		return rows.Scan(&e.transport, &e.name, &e.route, &e.key, &e.row, &e.bucket, &e.failures, &e.problem, &e.parked, &e.gone, &e.buckets)
 	}, which...)
 	parked := map[rowRef][]blockedEntry{} // by bucket and transport
 	for _, e := range entries {
@@ -146,6 +147,9 @@ func (db *DB) retryNow(ctx context.Context, which []any, q admin.BlockedQuery) (
 // it.
 func (db *DB) releaseOne(ctx context.Context, e blockedEntry, q admin.BlockedQuery) error {
 	return db.inTx(ctx, func(tx *sql.Tx) error {
+		if err := db.sameBuckets(ctx, tx, e.buckets); err != nil {
+			return err
+		}
 		var state string
 		var locked int16
 		lock := "lock"
@@ -207,6 +211,9 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, q admin.Bl
 	for first, more := true, true; more; first = false {
 		next := after
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
+			if err := db.sameBuckets(ctx, tx, keys[0].buckets); err != nil { // which no rebucket changes from here on
+				return err
+			}
 			var locked int16
 			if err := tx.QueryRowContext(ctx, db.admin.Query("lock_bucket"), transport, bucket).Scan(&locked); err != nil {
 				return err

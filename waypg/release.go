@@ -122,6 +122,9 @@ func (r *release) audit(ctx context.Context, tx pgx.Tx, n int) error {
 func (r *release) each(ctx context.Context, query string, args []any, remove bool, fn func(pgx.Tx, entryRow) error) error {
 	for last, more := (entryRow{}), true; more; {
 		err := r.db.inTx(ctx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, r.at.settle.Query("keep_buckets")); err != nil {
+				return err
+			}
 			rows, err := tx.Query(ctx, r.at.settle.Query(query), append(args[:len(args):len(args)], last.Transport, last.Route, last.Key, last.Row, entryBatch)...)
 			if err != nil {
 				return err
@@ -186,20 +189,19 @@ func (r *release) parked(ctx context.Context) error {
 	if err := r.db.pool.QueryRow(ctx, r.at.settle.Query("now")).Scan(&r.began); err != nil {
 		return err
 	}
-	rows, err := r.db.pool.Query(ctx, r.at.settle.Query("parked_buckets"), r.query...)
-	if err != nil {
-		return err
-	}
-	type bucketRow struct {
-		Transport, Bucket int16
-		Name              string // of the transport
-	}
-	buckets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[bucketRow])
-	if err != nil {
-		return err
-	}
-	for len(buckets) > 0 {
-		left := buckets[:0]
+	for { // a rebucket may give the keys that are left other buckets
+		rows, err := r.db.pool.Query(ctx, r.at.settle.Query("parked_buckets"), append(r.query[:4:4], r.began)...)
+		if err != nil {
+			return err
+		}
+		type bucketRow struct {
+			Transport, Bucket int16
+			Name              string // of the transport
+		}
+		buckets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[bucketRow])
+		if err != nil || len(buckets) == 0 {
+			return err
+		}
 		for _, b := range buckets {
 			var last int64
 			start := time.Now()
@@ -208,7 +210,6 @@ func (r *release) parked(ctx context.Context) error {
 				return err
 			})
 			if err == nil && last > 0 {
-				left = append(left, b)
 				r.db.hint(b.Name)
 				err = r.published(ctx, start, b.Transport, b.Bucket, last)
 			}
@@ -216,9 +217,7 @@ func (r *release) parked(ctx context.Context) error {
 				return err
 			}
 		}
-		buckets = left
 	}
-	return nil
 }
 
 // published waits until the rows of a bucket up to an id are gone, and then twice as long as
@@ -237,6 +236,9 @@ func (r *release) published(ctx context.Context, start time.Time, transport, buc
 // if no key is left that was parked before the release began.
 func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket int16) (last int64, err error) {
 	sql := r.at.settle
+	if _, err := tx.Exec(ctx, sql.Query("keep_buckets")); err != nil {
+		return 0, err
+	}
 	if _, err := tx.Exec(ctx, sql.Query("bump_buckets"), transport, []int16{bucket}); err != nil {
 		return 0, err
 	}

@@ -21,6 +21,7 @@ func parkedCases[TX any]() []testCase[TX] {
 		{"SkippedHeadLetsAParkedKeyGoOn", skippedHeadLetsAParkedKeyGoOn[TX]},
 		{"RouteThatWorksAgainFreesNoParkedKey", routeThatWorksAgainFreesNoParkedKey[TX]},
 		{"ReleasesAreAudited", releasesAreAudited[TX]},
+		{"RebucketBesideAReleaseLeavesNoKeyParked", rebucketBesideAReleaseLeavesNoKeyParked[TX]},
 	}
 }
 

@@ -130,8 +130,8 @@ ORDER  BY b.route = '', b.first_failed_at, b.partition_key, b.route, t.name, b.r
 LIMIT  ?;
 
 -- name: entries
--- Blocked routes, keys and messages without a key, and whether the row of a retrying
--- one is gone.
+-- Blocked routes, keys and messages without a key, whether the row of a retrying one is
+-- gone, and for how many buckets that holds.
 SELECT b.transport, t.name, b.route, b.partition_key, b.row_id, b.bucket, b.failures, b.last_error,
        b.state = 'parked',
        b.state = 'retrying'
@@ -140,7 +140,8 @@ SELECT b.transport, t.name, b.route, b.partition_key, b.row_id, b.bucket, b.fail
                        WHERE  o.transport = b.transport AND o.bucket = b.bucket AND o.id = b.row_id)
        AND NOT EXISTS (SELECT 1
                        FROM   app.waybill_outbox_unkeyed AS u FORCE INDEX (PRIMARY)
-                       WHERE  b.bucket = -1 AND u.transport = b.transport AND u.held = 1 AND u.id = b.row_id)
+                       WHERE  b.bucket = -1 AND u.transport = b.transport AND u.held = 1 AND u.id = b.row_id),
+       (SELECT CAST(m.value AS SIGNED) FROM app.waybill_meta AS m WHERE m.name = 'buckets')
 FROM   app.waybill_outbox_blocked AS b
 JOIN   app.waybill_transport AS t ON t.id = b.transport
 WHERE  (? = '' OR t.name = ?) AND (? = '' OR b.partition_key = ? AND b.route = '') AND (? = '' OR b.route = ?)

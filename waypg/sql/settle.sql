@@ -208,15 +208,23 @@ LIMIT  $10
 FOR    UPDATE OF b;
 
 -- name: parked_buckets
+-- Those with a key that was parked before $5.
 SELECT DISTINCT b.transport, b.bucket, t.name
 FROM   public.waybill_outbox_blocked AS b
 JOIN   public.waybill_transport AS t ON t.id = b.transport
 WHERE  b.state = 'parked'
+AND    b.partition_key <> ''
+AND    b.first_failed_at <= $5::timestamptz
 AND    $3 = ''
 AND    $4 = 0
 AND    ($1 = '' OR t.name = $1)
 AND    ($2 = '' OR b.partition_key = $2)
 ORDER  BY b.transport, b.bucket;
+
+-- name: keep_buckets
+-- A rebucket waits for the transaction, or this for it, before either holds anything else: the buckets of
+-- entries that are read later are those of their rows.
+LOCK TABLE public.waybill_outbox IN ROW EXCLUSIVE MODE;
 
 -- name: now
 SELECT clock_timestamp();
