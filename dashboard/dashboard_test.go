@@ -513,8 +513,22 @@ func TestOutboxIsPagedWithItsDelayedMessages(t *testing.T) {
 	}
 }
 
+// bounded fails where a page reads the whole retry queue.
+type bounded struct {
+	database
+	t *testing.T
+}
+
+func (b bounded) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.RetryingMessage, error) {
+	if q.Limit == 0 || q.Limit > 2000 {
+		b.t.Errorf("a page reads %d messages of a retry queue", q.Limit)
+	}
+	return b.database.Retries(ctx, q)
+}
+
 func TestParkedRetriesAreReleased(t *testing.T) {
 	f := newFixture(t, dashboard.Config{})
+	f.serve(dashboard.Config{Database: bounded{f.db, t}})
 	q, err := f.db.RetryQueue("billing")
 	if err != nil {
 		t.Fatal(err)

@@ -97,8 +97,8 @@ func (d *Dashboard) countParked(ctx context.Context, values url.Values) (v parke
 		v.Count = stats[i].Parked
 	}
 	if err == nil && v.Key != "" {
-		var found []admin.RetryingMessage
-		found, err = d.db.Retries(ctx, admin.RetriesQuery{Transport: v.Transport, Key: v.Key})
+		var found []admin.RetryingMessage // the parked ones of a key are its oldest
+		found, err = d.db.Retries(ctx, admin.RetriesQuery{Transport: v.Transport, Key: v.Key, Limit: 1000})
 		v.Count = len(slices.DeleteFunc(found, func(m admin.RetryingMessage) bool { return !m.Parked }))
 	}
 	if err == nil && v.Count == 0 {
