@@ -110,7 +110,7 @@ func (s *session) oneFailed(ctx context.Context, db Database, number int64) (m a
 			return found[0], nil
 		}
 	}
-	return m, &Error{NotFound, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound), fmt.Sprintf("`%s failed list` lists what there is", s.app.Name)}
+	return m, &Error{NotFound, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound), fmt.Sprintf("`%s failed list` lists what there is: a retry that succeeds ends its dead letter", s.app.Name)}
 }
 
 func failedNumbers(args []string) ([]int64, error) {
