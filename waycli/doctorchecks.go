@@ -28,7 +28,7 @@ func (s *session) fileFindings(cfg *config.Config) (found []admin.Finding) {
 	for _, name := range transportNames(cfg) {
 		if retry := cfg.Transports[name].Retry; retry.MaxRetries > 0 && retry.Window() < restart {
 			found = append(found, admin.NewFinding(admin.ShortRetries,
-				fmt.Sprintf("transports.%s.retry: the retries end after %s, which is less than a restart of what a handler calls may take: its messages become dead letters", pathKey(name), config.FormatDuration(retry.Window())),
+				fmt.Sprintf("transports.%s.retry: the retries end after %s, which is less than a restart of what a handler calls may take: its messages become dead letters, or are parked with their keys", pathKey(name), config.FormatDuration(retry.Window())),
 				"raise max_retries, delay or multiplier, or leave retry out: the default covers 16 minutes"))
 		}
 	}
