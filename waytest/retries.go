@@ -47,6 +47,7 @@ func RetryQueue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"ContainsFindsIDsAndKeysBytewise", containsFindsIDsAndKeysBytewise[TX]},
 		{"WaitingHeadHoldsItsKeyBack", waitingHeadHoldsItsKeyBack[TX]},
 		{"MovedMessageWaitsForItsRetry", movedMessageWaitsForItsRetry[TX]},
+		{"PostponedMessageIsNotCounted", postponedMessageIsNotCounted[TX]},
 		{"ParkedKeyWaitsForItsRelease", parkedKeyWaitsForItsRelease[TX]},
 		{"DeadLetterLetsItsKeyGoOn", deadLetterLetsItsKeyGoOn[TX]},
 		{"LateHolderMovesNothing", lateHolderMovesNothing[TX]},

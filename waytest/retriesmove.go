@@ -44,6 +44,29 @@ func movedMessageWaitsForItsRetry[TX any](t *testing.T, s *fixture[TX]) {
 	}
 }
 
+// A message that met an outage waits without a failure, by Add and by Move.
+func postponedMessageIsNotCounted[TX any](t *testing.T, s *fixture[TX]) {
+	q := s.retries(0)
+	const delay = time.Second
+	began := time.Now()
+	try(t, "Add", q.Add(t.Context(), worker.Move{Delivery: arrived(t, order{"x", 0}), Delay: delay}, worker.Move{Delivery: arrived(t, order{"x", 1})}))
+	for _, what := range []string{"added", "moved"} {
+		if got := glance(t, q, many); len(got) > 0 && time.Since(began) < delay {
+			t.Fatalf("%s: %v came while the head waits", what, ordersOf(got))
+		}
+		var ds []*waybill.Delivery
+		for len(ds) < 2 {
+			ds = append(ds, receive(t, q, many)...)
+		}
+		wantOrders(t, what, ds, order{"x", 0}, order{"x", 1})
+		if ds[0].Failures != 0 || ds[0].Redelivered || time.Since(began) < delay {
+			t.Errorf("%s: %d failures, redelivered %t, after %v", what, ds[0].Failures, ds[0].Redelivered, time.Since(began))
+		}
+		began = time.Now()
+		try(t, "Move", q.Move(t.Context(), worker.Move{Delivery: ds[0], Delay: delay}, worker.Move{Delivery: ds[1]}))
+	}
+}
+
 func parkedKeyWaitsForItsRelease[TX any](t *testing.T, s *fixture[TX]) {
 	q := s.retries(0)
 	operator, ok := s.Store.(interface {

@@ -29,6 +29,22 @@ func (r *running) move(m move) {
 	r.moves <- m // it has room for all that are in flight
 }
 
+// moveKey moves a message to the retry queue. Those of its key follow: from the transport they are moved
+// behind it, and in the retry queue given back.
+func (r *running) moveKey(s *source, m Move) {
+	d := m.Delivery
+	behind := s.queue.Failed(d)
+	if s == r.retries {
+		r.move(move{from: s, Move: m, behind: behind})
+		return
+	}
+	r.move(move{from: s, Move: m})
+	for _, d := range behind {
+		r.move(move{from: s, Move: Move{Delivery: d}})
+	}
+	s.queue.Forget(d)
+}
+
 // maxMoves is how many moves a transaction stores at most.
 const maxMoves = 100
 

@@ -37,6 +37,8 @@ type running struct {
 	busy     int
 	most     int // busy at once so far: goroutines of handleReady
 	handled  int // of the whole call of Run
+	worked   int // attempts that met no outage
+	away     int // attempts in a row that met one
 	stopping bool
 	turn     int // the source that is asked first for the next delivery
 
@@ -55,6 +57,8 @@ type running struct {
 
 	pause  time.Duration    // after the next outcome that finds a database or broker unavailable
 	paused <-chan time.Time // no handler begins before
+
+	partialUntil time.Time // end of an outage that only some messages meet, unless another is postponed
 }
 
 // A batch is one result of Receive.

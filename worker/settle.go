@@ -22,8 +22,7 @@ func (r *running) finish(o outcome) {
 	switch {
 	case o.err == nil:
 		crash.At(crash.WorkerBeforeAck)
-		r.pause = 0
-		r.unavailable.Worked(r.work, r)
+		r.metNoOutage()
 		s.queue.Succeeded(d)
 		s.acking++
 		s.acks <- d
@@ -35,7 +34,7 @@ func (r *running) finish(o outcome) {
 		if o.cause == nil {
 			r.pauseAfter(d, o.err)
 		}
-		r.move(move{from: s, Move: Move{Delivery: d}, behind: s.queue.Failed(d)}) // which ends the count of its start
+		r.moveKey(s, Move{Delivery: d, Delay: r.pause}) // which ends the count of its start
 	case errors.Is(o.cause, ErrDrained):
 		s.giveBack(r, d)
 	case unavailable(o.err):
@@ -68,23 +67,58 @@ func Failed(err error) bool {
 	return err != nil && !errors.Is(err, ErrDrained) && !errors.Is(err, waybill.ErrLeaseLost) && !unavailable(err)
 }
 
-// wait keeps d for another attempt after a pause.
+// triesBeforePauses is how often the messages in flight are tried without longer pauses: once to
+// meet the outage, once to be moved, and twice for the next ones in their place.
+const triesBeforePauses = 4
+
+// postponed is how long a message waits in the retry queue that meets an outage while others do not.
+const postponed = 30 * time.Second
+
+// wait keeps d for another attempt after a pause. One that meets an outage again waits in the retry
+// queue if others meet none, or if there is no room for others: messages that need a lost server would
+// hold them up. One at a time is moved, and so none while the store is away.
 func (r *running) wait(s *source, d *waybill.Delivery, err error) {
 	markHandled(d, err)
 	if r.stopping {
 		s.giveBack(r, d)
 		return
 	}
-	s.queue.Return(d)
 	r.pauseAfter(d, err)
+	worked, again := s.meetsOutage(d, r.worked)
+	partial := r.worked > worked || time.Now().Before(r.partialUntil)
+	switch {
+	case r.retries == nil || r.stored.Load() < r.lastMove:
+		s.queue.Return(d)
+	case partial:
+		r.partialUntil = time.Now().Add(postponed + maxPause)
+		r.moveKey(s, Move{Delivery: d, Delay: postponed})
+	case again && s.queue.Count() >= s.prefetch:
+		r.moveKey(s, Move{Delivery: d, Delay: maxPause})
+	default:
+		s.queue.Return(d)
+	}
 }
 
-// pauseAfter lets no handler begin for a time, which doubles until an attempt meets no outage.
+// metNoOutage notes that an attempt has succeeded, or failed otherwise.
+func (r *running) metNoOutage() {
+	r.pause, r.away = 0, 0
+	r.worked++
+	if time.Now().After(r.partialUntil) { // or a partial outage would begin and end with each message
+		r.unavailable.Worked(r.work, r)
+	}
+}
+
+// pauseAfter lets no handler begin for a time, which doubles until an attempt meets no outage, once
+// all that is in flight was tried.
 func (r *running) pauseAfter(d *waybill.Delivery, err error) {
+	r.away++
 	if r.paused != nil {
 		return
 	}
-	r.pause = min(max(2*r.pause, minPause), maxPause)
+	r.pause = max(r.pause, minPause)
+	if r.away > triesBeforePauses*r.main.prefetch {
+		r.pause = min(2*r.pause, maxPause)
+	}
 	r.paused = time.After(r.pause)
 	attrs := r.attrs(d, err)[1:] // each line of an outage has the transport
 	r.unavailable.Failed(r.work, r, "unavailable while handling, the worker pauses", append(attrs, slog.Duration("retry_in", r.pause))...)
@@ -93,8 +127,7 @@ func (r *running) pauseAfter(d *waybill.Delivery, err error) {
 // fail counts a failed attempt and decides where the message goes.
 func (r *running) fail(s *source, d *waybill.Delivery, err error) {
 	markHandled(d, err)
-	r.pause = 0
-	r.unavailable.Worked(r.work, r)
+	r.metNoOutage()
 	failures := d.Failures + 1
 	exhausted := failures > r.cfg.MaxRetries || waybill.IsUnrecoverable(err)
 	delay := r.cfg.Retry.After(failures, err)
@@ -130,26 +163,16 @@ func (r *running) fail(s *source, d *waybill.Delivery, err error) {
 		r.retryInPlace(s, d, e.Delay)
 		return
 	}
-	m := move{from: s, Move: Move{
+	m := Move{
 		Delivery: d, Delay: e.Delay, Parked: policy == Park,
 		Attempt: &Attempt{time.Now().UTC(), identity, describe(err)},
-	}}
+	}
 	if policy == Skip {
 		m.DeadLetters = r.cfg.FailureTransport
-		r.move(m) // its key is free when it is stored
+		r.move(move{from: s, Move: m}) // its key is free when it is stored
 		return
 	}
-	behind := s.queue.Failed(d)
-	if s == r.retries {
-		m.behind = behind
-		r.move(m)
-		return
-	}
-	r.move(m)
-	for _, d := range behind {
-		r.move(move{from: s, Move: Move{Delivery: d}})
-	}
-	s.queue.Forget(d)
+	r.moveKey(s, m)
 }
 
 // markHandled notes the handlers that need not run again.

@@ -38,6 +38,8 @@ type claim struct {
 	cancel context.CancelCauseFunc // nil until its handlers run
 	until  time.Time               // end of the lease; zero without leases
 	lost   bool
+	outage bool // its handlers have met one
+	worked int  // running.worked then
 }
 
 func newSource(from waybill.Receiver, retries RetryQueue, prefetch, slots int) *source {
@@ -69,6 +71,18 @@ func (s *source) begin(d *waybill.Delivery, cancel context.CancelCauseFunc) bool
 	c := s.held[d]
 	c.cancel = cancel
 	return !c.gone(d)
+}
+
+// meetsOutage notes that the handlers of d have met an outage. It reports whether that was so before, and
+// running.worked at the first time.
+func (s *source) meetsOutage(d *waybill.Delivery, worked int) (first int, again bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.held[d]
+	if again = c.outage; !again {
+		c.outage, c.worked = true, worked
+	}
+	return c.worked, again
 }
 
 // lost reports whether d has passed to another worker, as far as this one knows.
