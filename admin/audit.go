@@ -8,7 +8,7 @@ import (
 )
 
 // An Action is the origin of an operator's change. RetryFailed, RemoveFailed, Release,
-// ReleaseRetries and the methods of DeadLetters record it in the audit table, in each
+// ReleaseRetries, SkipParked and the methods of DeadLetters record it in the audit table, in each
 // transaction that changes something, with the number of messages.
 type Action struct {
 	Actor  string          // user@host

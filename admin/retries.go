@@ -15,6 +15,10 @@ type Retries interface {
 	// ReleaseRetries makes the parked messages of a transport due, of one key or of all if
 	// it is empty, and returns how many. The messages of their keys follow them.
 	ReleaseRetries(ctx context.Context, transport, key string) (int, error)
+	// SkipParked moves the parked message of a key, or of each key if it is empty, to the dead
+	// letters of a failure transport, with its attempts, and returns how many; empty means
+	// "failed". The later messages of their keys become due, in order. It is one transaction.
+	SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error)
 	// FailedAttempts lists the failed attempts of workers at a message, in order. They are
 	// kept until the message succeeds.
 	FailedAttempts(ctx context.Context, transport string, id waybill.MessageID) ([]FailedAttempt, error)
@@ -48,7 +52,7 @@ type RetryingMessage struct {
 	Failures  int               `json:"failures"`         // since it came to the queue, or was replayed
 	Crashes   int               `json:"crashes"`          // how often its worker ended in a handler
 	DueAt     *time.Time        `json:"due_at,omitempty"` // of a retry with a delay
-	Parked    bool              `json:"parked"`           // it and its key wait for ReleaseRetries
+	Parked    bool              `json:"parked"`           // it and its key wait for ReleaseRetries or SkipParked
 	InFlight  bool              `json:"in_flight"`        // delivered to a worker and not settled
 	Bytes     int               `json:"bytes"`
 	LastError string            `json:"last_error"` // empty for a message that has not failed

@@ -37,6 +37,9 @@ type Config struct {
 	// Authenticate returns the user of a request. Nil means that every request from this
 	// machine has all rights, and others have none.
 	Authenticate Authenticate
+	// FailureTransport returns the name under which a parked message of a transport is kept when
+	// it becomes a dead letter, as in the worker.Config of the workers. Nil means "failed".
+	FailureTransport func(transport string) string
 	// ReadOnly refuses every change.
 	ReadOnly bool
 	// Redact are the contents of messages that no page shows.
@@ -89,6 +92,9 @@ func New(cfg Config) (*Dashboard, error) {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	cfg.Title, cfg.Command = cmp.Or(cfg.Title, "waybill"), cmp.Or(cfg.Command, "waybill")
+	if cfg.FailureTransport == nil {
+		cfg.FailureTransport = func(string) string { return "" }
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

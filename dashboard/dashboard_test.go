@@ -526,22 +526,50 @@ func (b bounded) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.Ret
 	return b.database.Retries(ctx, q)
 }
 
-func TestParkedRetriesAreReleased(t *testing.T) {
-	f := newFixture(t, dashboard.Config{})
-	f.serve(dashboard.Config{Database: bounded{f.db, t}})
+// park adds a parked message of a key to the retry queue of billing.
+func (f *fixture) park(key string) waybill.MessageID {
+	f.t.Helper()
 	q, err := f.db.RetryQueue("billing")
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	id, err := waybill.NewMessageID()
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	attempt := &worker.Attempt{At: time.Now().UTC(), Worker: "host/1", Failure: worker.Failure{Error: "refused " + hostile, Stack: hostile}}
-	rec := &waybill.Record{ID: id, Name: "order.placed", Key: "o-1", ContentType: "application/json", Body: []byte("{}"), DispatchedAt: time.Now().UTC()}
-	if err := q.Add(t.Context(), worker.Move{Delivery: &waybill.Delivery{Record: rec}, Attempt: attempt, Delay: time.Hour, Parked: true}); err != nil {
-		t.Fatal(err)
+	rec := &waybill.Record{ID: id, Name: "order.placed", Key: key, ContentType: "application/json", Body: []byte("{}"), DispatchedAt: time.Now().UTC()}
+	if err := q.Add(f.t.Context(), worker.Move{Delivery: &waybill.Delivery{Record: rec}, Attempt: attempt, Delay: time.Hour, Parked: true}); err != nil {
+		f.t.Fatal(err)
 	}
+	return id
+}
+
+func TestParkedRetriesAreSkipped(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	unpaid := func(transport string) string { return "unpaid " + transport }
+	for want, named := range map[string]func(string) string{"unpaid billing": unpaid, "failed": nil} {
+		f.serve(dashboard.Config{Database: f.db, FailureTransport: named})
+		id := f.park("o-" + want)
+		page := "/retries/release?" + url.Values{"transport": {"billing"}, "key": {"o-" + want}}.Encode()
+		res, _ := f.submit(page, "/retries/release", url.Values{"skip_head": {"true"}})
+		if text := f.ended(res); !strings.Contains(text, "1 of 1") || !strings.Contains(text, "--skip-head") {
+			t.Errorf("the operation:\n%s", text)
+		}
+		letters, err := f.db.Failed(t.Context(), admin.FailedQuery{FailureTransport: want})
+		if err != nil || len(letters) != 1 || letters[0].ID != id || letters[0].State != admin.Failed {
+			t.Errorf("Failed = %+v, %v, want %s of %s", letters, err, id, want)
+		}
+	}
+	if found, err := f.db.Retries(t.Context(), admin.RetriesQuery{}); err != nil || len(found) > 0 {
+		t.Errorf("Retries = %+v, %v", found, err)
+	}
+}
+
+func TestParkedRetriesAreReleased(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	f.serve(dashboard.Config{Database: bounded{f.db, t}})
+	id := f.park("o-1")
 	for path, want := range map[string]string{"/retries": "parked", "/retries/billing/" + id.String(): "Attempt 1", "/inbox?id=" + id.String(): "No handler", "/": "1 message parked"} {
 		if _, text := f.get(path); !strings.Contains(text, want) || strings.Contains(text, "<script") {
 			t.Errorf("%s has no %q:\n%s", path, want, text)

@@ -82,13 +82,14 @@ func (d *Dashboard) attemptsPage(r *request) error {
 // parkedView is the data of the page that asks before a release of parked retries.
 type parkedView struct {
 	Transport, Key string
+	SkipHead       bool // the parked messages become dead letters
 	Count          int
 	Changed        bool
 }
 
 // countParked counts the parked messages of a transport, or of one of its keys.
 func (d *Dashboard) countParked(ctx context.Context, values url.Values) (v parkedView, err error) {
-	v.Transport, v.Key = values.Get("transport"), values.Get("key")
+	v.Transport, v.Key, v.SkipHead = values.Get("transport"), values.Get("key"), values.Get("skip_head") == "true"
 	if v.Transport == "" {
 		return v, bad("release what?", "give a transport, and a key to narrow it down")
 	}
@@ -136,6 +137,11 @@ func (d *Dashboard) releaseParked(r *request) error {
 
 func (d *Dashboard) startParked(r *request, v parkedView) (int, error) {
 	filter := map[string]string{"transport": v.Transport, "key": v.Key}
+	if v.SkipHead {
+		return d.startRelease(r, "retries release --skip-head", filter, v.Count, func(ctx context.Context) (int, error) {
+			return d.db.SkipParked(ctx, v.Transport, v.Key, d.cfg.FailureTransport(v.Transport))
+		})
+	}
 	return d.startRelease(r, "retries release", filter, v.Count, func(ctx context.Context) (int, error) {
 		return d.db.ReleaseRetries(ctx, v.Transport, v.Key)
 	})

@@ -131,6 +131,7 @@ func (s *session) dashboardConfig(ctx context.Context, f dashboardFlags) (cfg da
 		return s.findings(ctx)
 	}
 	cfg.Command, cfg.Title, cfg.Prefix, cfg.ReadOnly, cfg.Log = s.app.Name, s.app.Name, f.prefix, f.readOnly, s.log
+	cfg.FailureTransport = s.cfg.FailureTransportOf
 	cfg.Redact = dashboard.Redaction{Headers: f.headers, Paths: f.paths}
 	return cfg, nil
 }

@@ -34,7 +34,8 @@ func (c *cli) failedListCommand() *cobra.Command {
 		Long: `List the dead letters, oldest first. Their keys continue without them. State is
 
   skipped    by a relay (outbox.on_exhausted) or "outbox release --skip-head"
-  failed     in a worker, without retries left or unrecoverably
+  failed     in a worker, without retries left or unrecoverably, or by "retries release
+             --skip-head"
   retrying   by "failed retry", in the retry queue of its transport
   removed    by "failed remove", or by "failed retry --as-new", which dispatched it under
              another id: body and headers are gone; only with --state

@@ -100,6 +100,12 @@ func (r *remote) ReleaseRetries(ctx context.Context, transport, key string) (int
 	return r.change(ctx, "retries/release", set(url.Values{}, "transport", transport, "key", key))
 }
 
+// SkipParked implements admin.Retries. The dead letters are those that the server's
+// configuration names.
+func (r *remote) SkipParked(ctx context.Context, transport, key, _ string) (int, error) {
+	return r.change(ctx, "retries/release", set(url.Values{"skip_head": {"true"}}, "transport", transport, "key", key))
+}
+
 // StopWorkers implements admin.Workers. A process that has ended is not counted.
 func (r *remote) StopWorkers(ctx context.Context, ids ...string) (n int, err error) {
 	for _, id := range ids {

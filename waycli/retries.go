@@ -95,7 +95,7 @@ func retryState(m admin.RetryingMessage) string {
 
 func (c *cli) retriesReleaseCommand() *cobra.Command {
 	var transport string
-	var all bool
+	var all, skip bool
 	cmd := &cobra.Command{
 		Use:   "release [KEY]",
 		Short: "Have parked messages of workers tried again",
@@ -103,11 +103,16 @@ func (c *cli) retriesReleaseCommand() *cobra.Command {
 keys after them, in order: after their cause has been mended. It removes nothing, so
 it does not ask; a message that fails once more is parked again.
 
+--skip-head moves the parked message of each key to the dead letters instead, with its
+attempts, from where "failed retry" sends it after all: its key continues without it.
+They are kept under the failure_transport of the transport.
+
 KEY is a partition key, --all all that are parked. --transport narrows it down. Exit
 code 3 says that nothing of that was parked.
 
 With --json: {"released"}.`,
 		Example: `  waybill retries release o-1
+  waybill retries release o-1 --skip-head
   waybill retries release --all --transport orders`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: c.run(func(ctx context.Context, s *session, args []string) error {
@@ -123,15 +128,16 @@ With --json: {"released"}.`,
 			if len(args) == 1 {
 				key = args[0]
 			}
-			return s.retriesRelease(ctx, transport, key)
+			return s.retriesRelease(ctx, transport, key, skip)
 		}),
 	}
 	c.transportFlag(cmd, &transport)
 	cmd.Flags().BoolVar(&all, "all", false, "all that is parked")
+	cmd.Flags().BoolVar(&skip, "skip-head", false, "without the parked message of each key")
 	return cmd
 }
 
-func (s *session) retriesRelease(ctx context.Context, transport, key string) error {
+func (s *session) retriesRelease(ctx context.Context, transport, key string, skip bool) error {
 	db, err := s.database(ctx)
 	if err != nil {
 		return err
@@ -145,7 +151,7 @@ func (s *session) retriesRelease(ctx context.Context, transport, key string) err
 	released := 0
 	for _, transport := range transports {
 		filter, _ := json.Marshal(map[string]string{"transport": transport, "key": key})
-		n, err := db.ReleaseRetries(admin.WithAction(ctx, admin.Action{Actor: admin.Actor(), Filter: filter}), transport, key)
+		n, err := s.releaseParked(admin.WithAction(ctx, admin.Action{Actor: admin.Actor(), Filter: filter}), db, transport, key, skip)
 		if released += n; err != nil && released > 0 {
 			return &Error{Partial, err, fmt.Sprintf("%s released; the same command does the rest", plural(released, "message"))}
 		}
@@ -162,8 +168,19 @@ func (s *session) retriesRelease(ctx context.Context, transport, key string) err
 		}{released})
 		return nil
 	}
+	if skip {
+		s.stdout.line("%s skipped: each is a dead letter, `%s failed list --source worker` shows it", plural(released, "parked message"), s.app.Name)
+		return nil
+	}
 	s.stdout.line("%s released: a worker tries them now", plural(released, "parked message"))
 	return nil
+}
+
+func (s *session) releaseParked(ctx context.Context, db Database, transport, key string, skip bool) (int, error) {
+	if skip {
+		return db.SkipParked(ctx, transport, key, s.cfg.FailureTransportOf(transport))
+	}
+	return db.ReleaseRetries(ctx, transport, key)
 }
 
 // parkedTransports returns the transports with parked messages.

@@ -2,8 +2,10 @@ package waymysql
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
 
 	"github.com/waybill-go/waybill"
@@ -110,4 +112,51 @@ func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, e
 	})
 	db.retries.HintQueue(transport)
 	return n, err
+}
+
+// SkipParked implements admin.Retries. It finds the rows as ReleaseRetries does.
+func (db *DB) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+	filter := map[string]string{"transport": transport, "key": key}
+	n, err := sqlcore.Audited(ctx, db.change, "retries release --skip-head", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		ids, err := idsOf(ctx, db.pool, db.retry.Query("parked_heads"), append([]any{[]byte(transport)}, twice(key)...)...)
+		if err != nil {
+			return 0, err
+		}
+		return retryStore{db}.skipParked(ctx, tx.(operatorTx).tx, transport, ids, cmp.Or(failureTransport, "failed"))
+	})
+	db.retries.HintQueue(transport)
+	return n, err
+}
+
+// skipParked makes dead letters as Move does, of the rows that are still parked.
+func (s retryStore) skipParked(ctx context.Context, by *sql.Tx, transport string, ids []int64, failureTransport string) (int, error) {
+	tx := &queueTx{db: s.db, conn: by, sql: s.db.retryQueue}
+	var freed []sqlcore.DeliveredRow
+	for _, row := range slices.Sorted(slices.Values(ids)) {
+		rec := &waybill.Record{}
+		r := sqlcore.RetryRow{Record: rec, DeadLetters: failureTransport}
+		err := by.QueryRowContext(ctx, s.db.retry.Query("parked_head"), row).Scan(id{&rec.ID}, &rec.Name, &rec.Key, &r.Headers, &rec.Body, moment{&rec.DispatchedAt}, &r.Failures)
+		if errors.Is(err, sql.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		freed = append(freed, sqlcore.DeliveredRow{ID: row, Key: rec.Key})
+		tx.next = append(tx.next, s.bury(transport, r))
+		tx.exec(s.db.retry.Query("remove"), row)
+		if err := tx.send(ctx); err != nil {
+			return 0, err
+		}
+	}
+	found, err := tx.findNext(transport, freed)
+	if err == nil && found != nil {
+		if err = tx.send(ctx); err == nil {
+			err = tx.freeNext(ctx, *found)
+		}
+	}
+	if err == nil {
+		err = tx.send(ctx)
+	}
+	return len(freed), err
 }

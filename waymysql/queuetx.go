@@ -17,7 +17,7 @@ import (
 // until send makes a round trip.
 type queueTx struct {
 	db        *DB
-	conn      *sql.Conn
+	conn      executor
 	sql       sqlfile.Set
 	next      []statement
 	committed bool

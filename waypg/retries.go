@@ -1,8 +1,10 @@
 package waypg
 
 import (
+	"cmp"
 	"context"
 
+	"github.com/gofrs/uuid/v5"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
@@ -34,6 +36,41 @@ func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, e
 	})
 	db.retries.HintQueue(transport)
 	return n, err
+}
+
+// SkipParked implements admin.Retries.
+func (db *DB) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+	filter := map[string]string{"transport": transport, "key": key}
+	n, err := sqlcore.Audited(ctx, db.change, "retries release --skip-head", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return tx.(operatorTx).skipParked(ctx, transport, key, cmp.Or(failureTransport, "failed"))
+	})
+	db.retries.HintQueue(transport)
+	return n, err
+}
+
+// skipParked makes dead letters as retryStore.Move does.
+func (o operatorTx) skipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+	holder := uuid.Must(uuid.NewV4()).String()
+	rows, err := o.tx.Query(ctx, o.at.retry.Query("take_parked"), transport, key, holder)
+	if err != nil {
+		return 0, err
+	}
+	var id [16]byte
+	var lease int64
+	var of string
+	var keys []string
+	batch := &pgx.Batch{}
+	batch.Queue(o.at.retryQueue.Query("pin"))
+	_, err = pgx.ForEachRow(rows, []any{&id, &lease, &of}, func() error {
+		batch.Queue(o.at.retry.Query("bury"), transport, waybill.MessageID(id).String(), holder, lease, failureTransport)
+		keys = append(keys, of)
+		return nil
+	})
+	if err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	batch.Queue(o.at.retryQueue.Query("next"), transport, keys)
+	return len(keys), o.tx.SendBatch(ctx, batch).Close()
 }
 
 // FailedAttempts implements admin.Retries.

@@ -32,6 +32,43 @@ func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, e
 	return n, err
 }
 
+// SkipParked implements admin.Retries.
+func (db *DB) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+	filter := map[string]string{"transport": transport, "key": key}
+	n, err := sqlcore.Audited(ctx, db.change, "retries release --skip-head", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
+		return retryStore{db}.skipParked(ctx, tx.(operatorTx).txn, transport, key, cmp.Or(failureTransport, "failed"))
+	})
+	db.retries.HintQueue(transport)
+	return n, err
+}
+
+// skipParked makes dead letters as Move does.
+func (s retryStore) skipParked(ctx context.Context, tx *txn, transport, key, failureTransport string) (int, error) {
+	rows, err := tx.query(ctx, s.db.retrySQL.Query("parked"), transport, key)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = rows.Close() }()
+	heads, keys := []int64{}, map[string]bool{}
+	for rows.Next() {
+		var id int64
+		var of string
+		if err := rows.Scan(&id, &of); err != nil {
+			return 0, err
+		}
+		heads, keys[of] = append(heads, id), true
+	}
+	if err := rows.Err(); err != nil {
+		return 0, err
+	}
+	for _, id := range heads {
+		if err := s.place(ctx, tx, id, sqlcore.RetryRow{DeadLetters: failureTransport}); err != nil {
+			return 0, err
+		}
+	}
+	return len(heads), next(ctx, tx, s.db.retryQueueSQL, transport, keys)
+}
+
 // FailedAttempts implements admin.Retries.
 func (db *DB) FailedAttempts(ctx context.Context, transport string, id waybill.MessageID) ([]admin.FailedAttempt, error) {
 	return query(ctx, db, db.retrySQL.Query("attempts"), func(rows *sql.Rows, a *admin.FailedAttempt) error {

@@ -49,6 +49,8 @@ func RetryQueue[TX any](t *testing.T, open func(t *testing.T) Harness[TX]) {
 		{"MovedMessageWaitsForItsRetry", movedMessageWaitsForItsRetry[TX]},
 		{"PostponedMessageIsNotCounted", postponedMessageIsNotCounted[TX]},
 		{"ParkedKeyWaitsForItsRelease", parkedKeyWaitsForItsRelease[TX]},
+		{"SkippedParkedHeadLetsItsKeyGoOn", skippedParkedHeadLetsItsKeyGoOn[TX]},
+		{"HeadsAreSkippedBesideAConsumer", headsAreSkippedBesideAConsumer[TX]},
 		{"DeadLetterLetsItsKeyGoOn", deadLetterLetsItsKeyGoOn[TX]},
 		{"LateHolderMovesNothing", lateHolderMovesNothing[TX]},
 		{"CrashesAreStartsWithoutAnEnd", crashesAreStartsWithoutAnEnd[TX]},

@@ -59,6 +59,14 @@ func mortalOperations[TX any]() []mortalOperation[TX] {
 				return err
 			}
 		}},
+		{"skipping", func(k *killed[TX]) func() error {
+			try(k.t, "Add", k.add(parked, worker.Move{})())
+			k.moves = nil
+			return func() error {
+				_, err := k.process.Store.(admin.Retries).SkipParked(context.Background(), k.transport, "x", "lost")
+				return err
+			}
+		}},
 	}
 }
 

@@ -52,7 +52,7 @@ func served(t *testing.T) (url string) {
 		 WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1250)
 		 SELECT 1, 'b' || n, n, randomblob(16), 'order.placed', 3, 1700000000000000, 9000000000000000, 'exchange is full', 'block' FROM n`,
 		`INSERT INTO waybill_retry (queue, message_id, message_name, partition_key, body, failures, held, held_until)
-		 VALUES ('billing', randomblob(16), 'order.placed', 'parked', '{}', 1, 1, 9223372036854775807)`,
+		 VALUES ('billing', randomblob(16), 'order.placed', 'parked', '{}', 1, 1, 9223372036854775807), ('billing', randomblob(16), 'order.placed', 'stuck', '{}', 1, 1, 9223372036854775807)`,
 		`INSERT INTO waybill_schedule (name, spec, missed, done_until, next_tick) VALUES ('late', '@hourly', 'latest', 1700000000000000, 1700000000000000), ('next', '@hourly', 'latest', 1700000000000000, 4000000000000000)`,
 		`INSERT INTO waybill_schedule (name, spec, missed, done_until, next_tick, requested_at) VALUES ('pending', '@hourly', 'latest', 1700000000000000, 4000000000000000, 1700000000123000)`,
 		`INSERT INTO waybill_inbox (handler, dedup_key, message_id, processed_at) SELECT 'invoices', 'done', message_id, 1700000000000000 FROM waybill_failed WHERE id = 5`,
@@ -130,6 +130,8 @@ func TestServerAsksForTheRole(t *testing.T) {
 		{"operator", 0, "1 blocked entry released", []string{"outbox", "release", "b1"}},
 		{"operator", 3, "nothing to release", []string{"outbox", "release", "nothing"}},
 		{"viewer", 4, "this needs the role operator", []string{"retries", "release", "--all"}},
+		{"operator", 0, "1 parked message skipped", []string{"retries", "release", "stuck", "--skip-head"}},
+		{"operator", 0, " stuck ", []string{"failed", "list", "--failures", "failed", "--source", "worker", "--key", "stuck"}},
 		{"operator", 0, "1 parked message released", []string{"retries", "release", "parked"}},
 		{"operator", 3, "nothing to release", []string{"retries", "release", "--all"}},
 		{"viewer", 4, "are not shown", []string{"failed", "edit", "5", "--body-file", "new.json"}},
@@ -171,7 +173,7 @@ func TestServerAsksForTheRole(t *testing.T) {
 	for _, e := range audit {
 		by[e.Action] = e.Actor
 	}
-	for action, actor := range map[string]string{"outbox release": "operator@dashboard", "retries release": "operator@dashboard", "failed edit": "operator@dashboard", "workers stop": "admin@dashboard", "workers pause": "admin@dashboard", "workers resume": "admin@dashboard", "schedules trigger": "operator@dashboard"} {
+	for action, actor := range map[string]string{"outbox release": "operator@dashboard", "retries release": "operator@dashboard", "retries release --skip-head": "operator@dashboard", "failed edit": "operator@dashboard", "workers stop": "admin@dashboard", "workers pause": "admin@dashboard", "workers resume": "admin@dashboard", "schedules trigger": "operator@dashboard"} {
 		if by[action] != actor {
 			t.Errorf("the audit has %q of %s, want %s", by[action], action, actor)
 		}

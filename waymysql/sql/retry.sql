@@ -99,6 +99,19 @@ SELECT q.id
 FROM   app.waybill_retry AS q FORCE INDEX (waybill_queue_due)
 WHERE  q.queue = ? AND (? = '' OR q.partition_key = ?) AND q.held = 1 AND q.held_until IS NULL;
 
+-- name: parked_heads
+SELECT MIN(q.id)
+FROM   app.waybill_retry AS q FORCE INDEX (waybill_queue_due)
+WHERE  q.queue = ? AND (? = '' OR q.partition_key = ?) AND q.held = 1 AND q.held_until IS NULL
+GROUP  BY q.partition_key;
+
+-- name: parked_head
+SELECT message_id, message_name, partition_key, headers, body,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), failures
+FROM   app.waybill_retry
+WHERE  id = ? AND held = 1 AND held_until IS NULL
+FOR    UPDATE;
+
 -- name: list
 SELECT q.id, q.queue, q.message_name, q.partition_key, q.message_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', q.created_at), q.failures, q.crashes,

@@ -115,6 +115,20 @@ SET    state = 'failed', failure_transport = excluded.failure_transport, message
        last_error = excluded.last_error, handler = excluded.handler, error_type = excluded.error_type,
        fingerprint = excluded.fingerprint, removed_at = NULL;
 
+-- name: take_parked
+-- Gives the parked row of each key a holder, for bury.
+UPDATE public.waybill_retry AS q SET holder = $3::uuid
+WHERE  q.id = ANY (ARRAY(
+       SELECT min(p.id) FROM public.waybill_retry AS p
+       WHERE  p.queue = $1
+       AND    ($2 = '' OR p.partition_key = $2)
+       AND    p.held_until = 'infinity'
+       AND    p.holder IS NULL
+       GROUP  BY p.partition_key))
+AND    q.held_until = 'infinity'
+AND    q.holder IS NULL
+RETURNING q.message_id, q.lease, q.partition_key;
+
 -- name: ack
 -- Ends deliveries, unless their rows have been leased again, and forgets the failures of their messages. Their
 -- attempts, which never change, and dead letters are looked up one by one: joined, all would be read.

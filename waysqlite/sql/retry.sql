@@ -74,6 +74,12 @@ SET    state = 'failed', failure_transport = excluded.failure_transport, message
        last_error = excluded.last_error, handler = excluded.handler, error_type = excluded.error_type,
        fingerprint = excluded.fingerprint, removed_at = NULL;
 
+-- name: parked
+-- The parked row of each key.
+SELECT min(id), partition_key FROM waybill_retry
+WHERE  queue = ?1 AND (?2 = '' OR partition_key = ?2) AND held_until = 9223372036854775807 AND holder IS NULL
+GROUP  BY partition_key;
+
 -- name: delete_buried
 DELETE FROM waybill_retry WHERE id = ?;
 
