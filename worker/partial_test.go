@@ -73,3 +73,44 @@ func TestPartialOutageHoldsUpNoOtherMessage(t *testing.T) {
 		})
 	}
 }
+
+// A handler hangs, in which a message runs since before an outage, or that is the first to run after it:
+// the others are handled as soon as the outage is over.
+func TestHandlerThatHangsInAnOutageHoldsUpNoOther(t *testing.T) {
+	for name, order := range map[string][]job{
+		"begun before":   {{"hang", 1}, {"blip", 1}},
+		"begun after it": {{"blip", 1}, {"hang", 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := stored(t)
+				back := time.Now().Add(100 * time.Millisecond)
+				p.handle(func(ctx context.Context, j job) error {
+					if j.K == "hang" {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					if time.Now().Before(back) {
+						return waybill.ErrUnavailable
+					}
+					return nil
+				})
+				stop := p.start(p.queue)
+				for _, j := range order {
+					p.send(j)
+					time.Sleep(time.Millisecond)
+				}
+				for n := range 50 {
+					p.send(job{fmt.Sprint("k", n), 1})
+				}
+				time.Sleep(10 * time.Second)
+				p.mu.Lock()
+				if len(p.done) != 51 {
+					t.Errorf("%d messages handled, want 51", len(p.done))
+				}
+				p.mu.Unlock()
+				noError(t, stop())
+			})
+		})
+	}
+}

@@ -57,6 +57,7 @@ type running struct {
 
 	pause  time.Duration    // after the next outcome that finds a database or broker unavailable
 	paused <-chan time.Time // no handler begins before
+	trial  <-chan time.Time // after a pause: no other handler begins before, or before one ends
 
 	partialUntil time.Time // end of an outage that only some messages meet, unless another is postponed
 }
@@ -158,6 +159,8 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 			r.finishMove(m)
 		case <-r.paused:
 			r.paused = nil
+		case <-r.trial:
+			r.trial = nil
 		case err := <-receiving:
 			open--
 			failure = errors.Join(failure, err)
@@ -181,6 +184,7 @@ func (r *running) coordinate(ctx context.Context, receiving <-chan error) error 
 func (r *running) ended(o outcome) {
 	r.busy--
 	o.from.busy--
+	r.trial = nil
 	r.finish(o)
 	if r.handled++; r.handled == r.cfg.Limit {
 		r.stop()
@@ -275,9 +279,10 @@ func (r *running) take(s *source) *waybill.Delivery {
 }
 
 // start runs handlers for ready messages, up to Concurrency and Limit, and has more wait for
-// Slots; after a pause it runs one alone, until it has succeeded or failed otherwise.
+// Slots. After a pause it begins one, until it has succeeded or failed otherwise; while that takes
+// long, another one each maxPause: a handler that hangs holds up no others.
 func (r *running) start() {
-	for r.paused == nil && (r.busy < 1 || r.pause == 0 && r.busy < r.cfg.Concurrency+r.main.ahead) && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
+	for r.paused == nil && r.trial == nil && r.busy < r.cfg.Concurrency+r.main.ahead && (r.cfg.Limit == 0 || r.handled+r.busy < r.cfg.Limit) {
 		s, d := r.next()
 		if d == nil {
 			return
@@ -287,6 +292,9 @@ func (r *running) start() {
 			cancel(nil)
 			r.finish(outcome{s, d, waybill.ErrLeaseLost, waybill.ErrLeaseLost})
 			continue
+		}
+		if r.pause > 0 {
+			r.trial = time.After(maxPause)
 		}
 		r.busy++
 		s.busy++
