@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/worker"
 )
 
 // A second database that most messages need is away for an hour: they are retried without
@@ -72,6 +74,106 @@ func TestPartialOutageHoldsUpNoOtherMessage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Many messages that need a lost server are retried each 30 s, and do not slow the others down.
+func TestPartialOutageSlowsNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		p.handle(func(_ context.Context, j job) error {
+			if j.K != "" {
+				return waybill.ErrUnavailable
+			}
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		})
+		const n = 1200
+		for i := range n {
+			p.send(job{fmt.Sprint("k", i), i}, job{"", i}, job{"", i}, job{"", i})
+		}
+		stop := p.start(p.queue)
+		time.Sleep(20 * time.Second)
+		p.mu.Lock()
+		if len(p.done) != 3*n {
+			t.Errorf("%d messages handled, want all %d that need nothing of it", len(p.done), 3*n)
+		}
+		p.mu.Unlock()
+		noError(t, stop())
+	})
+}
+
+// Some messages need a lost server, and the store is away, too, or there is none: that is one outage of
+// handlers in the log.
+func TestPartialOutageWithoutAStoreIsOneInTheLog(t *testing.T) {
+	for name, store := range map[string]func(p *fixture) worker.Store{
+		"none": func(*fixture) worker.Store { return nil },
+		"away": func(p *fixture) worker.Store {
+			return &watchedStore{Store: p.db, fail: func([]worker.Move) error { return waybill.ErrUnavailable }}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := stored(t)
+				var text bytes.Buffer
+				p.cfg.Log, p.cfg.Store = slog.New(slog.NewTextHandler(&text, nil)), store(p)
+				p.handle(func(_ context.Context, j job) error {
+					if j.K != "" {
+						return waybill.ErrUnavailable
+					}
+					return nil
+				})
+				for n := range 10 {
+					p.send(job{fmt.Sprint("k", n), n})
+				}
+				stop := p.start(p.queue)
+				for n := range 600 {
+					time.Sleep(100 * time.Millisecond)
+					p.send(job{"", n})
+				}
+				time.Sleep(10 * time.Second)
+				noError(t, stop())
+				if len(p.done) != 600 {
+					t.Errorf("%d messages handled, want 600", len(p.done))
+				}
+				if n := strings.Count(text.String(), "\n"); n > 10 {
+					t.Errorf("%d lines in the log:\n%.2000s", n, text.String())
+				}
+			})
+		})
+	}
+}
+
+// A partial outage becomes one of all: the worker pauses, and moves no more than a few messages.
+func TestPartialOutageBecomesTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		var tries atomic.Int64
+		total := time.Now().Add(time.Minute)
+		p.handle(func(_ context.Context, j job) error {
+			if tries.Add(1); j.K != "other" || time.Now().After(total) {
+				return waybill.ErrUnavailable
+			}
+			return nil
+		})
+		for n := range 500 {
+			p.send(job{fmt.Sprint("k", n%5), n}, job{"other", n})
+		}
+		stop := p.start(p.queue)
+		time.Sleep(time.Minute)
+		before := tries.Load()
+		for n := range 1000 {
+			p.send(job{fmt.Sprint("l", n), n})
+		}
+		moved := p.db.Waiting("jobs")
+		time.Sleep(10 * time.Minute)
+		if n := tries.Load() - before; n > 500 {
+			t.Errorf("%d tries in ten minutes, want pauses", n)
+		}
+		if n := p.db.Waiting("jobs") - moved; n > 250 {
+			t.Errorf("%d messages were moved in an outage of all", n)
+		}
+		noError(t, stop())
+	})
 }
 
 // A handler hangs, in which a message runs since before an outage, or that is the first to run after it:

@@ -74,29 +74,32 @@ const triesBeforePauses = 4
 // postponed is how long a message waits in the retry queue that meets an outage while others do not.
 const postponed = 30 * time.Second
 
-// wait keeps d for another attempt after a pause. One that meets an outage again waits in the retry
-// queue if others meet none, or if there is no room for others: messages that need a lost server would
-// hold them up. One at a time is moved, and so none while the store is away.
+// wait keeps d for another attempt after a pause. If others meet no outage it waits in the retry queue
+// instead, without a pause: messages that need a lost server would hold them up. So does one that meets it
+// again if there is no room for others, one at a time; none while the store is away.
 func (r *running) wait(s *source, d *waybill.Delivery, err error) {
 	markHandled(d, err)
 	if r.stopping {
 		s.giveBack(r, d)
 		return
 	}
-	r.pauseAfter(d, err)
 	worked, again := s.meetsOutage(d, r.worked)
-	partial := r.worked > worked || time.Now().Before(r.partialUntil)
-	switch {
-	case r.retries == nil || r.stored.Load() < r.lastMove:
-		s.queue.Return(d)
-	case partial:
+	pending := r.lastMove - r.stored.Load()
+	if r.away < triesBeforePauses*r.main.prefetch && (r.worked > worked || time.Now().Before(r.partialUntil)) {
 		r.partialUntil = time.Now().Add(postponed + maxPause)
-		r.moveKey(s, Move{Delivery: d, Delay: postponed})
-	case again && s.queue.Count() >= s.prefetch:
-		r.moveKey(s, Move{Delivery: d, Delay: maxPause})
-	default:
-		s.queue.Return(d)
+		if r.retries != nil && pending < int64(r.cfg.Concurrency) {
+			r.away++
+			r.logAway("unavailable while handling, the message waits", d, err, postponed)
+			r.moveKey(s, Move{Delivery: d, Delay: postponed})
+			return
+		}
 	}
+	r.pauseAfter(d, err)
+	if r.retries != nil && pending == 0 && again && s.queue.Count() >= s.prefetch {
+		r.moveKey(s, Move{Delivery: d, Delay: maxPause})
+		return
+	}
+	s.queue.Return(d)
 }
 
 // metNoOutage notes that an attempt has succeeded, or failed otherwise.
@@ -120,8 +123,12 @@ func (r *running) pauseAfter(d *waybill.Delivery, err error) {
 		r.pause = min(2*r.pause, maxPause)
 	}
 	r.paused = time.After(r.pause)
+	r.logAway("unavailable while handling, the worker pauses", d, err, r.pause)
+}
+
+func (r *running) logAway(text string, d *waybill.Delivery, err error, retryIn time.Duration) {
 	attrs := r.attrs(d, err)[1:] // each line of an outage has the transport
-	r.unavailable.Failed(r.work, r, "unavailable while handling, the worker pauses", append(attrs, slog.Duration("retry_in", r.pause))...)
+	r.unavailable.Failed(r.work, r, text, append(attrs, slog.Duration("retry_in", retryIn))...)
 }
 
 // fail counts a failed attempt and decides where the message goes.
