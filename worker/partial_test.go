@@ -143,6 +143,48 @@ func TestPartialOutageWithoutAStoreIsOneInTheLog(t *testing.T) {
 	}
 }
 
+// A broker that has fewer messages on their way than the worker's prefetch, by a setting or because all are of
+// a few keys, sends no others before those that meet an outage have made room.
+func TestPartialOutageBehindASmallWindowHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := stored(t)
+		var out atomic.Int64
+		broker := &link{Queue: p.queue, ack: func(ds []*waybill.Delivery) error { out.Add(-int64(len(ds))); return nil }}
+		broker.receive = func(ctx context.Context, max int) ([]*waybill.Delivery, error) {
+			for {
+				if n := min(max, 10-int(out.Load())); n > 0 {
+					ds, err := p.queue.Receive(ctx, n)
+					out.Add(int64(len(ds)))
+					return ds, err
+				}
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		}
+		p.handle(func(_ context.Context, j job) error {
+			if j.K != "" {
+				return waybill.ErrUnavailable
+			}
+			return nil
+		})
+		for n := range 15 {
+			p.send(job{fmt.Sprint("k", n), n})
+		}
+		for n := range 50 {
+			p.send(job{"", n})
+		}
+		stop := p.start(broker)
+		time.Sleep(5 * time.Minute)
+		noError(t, stop())
+		if len(p.done) != 50 {
+			t.Errorf("%d messages handled, want 50", len(p.done))
+		}
+	})
+}
+
 // A partial outage becomes one of all: the worker pauses, and moves no more than a few messages.
 func TestPartialOutageBecomesTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -76,7 +76,7 @@ const postponed = 30 * time.Second
 
 // wait keeps d for another attempt after a pause. If others meet no outage it waits in the retry queue
 // instead, without a pause: messages that need a lost server would hold them up. So does one that meets it
-// again if there is no room for others, one at a time; none while the store is away.
+// again if no others come, one at a time; none while the store is away.
 func (r *running) wait(s *source, d *waybill.Delivery, err error) {
 	markHandled(d, err)
 	if r.stopping {
@@ -95,7 +95,9 @@ func (r *running) wait(s *source, d *waybill.Delivery, err error) {
 		}
 	}
 	r.pauseAfter(d, err)
-	if r.retries != nil && pending == 0 && again && s.queue.Count() >= s.prefetch {
+	n := s.queue.Count()
+	noOthers := n >= s.prefetch || n > 1 && r.away > triesBeforePauses*r.main.prefetch // the broker may send no more
+	if r.retries != nil && pending == 0 && again && noOthers {
 		r.moveKey(s, Move{Delivery: d, Delay: maxPause})
 		return
 	}
