@@ -100,8 +100,8 @@ func (r *remote) ReleaseRetries(ctx context.Context, transport, key string) (int
 	return r.change(ctx, "retries/release", set(url.Values{}, "transport", transport, "key", key))
 }
 
-// SkipParked implements admin.Retries. The dead letters are those that the server's
-// configuration names.
+// SkipParked implements admin.Retries. The failure transport is that of the server's
+// configuration.
 func (r *remote) SkipParked(ctx context.Context, transport, key, _ string) (int, error) {
 	return r.change(ctx, "retries/release", set(url.Values{"skip_head": {"true"}}, "transport", transport, "key", key))
 }

@@ -144,7 +144,7 @@ func TestPartialOutageWithoutAStoreIsOneInTheLog(t *testing.T) {
 }
 
 // A broker that has fewer messages on their way than the worker's prefetch, by a setting or because all are of
-// a few keys, sends no others before those that meet an outage have made room.
+// a few keys, sends no others before the ones with an outage have made room.
 func TestPartialOutageBehindASmallWindowHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := stored(t)
