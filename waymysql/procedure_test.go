@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"os"
+	osexec "os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -523,5 +525,51 @@ func TestDocumentedCallsAreRelayed(t *testing.T) {
 		if got := count(t, db, "SELECT COUNT(*) FROM waybill_outbox WHERE id > 0"); rec.Problem != nil || rec.ID == (waybill.MessageID{}) || got != 0 {
 			t.Errorf("%+v has the problem %v; %d rows are left", rec, rec.Problem, got)
 		}
+	}
+}
+
+// restored returns a database with what mariadb-dump has of another.
+func restored(t *testing.T, address string, args ...string) *waymysql.DB {
+	t.Helper()
+	from, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dump := osexec.Command("mariadb-dump", append([]string{"--no-defaults", "--protocol=tcp", "--single-transaction",
+		"--host=" + from.Hostname(), "--port=" + from.Port(), "--user=" + from.User.Username(), from.Path[1:]}, args...)...)
+	if password, ok := from.User.Password(); ok {
+		dump.Env = append(dump.Environ(), "MYSQL_PWD="+password)
+	}
+	text, err := dump.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := testserver.MariaDB(t)
+	load := client(t, to)
+	load.Stdin = bytes.NewReader(text)
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("mariadb: %v\n%s", err, out)
+	}
+	return open(t, driverDSN(t, to), waymysql.Config{})
+}
+
+// A dump that is restored under another name, as for a test system beside the live one, has
+// procedures that write to its tables, and not to those of the database that was dumped.
+func TestProceduresOfARestoredDumpWriteToTheirDatabase(t *testing.T) {
+	t.Parallel()
+	address := testserver.MariaDB(t)
+	needsMariaDB(t, driverDSN(t, address), "mariadb-dump is MariaDB's")
+	live := open(t, driverDSN(t, address), waymysql.Config{})
+	if _, err := live.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	newOutbox(t, live, outbox.Config{})
+	copied := restored(t, address, "--routines")
+	call(t, copied, `CALL waybill_dispatch('order.placed', 'k', '{}', '{"key":"k","seq":0}')`)
+	call(t, copied, `CALL waybill_dispatch('order.placed', '', '{}', '{"key":"","seq":0}')`)
+	call(t, copied, "CALL waybill_dispatch_all(NULL, ?)", messages(t, message{Name: "order.placed", Key: "k", Body: []byte(`{"key":"k","seq":1}`)}))
+	const rows = "SELECT (SELECT COUNT(*) FROM waybill_outbox WHERE id > 0) + (SELECT COUNT(*) FROM waybill_outbox_unkeyed WHERE id > 0)"
+	if here, there := count(t, copied, rows), count(t, live, rows); here != 3 || there != 0 {
+		t.Errorf("the copy has %d messages, and the live database %d, want 3 and 0", here, there)
 	}
 }

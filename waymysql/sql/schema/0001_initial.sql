@@ -334,7 +334,7 @@ BEGIN
     DECLARE v_n INT DEFAULT 0;
     DECLARE v_error VARCHAR(128) CHARACTER SET utf8mb4;
     SELECT COUNT(*), MIN(t.id), MIN(t.name) INTO v_transports, v_transport, v_name
-    FROM   app.waybill_transport AS t
+    FROM   waybill_transport AS t
     WHERE  p_transport IS NULL OR t.name = p_transport;
     IF p_key IS NULL OR p_headers IS NULL OR p_body IS NULL THEN
         SET v_error =
@@ -380,7 +380,7 @@ BEGIN
                              LEFT(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256), 20)));
     SET v_hex = INSERT(INSERT(v_hex, 13, 1, '7'), 17, 1, SUBSTRING('89ab', 1 + FLOOR(RAND() * 4), 1));
     IF LENGTH(p_key) = 0 THEN
-        INSERT INTO app.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body)
+        INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, headers, body)
         VALUES (v_transport, UNHEX(v_hex), p_name, p_headers, p_body);
     ELSE
         -- The number of buckets is locked before the dispatch lock, as schema rebucket
@@ -392,14 +392,14 @@ BEGIN
                 DECLARE CONTINUE HANDLER FOR 1048 SET v_gone = TRUE;
                 SET v_n = v_n + 1, v_gone = FALSE;
                 SELECT m.value INTO v_buckets
-                FROM   app.waybill_meta AS m
+                FROM   waybill_meta AS m
                 WHERE  m.name = 'buckets'
                 LOCK   IN SHARE MODE;
                 SET v_bucket = CONV(LEFT(SHA2(p_key, 256), 4), 16, 10) % v_buckets;
-                INSERT INTO app.waybill_outbox
+                INSERT INTO waybill_outbox
                        (transport, bucket, message_id, message_name, partition_key, headers, body)
                 VALUES ((SELECT g.transport
-                         FROM   app.waybill_outbox_gate AS g
+                         FROM   waybill_outbox_gate AS g
                          WHERE  g.transport = v_transport AND g.bucket = v_bucket
                          AND    g.name = IF(v_buckets = 64, v_name, CONCAT(v_name, '/', v_buckets))
                          FOR    UPDATE),
@@ -425,7 +425,7 @@ CREATE PROCEDURE app.waybill_dispatch(IN p_name TEXT CHARACTER SET utf8mb4,
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_id CHAR(36) CHARACTER SET ascii;
-    CALL app.waybill_insert(NULL, p_name, p_key, p_headers, p_body, v_id);
+    CALL waybill_insert(NULL, p_name, p_key, p_headers, p_body, v_id);
     SELECT v_id AS id;
 END;
 
@@ -438,7 +438,7 @@ CREATE PROCEDURE app.waybill_dispatch_to(IN p_transport TEXT CHARACTER SET utf8m
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_id CHAR(36) CHARACTER SET ascii;
-    CALL app.waybill_insert(p_transport, p_name, p_key, p_headers, p_body, v_id);
+    CALL waybill_insert(p_transport, p_name, p_key, p_headers, p_body, v_id);
     SELECT v_id AS id;
 END;
 
@@ -477,10 +477,10 @@ BEGIN
             'waybill: messages must be a JSON array of objects with name, key, headers and body (base64)';
     END IF;
     SELECT MIN(t.id) INTO v_transport
-    FROM   app.waybill_transport AS t
+    FROM   waybill_transport AS t
     WHERE  p_transport IS NULL OR t.name = p_transport;
     SELECT m.value INTO v_buckets
-    FROM   app.waybill_meta AS m
+    FROM   waybill_meta AS m
     WHERE  m.name = 'buckets'
     LOCK   IN SHARE MODE;
     SET v_count = JSON_LENGTH(p_messages);
@@ -507,7 +507,7 @@ BEGIN
     WHILE v_bucket < v_buckets DO
         IF FIND_IN_SET(v_bucket, v_taken) > 0 THEN
             SELECT COUNT(*) INTO v_n
-            FROM   app.waybill_outbox_gate AS g
+            FROM   waybill_outbox_gate AS g
             WHERE  g.transport = v_transport AND g.bucket = v_bucket
             FOR    UPDATE;
         END IF;
@@ -518,7 +518,7 @@ BEGIN
     WHILE v_n < v_count DO
         FETCH c_messages INTO v_name, v_key, v_headers, v_body;
         SET v_n = v_n + 1;
-        CALL app.waybill_insert(p_transport, JSON_UNQUOTE(v_name), JSON_UNQUOTE(v_key), v_headers,
+        CALL waybill_insert(p_transport, JSON_UNQUOTE(v_name), JSON_UNQUOTE(v_key), v_headers,
                                 FROM_BASE64(JSON_UNQUOTE(v_body)), v_id);
         SET v_ids = CONCAT(v_ids, CASE WHEN v_n = 1 THEN '"' ELSE '","' END, v_id);
     END WHILE;
