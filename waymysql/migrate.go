@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
@@ -54,7 +55,32 @@ func (db *DB) migrate(ctx context.Context) (applied []string, err error) {
 		}
 		applied = append(applied, m.Name)
 	}
+	if err := db.mendProcedures(ctx, conn, all); err != nil {
+		return applied, fmt.Errorf("procedures: %w", err)
+	}
 	return applied, db.mend(ctx, conn)
+}
+
+// mendProcedures makes missing procedures: mysqldump leaves them out unless it is told otherwise.
+func (db *DB) mendProcedures(ctx context.Context, conn *sql.Conn, all sqlcore.Migrations) error {
+	for _, m := range all {
+		for _, s := range sqlfile.Statements(m.SQL) {
+			name, ok := strings.CutPrefix(s, "CREATE PROCEDURE "+qualified(db.schema, db.prefix))
+			if !ok {
+				continue
+			}
+			name, _, _ = strings.Cut(name, "(")
+			var exists bool
+			err := conn.QueryRowContext(ctx, db.migrating.Query("any_procedure"), db.schema, db.prefix+name).Scan(&exists)
+			if err == nil && !exists {
+				_, err = conn.ExecContext(ctx, s)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // mend gives every transport as many buckets as are recorded.

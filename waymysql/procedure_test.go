@@ -573,3 +573,22 @@ func TestProceduresOfARestoredDumpWriteToTheirDatabase(t *testing.T) {
 		t.Errorf("the copy has %d messages, and the live database %d, want 3 and 0", here, there)
 	}
 }
+
+// mariadb-dump leaves procedures out, unless it is told otherwise.
+func TestSchemaUpMakesProceduresThatADumpLeftOut(t *testing.T) {
+	t.Parallel()
+	address := testserver.MariaDB(t)
+	needsMariaDB(t, driverDSN(t, address), "mariadb-dump is MariaDB's")
+	live := open(t, driverDSN(t, address), waymysql.Config{})
+	if _, err := live.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	newOutbox(t, live, outbox.Config{})
+	copied := restored(t, address)
+	for range 2 {
+		if status, err := copied.SchemaUp(t.Context()); err != nil || len(status.Applied) > 0 {
+			t.Fatalf("SchemaUp = %+v, %v, want no migration", status, err)
+		}
+	}
+	call(t, copied, "CALL waybill_dispatch_all(NULL, ?)", messages(t, message{Name: "order.placed", Key: "k", Body: []byte(`{"key":"k","seq":0}`)}))
+}

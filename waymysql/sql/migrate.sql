@@ -10,6 +10,11 @@ DO RELEASE_LOCK(SHA2(?, 256));
 -- name: any_table
 SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?);
 
+-- name: any_procedure
+SELECT EXISTS (SELECT 1
+               FROM   information_schema.routines
+               WHERE  routine_schema = ? AND routine_name = ?);
+
 -- name: read
 SELECT value
 FROM   app.waybill_meta
