@@ -58,10 +58,10 @@ that one of them may have, and a free one takes a message of the first transport
 has one, however long the others wait.
 
 Delivery is at least once. After exit 0 the message is remembered in the inbox of
-the configured database and not run again, but a crash between the two runs it
-again: the command must bear that. Its stderr is passed on line by line, and the
-last line is part of the error of a failure; its stdout is passed on as it is (with
---json, to stderr).
+the configured database and not run again, but a crash between the two, or a copy that
+another process handles meanwhile, runs it again: the command must bear that. Its stderr
+is passed on line by line, and the last line is part of the error of a failure; its
+stdout is passed on as it is (with --json, to stderr).
 
 Messages whose name is not under messages in the configuration are unrecoverable.
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -39,7 +40,8 @@ type execHandler struct {
 	stdout    io.Writer
 	stderr    io.Writer
 	last      *lastActs
-	reaper    *reaper // may be nil
+	reaper    *reaper  // may be nil
+	running   sync.Map // of dedup keys, with a channel that is closed when the command has ended
 }
 
 // newExecBus returns a bus on which x handles the messages of names.
@@ -66,6 +68,11 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 	if err != nil {
 		return err
 	}
+	done, err := x.alone(ctx, entry.DedupKey)
+	if err != nil {
+		return err
+	}
+	defer done()
 	seen, err := x.log.Contains(ctx, entry)
 	if err != nil {
 		return fmt.Errorf("inbox: %w", err)
@@ -84,6 +91,23 @@ func (x *execHandler) handle(ctx context.Context, m waybill.RawMessage) error {
 		return fmt.Errorf("the command succeeded, but the inbox does not know: %w", err)
 	}
 	return nil
+}
+
+// alone waits until no other copy of the message is handled. A relay that was killed leaves
+// copies next to each other, which without a key would be handled side by side.
+func (x *execHandler) alone(ctx context.Context, key string) (done func(), err error) {
+	ended := make(chan struct{})
+	for {
+		other, taken := x.running.LoadOrStore(key, ended)
+		if !taken {
+			return func() { x.running.Delete(key); close(ended) }, nil
+		}
+		select {
+		case <-other.(chan struct{}):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 func (x *execHandler) run(ctx context.Context, env *waybill.Envelope, m waybill.RawMessage) error {

@@ -82,6 +82,24 @@ func TestExecRunsOnceForOneMessage(t *testing.T) {
 	}
 }
 
+// A relay that is killed leaves copies next to each other, and without a key a worker handles
+// them at the same time.
+func TestExecRunsOnceForCopiesSideBySide(t *testing.T) {
+	r, seen := newExecRun(t, "sleep 0.2; echo ran"), newCounts("orders")
+	errs := make(chan error, 3)
+	for range cap(errs) {
+		go func() { errs <- r.handle(waybill.WithObserver(t.Context(), seen)) }()
+	}
+	for range cap(errs) {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := r.stdout.String(); got != "ran\n" || seen.total().duplicates != 2 {
+		t.Errorf("stdout %q with %d duplicates, want one run and two duplicates", got, seen.total().duplicates)
+	}
+}
+
 func TestExecFailureIsNotRemembered(t *testing.T) {
 	r := newExecRun(t, "exit 75")
 	if err := r.handle(t.Context()); err == nil || waybill.IsUnrecoverable(err) {
