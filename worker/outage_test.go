@@ -176,3 +176,25 @@ func TestFailuresAfterAnOutageRunTogether(t *testing.T) {
 		}
 	})
 }
+
+// An attempt that meets an outage handles no message, and none counts for the limit.
+func TestLimitCountsNoAttemptsInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFixture(t)
+		p.cfg.Limit = 3
+		back := time.Now().Add(time.Minute)
+		p.handle(func(context.Context, job) error {
+			if time.Now().Before(back) {
+				return waybill.ErrUnavailable
+			}
+			return nil
+		})
+		for n := range 4 {
+			p.send(job{"", n})
+		}
+		noError(t, p.run(p.queue))
+		if len(p.done) != 3 {
+			t.Errorf("%d messages handled, want the limit of 3", len(p.done))
+		}
+	})
+}

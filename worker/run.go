@@ -186,6 +186,9 @@ func (r *running) ended(o outcome) {
 	o.from.busy--
 	r.trial = nil
 	r.finish(o)
+	if o.err != nil && !Failed(o.err) {
+		return
+	}
 	if r.handled++; r.handled == r.cfg.Limit {
 		r.stop()
 	}
