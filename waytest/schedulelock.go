@@ -34,10 +34,13 @@ func lockedRowHoldsUpNoOtherSchedule[TX any](t *testing.T, s *fixture[TX]) {
 		if found, err := db.ReplaceSchedule(t.Context(), tx, rows[name], moved); !found || err != nil {
 			t.Fatalf("ReplaceSchedule = %v, %v", found, err)
 		}
+		_, start := scheduleRows(t, db)
 		stop := s.scheduled([]scheduling.Store[TX]{db}, []*outbox.Outbox[TX]{s.outbox(outbox.Config{})}, run...)
-		time.Sleep(3 * time.Second)
-		rows, now = scheduleRows(t, db)
-		if late := now.Sub(rows["free"].NextTick); late > time.Second {
+		await(t, "another schedule ticks", func() bool {
+			rows, now = scheduleRows(t, db)
+			return rows["free"].NextTick.Sub(start) > 3*time.Second
+		})
+		if late := now.Sub(start) - 3*time.Second; late > time.Second {
 			t.Errorf("%s: another schedule is %v late: %+v", what, late, rows["free"])
 		}
 		s.end(tx, false)
