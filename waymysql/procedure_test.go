@@ -528,9 +528,16 @@ func TestDocumentedCallsAreRelayed(t *testing.T) {
 	}
 }
 
-// restored returns a database with what mariadb-dump has of another.
-func restored(t *testing.T, address string, args ...string) *waymysql.DB {
+// restored returns a database with an outbox, and one with a copy of it by mariadb-dump.
+func restored(t *testing.T, args ...string) (live, copied *waymysql.DB) {
 	t.Helper()
+	address := testserver.MariaDB(t)
+	needsMariaDB(t, driverDSN(t, address), "mariadb-dump is MariaDB's")
+	live = open(t, driverDSN(t, address), waymysql.Config{})
+	if _, err := live.SchemaUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	newOutbox(t, live, outbox.Config{})
 	from, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
@@ -550,21 +557,14 @@ func restored(t *testing.T, address string, args ...string) *waymysql.DB {
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("mariadb: %v\n%s", err, out)
 	}
-	return open(t, driverDSN(t, to), waymysql.Config{})
+	return live, open(t, driverDSN(t, to), waymysql.Config{})
 }
 
 // A dump that is restored under another name, as for a test system beside the live one, has
 // procedures that write to its tables, and not to those of the database that was dumped.
 func TestProceduresOfARestoredDumpWriteToTheirDatabase(t *testing.T) {
 	t.Parallel()
-	address := testserver.MariaDB(t)
-	needsMariaDB(t, driverDSN(t, address), "mariadb-dump is MariaDB's")
-	live := open(t, driverDSN(t, address), waymysql.Config{})
-	if _, err := live.SchemaUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	newOutbox(t, live, outbox.Config{})
-	copied := restored(t, address, "--routines")
+	live, copied := restored(t, "--routines")
 	call(t, copied, `CALL waybill_dispatch('order.placed', 'k', '{}', '{"key":"k","seq":0}')`)
 	call(t, copied, `CALL waybill_dispatch('order.placed', '', '{}', '{"key":"","seq":0}')`)
 	call(t, copied, "CALL waybill_dispatch_all(NULL, ?)", messages(t, message{Name: "order.placed", Key: "k", Body: []byte(`{"key":"k","seq":1}`)}))
@@ -577,14 +577,7 @@ func TestProceduresOfARestoredDumpWriteToTheirDatabase(t *testing.T) {
 // mariadb-dump leaves procedures out, unless it is told otherwise.
 func TestSchemaUpMakesProceduresThatADumpLeftOut(t *testing.T) {
 	t.Parallel()
-	address := testserver.MariaDB(t)
-	needsMariaDB(t, driverDSN(t, address), "mariadb-dump is MariaDB's")
-	live := open(t, driverDSN(t, address), waymysql.Config{})
-	if _, err := live.SchemaUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	newOutbox(t, live, outbox.Config{})
-	copied := restored(t, address)
+	_, copied := restored(t)
 	for range 2 {
 		if status, err := copied.SchemaUp(t.Context()); err != nil || len(status.Applied) > 0 {
 			t.Fatalf("SchemaUp = %+v, %v, want no migration", status, err)
