@@ -209,16 +209,22 @@ func openDatabase(ts *testscript.TestScript, name string) *sql.DB {
 	if err != nil {
 		return openFile(ts, name)
 	}
-	if dsn.Scheme == "mysql" {
-		cfg, err := mysql.Config(dsn)
-		ts.Check(err)
-		connector, err := driver.NewConnector(cfg)
-		ts.Check(err)
-		return sql.OpenDB(connector)
-	}
-	db, err := sql.Open("pgx", strings.Replace(name, "&schema=messaging", "", 1)) // an option of waybill only
+	db, err := openServer(dsn, name)
 	ts.Check(err)
 	return db
+}
+
+// openServer opens a database of a server, by its DSN and the text of that.
+func openServer(dsn config.DSN, text string) (*sql.DB, error) {
+	if dsn.Scheme != "mysql" {
+		return sql.Open("pgx", strings.Replace(text, "&schema=messaging", "", 1)) // an option of waybill only
+	}
+	cfg, err := mysql.Config(dsn)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := driver.NewConnector(cfg)
+	return sql.OpenDB(connector), err
 }
 
 var tableForm = regexp.MustCompile(`\{([a-z_]+)\}`)
