@@ -33,6 +33,7 @@ const maxBatch = 10000
 // and EnvelopeFrom do not work in fn. As any handler without an inbox it may run again for a
 // message that it has handled.
 func HandleBatch[M any](b *Bus, name string, size int, wait time.Duration, fn func(ctx context.Context, messages []M) []error) {
+	b.refuseNil(name, fn == nil)
 	if size < 2 || size > maxBatch || wait <= 0 {
 		panic(fmt.Errorf("waybill: bus %s: batch handler %q: a size of %d and a wait of %v: want 2 to %d, and above zero", b.name, name, size, wait, maxBatch))
 	}

@@ -14,7 +14,9 @@ import (
 type HandlerFunc func(ctx context.Context, env *Envelope) error
 
 // Middleware surrounds the handling and the sending of messages. An envelope
-// with a Received stamp is being handled, one without it dispatched.
+// with a Received stamp is being handled, one without it dispatched. It calls next with
+// a context derived from its own, on its own goroutine: a handler that it left behind
+// would go on beside the retry of its message.
 type Middleware struct {
 	Name string // shown by Bus.Middleware
 	Wrap func(next HandlerFunc) HandlerFunc
@@ -69,10 +71,13 @@ func (b *Bus) Types() *Types { return b.serializer.Types }
 func (b *Bus) SetObserver(o Observer) { b.observer = Observers{o} }
 
 // AddSender registers a transport under name. It panics on an empty or duplicate
-// name.
+// name, and on a nil sender.
 func (b *Bus) AddSender(name string, s Sender) {
 	if _, ok := b.senders[name]; ok || name == "" {
 		panic(fmt.Errorf("waybill: bus %s: transport name %q is empty or taken", b.name, name))
+	}
+	if s == nil {
+		panic(fmt.Errorf("waybill: bus %s: the sender of transport %q is nil", b.name, name))
 	}
 	b.senders[name] = s
 }
@@ -124,7 +129,8 @@ func (b *Bus) dispatch(ctx context.Context, env *Envelope) error {
 	return whole.finishWhole(ctx, b.chain(ctx, env))
 }
 
-// Handle runs the handlers of a received envelope, which has a Received stamp.
+// Handle runs the handlers of a received envelope, which has the stamps Received, MessageName
+// and MessageID: HandleRecord makes it.
 // Handlers named in a HandledBy stamp are left out. The error is a
 // *HandlersError when handlers failed, a *PanicError when middleware panicked.
 func (b *Bus) Handle(ctx context.Context, env *Envelope) error {

@@ -327,10 +327,24 @@ func TestDuplicateRegistrationsPanic(t *testing.T) {
 	handleAny[followUp](b)() // another message may have a handler of that name
 	wantPanic(t, "transport", "empty or taken", func() { b.AddSender("out", new(outbound)) })
 	wantPanic(t, "empty transport", "empty or taken", func() { b.AddSender("", new(outbound)) })
+	wantPanic(t, "nil transport", `the sender of transport "other" is nil`, func() { b.AddSender("other", nil) })
 	wantPanic(t, "route", "registered twice", func() { b.Route("follow.*", "out") })
 	wantPanic(t, "route without transport", "names no transport", func() { b.Route("x") })
 	for _, name := range []string{"", "a,b", "a\x00", "caf\xe9", "a\nb", strings.Repeat("n", 191)} {
 		wantPanic(t, "handler name "+name, "is no handler name", func() { waybill.Handle(b, name, func(context.Context, placed) error { return nil }) })
+	}
+}
+
+func TestNilFunctionsPanicAtRegistration(t *testing.T) {
+	b, _ := newBus()
+	const want = `the function of handler "h" is nil`
+	wantPanic(t, "Handle", want, func() { waybill.Handle[placed](b, "h", nil) })
+	wantPanic(t, "HandleRaw", want, func() { waybill.HandleRaw(b, "h", "raw", nil) })
+	wantPanic(t, "HandleQuery", want, func() { waybill.HandleQuery[placed, int](b, "h", nil) })
+	wantPanic(t, "HandleBatch", want, func() { waybill.HandleBatch[placed](b, "h", 2, time.Second, nil) })
+	wantPanic(t, "Upcast", "the upcaster of waybill_test.placed is nil", func() { waybill.Upcast[placed, followUp](b, nil) })
+	if b.HasHandlers() {
+		t.Error("the bus has a handler")
 	}
 }
 

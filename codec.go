@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 )
 
 // A Codec turns message bodies into bytes and back. Its methods may be called
@@ -34,12 +35,35 @@ func (JSON) Encode(msg any) ([]byte, error) {
 	if err := enc.Encode(msg); err != nil {
 		return nil, err
 	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+	body := bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
+	if string(body) == "{}" && hidesFields(reflect.TypeOf(msg)) {
+		return nil, errors.New("its fields are not exported, and would be left out: begin their names with capital letters")
+	}
+	return body, nil
+}
+
+// hidesFields reports whether typ has fields of which encoding/json sees none.
+func hidesFields(typ reflect.Type) bool {
+	if typ.Kind() != reflect.Struct || typ.NumField() == 0 || typ.Implements(reflect.TypeFor[json.Marshaler]()) {
+		return false
+	}
+	for i := range typ.NumField() {
+		if f := typ.Field(i); f.IsExported() || f.Anonymous || f.Name == "_" {
+			return false
+		}
+	}
+	return true
 }
 
 // Decode reads one JSON value. Unknown fields are allowed: a newer producer may
-// add some.
-func (JSON) Decode(body []byte, into any) error { return json.Unmarshal(body, into) }
+// add some. It refuses null, of which encoding/json makes an empty message, unless into
+// is a json.Unmarshaler.
+func (JSON) Decode(body []byte, into any) error {
+	if _, decodes := into.(json.Unmarshaler); !decodes && string(bytes.TrimSpace(body)) == "null" {
+		return errors.New("it is null, and the message would be empty: want an object")
+	}
+	return json.Unmarshal(body, into)
+}
 
 // checkJSON refuses a body that is not one JSON value or nests deeper than max.
 func checkJSON(body []byte, max int) error {

@@ -9,7 +9,13 @@ import (
 // dispatched, published, handled (or an attempt of that fails), and when an inbox had an
 // entry for it. Relays and workers log refusals and retries themselves. A line has the name,
 // id, key and transport, at publishing exchange and routing key, never a body. The result may be called concurrently.
-func LogEvents(log *slog.Logger, level slog.Level) Observer { return &eventLog{log, level} }
+// A nil log discards.
+func LogEvents(log *slog.Logger, level slog.Level) Observer {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &eventLog{log, level}
+}
 
 type eventLog struct {
 	log   *slog.Logger

@@ -49,6 +49,11 @@ func TestEventsAreLoggedALineAMessage(t *testing.T) {
 	}
 }
 
+// As all other logs do.
+func TestEventsWithoutALogAreDiscarded(t *testing.T) {
+	waybill.LogEvents(nil, slog.LevelInfo).Observe(t.Context(), waybill.Event{Kind: waybill.Dispatched})
+}
+
 func TestEventsBelowTheLevelOfTheLogCostNoAllocation(t *testing.T) {
 	observer := waybill.LogEvents(slog.New(slog.DiscardHandler), slog.LevelDebug)
 	e := waybill.Event{Kind: waybill.Published, Name: "order.placed"}

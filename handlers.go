@@ -28,9 +28,10 @@ type HandlerOption struct {
 
 // Handle registers fn under a name that is unique among the handlers of M and
 // never changes: inboxes and retries remember it. It panics on a duplicate
-// name, on a type that cannot be a message, and on a negative option. Of several
-// options the last counts.
+// name, on a type that cannot be a message, on a nil fn, and on a negative option. Of
+// several options the last counts.
 func Handle[M any](b *Bus, name string, fn func(ctx context.Context, m M) error, opts ...HandlerOption) {
+	b.refuseNil(name, fn == nil)
 	message, run := typed(b, name, fn)
 	h := handler{name: name, run: run}
 	for _, o := range opts {
@@ -60,6 +61,7 @@ func typed[M any](b *Bus, name string, fn func(ctx context.Context, m M) error) 
 // fn gets the body as dispatched, in a slice of its own: it may decrypt it in place.
 // It panics where Handle does, on an alias, and for a name that has a Go type.
 func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawMessage) error) {
+	b.refuseNil(name, fn == nil)
 	b.Types().AllowRaw(message)
 	if typ, _, err := b.Types().lookup(message); err == nil && typ != reflect.TypeFor[RawMessage]() {
 		panic(fmt.Errorf("waybill: bus %s: raw handler %q of %s would get no message: the name has the Go type %s; take Handle, or another bus", b.name, name, message, typ))
@@ -72,6 +74,13 @@ func HandleRaw(b *Bus, name, message string, fn func(ctx context.Context, m RawM
 		m.Body = bytes.Clone(m.Body) // other handlers and a retry get it, too
 		return fn(ctx, m)
 	}})
+}
+
+// refuseNil panics for a handler without a function: each of its messages would.
+func (b *Bus) refuseNil(name string, missing bool) {
+	if missing {
+		panic(fmt.Errorf("waybill: bus %s: the function of handler %q is nil", b.name, name))
+	}
 }
 
 func (b *Bus) add(message string, h handler) {
@@ -117,6 +126,9 @@ func (b *Bus) runHandlers(ctx context.Context, env *Envelope) error {
 		return &NoHandlerError{b.name, string(name)}
 	}
 	run := currentRun(ctx)
+	if run == nil {
+		return fmt.Errorf("waybill: bus %s: a middleware passed another context on: derive it from the one it was given, as by context.WithoutCancel", b.name)
+	}
 	var failed []HandlerError
 	for _, h := range handlers {
 		if slices.Contains(All[HandledBy](env), HandledBy(h.name)) {
@@ -154,12 +166,18 @@ func (r *run) one(ctx context.Context, h handler, env *Envelope) error {
 	return err
 }
 
-// Guard runs fn and returns its error, or a panic of it as a *PanicError.
+// Guard runs fn and returns its error, or a panic of it as a *PanicError, also if the method
+// Unwrap or Is of the error panics, as that of a nil pointer may.
 func Guard(fn func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return fn()
+	err = fn()
+	_ = errors.Is(err, errNone) // calls the methods here
+	return err
 }
+
+// errNone is the error of nothing.
+var errNone = errors.New("none")

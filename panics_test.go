@@ -47,6 +47,17 @@ func TestPanicOfMiddlewareIsTheErrorOfItsMessage(t *testing.T) {
 	}
 }
 
+// context.Background() lacks the state of the message.
+func TestMiddlewareThatPassesAnotherContextOnIsNamed(t *testing.T) {
+	b := waybill.NewBus("main", waybill.Middleware{Name: "detach", Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(_ context.Context, env *waybill.Envelope) error { return next(context.Background(), env) }
+	}})
+	waybill.Handle(b, "h", func(context.Context, placed) error { return nil })
+	if err := received(t, b, placed{}); err == nil || !strings.Contains(err.Error(), "a middleware passed another context on: derive it from") {
+		t.Errorf("HandleRecord = %v, want an error that says what to do", err)
+	}
+}
+
 // A sender that panics behind a handler fails that handler, as one that returns an
 // error does.
 func TestPanicOfAFollowUpIsTheErrorOfItsHandler(t *testing.T) {
@@ -64,6 +75,44 @@ func TestPanicOfAFollowUpIsTheErrorOfItsHandler(t *testing.T) {
 	var panicked *waybill.PanicError
 	if !errors.As(err, &failed) || !errors.As(err, &panicked) || len(failed.Failed) != 1 || failed.Failed[0].Handler != "h" || len(failed.Succeeded) != 0 {
 		t.Errorf("HandleRecord = %v, want the panic as the failure of handler h", err)
+	}
+}
+
+// A brokenError is nil behind an interface that is not: a classic mistake in Go.
+type brokenError struct{ cause error }
+
+func (e *brokenError) Error() string { return e.cause.Error() }
+func (e *brokenError) Unwrap() error { return e.cause }
+
+func broken() error {
+	var err *brokenError
+	return err
+}
+
+// A worker examines errors outside of the handlers, where a panic would end its process.
+func TestErrorThatPanicsIsTheErrorOfItsMessage(t *testing.T) {
+	ran := 0
+	b := waybill.NewBus("main")
+	waybill.Handle(b, "one", func(context.Context, placed) error { ran++; return nil })
+	waybill.Handle(b, "two", func(context.Context, placed) error { return broken() })
+	var failed *waybill.HandlersError
+	var panicked *waybill.PanicError
+	if err := received(t, b, placed{}); !errors.As(err, &failed) || !errors.As(err, &panicked) || len(failed.Succeeded) != 1 {
+		t.Errorf("HandleRecord = %v, want the panic as the failure of handler two alone", err)
+	}
+	if _, err := b.Dispatch(t.Context(), placed{}); !errors.As(err, &panicked) {
+		t.Errorf("Dispatch = %v, want the panic", err)
+	}
+	waybill.Upcast(b, func(old followUp) (unregistered, error) { return unregistered{}, broken() })
+	if err := received(t, b, followUp{}); !errors.As(err, &panicked) || !waybill.IsUnrecoverable(err) {
+		t.Errorf("HandleRecord = %v, want the panic of the upcaster's error", err)
+	}
+	b = waybill.NewBus("main", waybill.Middleware{Name: "bad", Wrap: func(waybill.HandlerFunc) waybill.HandlerFunc {
+		return func(context.Context, *waybill.Envelope) error { return broken() }
+	}})
+	waybill.Handle(b, "h", func(context.Context, placed) error { return nil })
+	if err := received(t, b, placed{}); !errors.As(err, &panicked) {
+		t.Errorf("HandleRecord = %v, want the panic of the middleware's error", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package waybill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -11,10 +12,15 @@ import (
 // to. The name is that of Handle. It panics where Handle does, and if the message has another
 // handler.
 func HandleQuery[Q, R any](b *Bus, name string, fn func(ctx context.Context, q Q) (R, error)) {
+	b.refuseNil(name, fn == nil)
 	message, run := typed(b, name, func(ctx context.Context, q Q) error {
 		result, err := fn(ctx, q)
-		if run := currentRun(ctx); err == nil && run.answer != nil {
+		switch run := currentRun(ctx); {
+		case run.answer == nil: // dispatched
+		case err == nil:
 			run.answer.result = &result
+		case errors.Is(err, ErrDuplicate): // which counts as success, without a result
+			err = fmt.Errorf("a query has no duplicates: return the result again, or another error than %q", err)
 		}
 		return err
 	})

@@ -45,6 +45,20 @@ func TestQueryHasTheResultOfItsHandler(t *testing.T) {
 	}
 }
 
+func TestQueryWhoseHandlerFindsADuplicateFails(t *testing.T) {
+	b, _ := newBus()
+	waybill.HandleQuery(b, "adder", func(context.Context, sum) (int, error) { return 0, fmt.Errorf("sum known: %w", waybill.ErrDuplicate) })
+	_, err := waybill.Query[int](t.Context(), b, sum{})
+	const want = `adder: a query has no duplicates: return the result again, or another error than "sum known: duplicate"`
+	var failed *waybill.HandlersError
+	if !errors.As(err, &failed) || err.Error() != want {
+		t.Errorf("Query = %v, want the error of the handler: %s", err, want)
+	}
+	if _, err := b.Dispatch(t.Context(), sum{}); err != nil {
+		t.Errorf("Dispatch = %v, want nil: a duplicate of a message is a success", err)
+	}
+}
+
 func TestQueryOfAnInterfaceMayBeNil(t *testing.T) {
 	b, _ := newBus()
 	waybill.HandleQuery(b, "none", func(context.Context, sum) (fmt.Stringer, error) { return nil, nil })

@@ -9,7 +9,7 @@ import (
 )
 
 // Backoff is the delay between attempts. The zero value waits 1, 3, 9, 27, 81, 243 and
-// then 300 seconds, each 10 % more or less.
+// then 300 seconds, each 10 % more or less. No delay is longer than 100 years.
 type Backoff struct {
 	Delay      time.Duration // before the second attempt; zero means 1 s
 	Multiplier float64       // zero means 3
@@ -38,18 +38,22 @@ func (b Backoff) Validate() error {
 // last of which was err.
 func (b Backoff) After(failures int, err error) time.Duration {
 	if asked, ok := RetryDelay(err); ok {
-		return min(max(asked, 0), cmp.Or(b.MaxRetryAfter, time.Hour))
+		return min(max(asked, 0), cmp.Or(b.MaxRetryAfter, time.Hour), forever)
 	}
 	d := b.base(failures)
 	jitter := cmp.Or(b.Jitter, 0.1)
 	if jitter > 0 {
 		d *= 1 + jitter*(2*rand.Float64()-1)
 	}
-	return time.Duration(d)
+	return time.Duration(min(d, float64(forever)))
 }
 
 // Longest returns MaxDelay or its default.
-func (b Backoff) Longest() time.Duration { return cmp.Or(b.MaxDelay, 5*time.Minute) }
+func (b Backoff) Longest() time.Duration { return min(cmp.Or(b.MaxDelay, 5*time.Minute), forever) }
+
+// forever bounds all delays: with math.MaxInt64, for no limit, a jitter or the sum of two would
+// be negative, and a failure retried at once, again and again.
+const forever = 100 * 365 * 24 * time.Hour
 
 func (b Backoff) base(failures int) float64 {
 	factor := math.Pow(cmp.Or(b.Multiplier, 3), float64(max(failures, 1)-1))

@@ -46,6 +46,31 @@ func TestBackoffStaysInItsBounds(t *testing.T) {
 	})
 }
 
+// No limit is written as the largest duration.
+func TestEndlessBackoffDoesNotOverflow(t *testing.T) {
+	const century = 100 * 365 * 24 * time.Hour
+	for _, b := range []waybill.Backoff{
+		{Delay: math.MaxInt64, MaxDelay: math.MaxInt64, MaxRetryAfter: math.MaxInt64},
+		{Delay: math.MaxInt64, MaxDelay: math.MaxInt64, MaxRetryAfter: math.MaxInt64, Jitter: -1},
+		{Multiplier: math.MaxFloat64, MaxDelay: math.MaxInt64, MaxRetryAfter: math.MaxInt64, Jitter: 1},
+	} {
+		if err := b.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 { // jitter is random
+			if got := b.After(100, errBoom); got < 0 || got > century || b.Jitter < 0.5 && got < century/2 {
+				t.Fatalf("After of %+v = %v, want about 100 years", b, got)
+			}
+		}
+		if got := b.Longest(); got != century {
+			t.Errorf("Longest of %+v = %v, want 100 years", b, got)
+		}
+		if got := b.After(1, waybill.RetryAfter(errBoom, math.MaxInt64)); got != century {
+			t.Errorf("RetryAfter of %+v = %v, want 100 years", b, got)
+		}
+	}
+}
+
 func TestZeroBackoffCoversSixteenMinutes(t *testing.T) {
 	b := waybill.Backoff{Jitter: -1}
 	var got []time.Duration

@@ -65,6 +65,13 @@ func (r *run) next(i int) (followUp, bool) {
 	return followUp{}, false
 }
 
+// end drops the follow-ups that were not sent: the run is over.
+func (r *run) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over, r.sending = true, ""
+}
+
 // queued returns how many follow-ups there are.
 func (r *run) queued() int {
 	r.mu.Lock()
@@ -138,7 +145,7 @@ func (r *run) send(ctx context.Context, wanted func(handler string) bool, failed
 func (r *run) finish(ctx context.Context, err error) error {
 	result := &HandlersError{}
 	if err != nil && !errors.As(err, &result) {
-		r.next(r.queued())
+		r.end()
 		return err // the message is handled again as a whole
 	}
 	whole := err == nil
@@ -158,7 +165,7 @@ func (r *run) finish(ctx context.Context, err error) error {
 // finishWhole sends all follow-ups of a dispatch, or none if it failed.
 func (r *run) finishWhole(ctx context.Context, err error) error {
 	if err != nil {
-		r.next(r.queued())
+		r.end()
 		return err
 	}
 	result := &HandlersError{}

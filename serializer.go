@@ -139,7 +139,7 @@ func (s *Serializer) Decode(rec *Record) (*Envelope, error) {
 	}
 	typ, name, err := s.types().lookup(rec.Name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; a renamed type decodes messages of its old name by Types.Alias", err)
 	}
 	limits := s.Limits.orDefaults()
 	if len(rec.Body) > limits.Body {

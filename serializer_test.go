@@ -135,6 +135,26 @@ func TestFieldThatCannotBeEncodedIsFoundBehindARecursiveType(t *testing.T) {
 	}
 }
 
+type hiddenFields struct{ id, customer string }
+
+type ownJSON struct{ id string }
+
+func (ownJSON) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
+
+func TestMessageThatWouldLoseItsFieldsIsRefused(t *testing.T) {
+	_, err := waybill.JSON{}.Encode(hiddenFields{"o-7", "c-1"})
+	if err == nil || !strings.Contains(err.Error(), "not exported") {
+		t.Errorf("Encode of unexported fields = %v, want an error", err)
+	}
+	for _, msg := range []any{struct{}{}, ownJSON{"o-7"}, struct{ hiddenFields }{}, struct {
+		Note string `json:",omitempty"`
+	}{}} {
+		if body, err := (waybill.JSON{}).Encode(msg); err != nil || string(body) != "{}" {
+			t.Errorf("Encode(%T) = %s, %v, want {}", msg, body, err)
+		}
+	}
+}
+
 func TestDecodeHasLimitsToo(t *testing.T) {
 	s := newSerializer()
 	for name, body := range map[string][]byte{
@@ -143,6 +163,7 @@ func TestDecodeHasLimitsToo(t *testing.T) {
 		"not JSON":         []byte(`{`),
 		"empty":            nil,
 		"of another shape": []byte(`[1]`),
+		"null":             []byte(" null\n"), // no field would be set
 	} {
 		_, err := s.Decode(&waybill.Record{ID: newID(t), Name: "order.placed", Body: body})
 		var decode *waybill.DecodeError

@@ -48,8 +48,9 @@ func NewTypes() *Types {
 	return &Types{byName: map[string]reflect.Type{}, names: map[reflect.Type]string{}, alias: map[string]string{}, upcasters: map[string]upcaster{}}
 }
 
-// Register registers M under name; empty means the name M gives itself. It
-// panics when M cannot be a message or the name is taken by another type.
+// Register registers M under name; empty means the name it has, or gives itself. It
+// panics when M cannot be a message, has another name, or the name is taken by another
+// type.
 func Register[M any](t *Types, name string) {
 	typ := reflect.TypeFor[M]()
 	if err := checkShape(typ); err != nil {
@@ -71,6 +72,9 @@ func Register[M any](t *Types, name string) {
 	}
 	if known, ok := t.byName[name]; ok && known != typ {
 		panic(fmt.Errorf("waybill: message name %q is taken by %s, so %s cannot have it", name, known, typ))
+	}
+	if had, ok := t.names[typ]; ok && had != name {
+		panic(fmt.Errorf("waybill: %s is registered as %q, so it cannot be %q: a type is dispatched under one name, and Types.Alias gives it an old one", typ, had, name))
 	}
 	t.byName[name] = typ
 	t.names[typ] = name

@@ -150,6 +150,7 @@ func TestTakenNamesPanic(t *testing.T) {
 	waybill.Register[placed](types, "")
 	waybill.Register[placed](types, "") // a repeated registration is allowed
 	types.Alias("order.created", "order.placed")
+	wantPanic(t, "second name of a type", `is registered as "order.placed", so it cannot be "order.paid"`, func() { waybill.Register[placed](types, "order.paid") })
 	wantPanic(t, "name of another type", "is taken by", func() { waybill.Register[nameless](types, "order.placed") })
 	wantPanic(t, "empty name", "has no name", func() { waybill.Register[nameless](types, "") })
 	wantPanic(t, "alias twice", "already in use", func() { types.Alias("order.created", "order.placed") })

@@ -1,6 +1,9 @@
 package waybill
 
-import "fmt"
+import (
+	"fmt"
+	"reflect"
+)
 
 // An upcaster converts messages of one version to the next.
 type upcaster struct {
@@ -15,9 +18,12 @@ type upcaster struct {
 // around an *UpcastError: no retry helps, and the message is kept as it came.
 //
 // Dispatched messages of Old travel as they are. Upcast panics if the names of the types
-// do not differ, if Old has an upcaster already or handlers, or if the chain would end in
-// Old.
+// do not differ, if Old has an upcaster already or handlers, if the chain would end in
+// Old, or if convert is nil.
 func Upcast[Old, New any](b *Bus, convert func(Old) (New, error)) {
+	if convert == nil {
+		panic(fmt.Errorf("waybill: bus %s: the upcaster of %s is nil", b.name, reflect.TypeFor[Old]()))
+	}
 	t := b.Types()
 	Register[Old](t, "")
 	Register[New](t, "")

@@ -128,7 +128,7 @@ func TestUpcasterThatFailsIsTheEndOfItsMessage(t *testing.T) {
 		t.Errorf("v1: %v, want %s", err, want)
 	}
 	err = b.HandleRecord(t.Context(), &waybill.Record{ID: newID(t), Name: "order.paid.v4", Body: []byte(`{}`)}, "events", 0)
-	if want := `waybill: unknown message name "order.paid.v4": known are order.paid.v1, order.paid.v2, order.paid.v3`; err == nil || err.Error() != want {
+	if want := `waybill: unknown message name "order.paid.v4": known are order.paid.v1, order.paid.v2, order.paid.v3; a renamed type decodes messages of its old name by Types.Alias`; err == nil || err.Error() != want {
 		t.Errorf("v4: %v, want %s", err, want)
 	}
 	if len(got) > 0 {

@@ -26,6 +26,9 @@ const (
 	writeTimeout = 5 * time.Second
 	// lostTries is how often a write is tried that the database has rolled back.
 	lostTries = 3
+	// maxEnded bounds the rows that are not written. A Run that writes once a minute leaves
+	// no more than those of two minutes.
+	maxEnded = 10 * MaxSeries
 )
 
 // Config tunes a Recorder.
@@ -59,7 +62,8 @@ type series struct {
 	handlers []*series // of a message; few, so that they are searched one by one
 }
 
-// New returns a recorder for store. It writes while Run runs.
+// New returns a recorder for store. It writes while Run runs, and without it drops all but
+// the first few thousand rows.
 func New(store Store, cfg Config) (*Recorder, error) {
 	if store == nil {
 		return nil, errors.New("history: New needs a store")
@@ -182,10 +186,15 @@ func (r *Recorder) in(minute int64, s *series) *Counts {
 
 // end adds the counts of s to the rows to write.
 func (r *Recorder) end(s *series) {
-	if s.counts != (Counts{}) {
+	switch {
+	case s.counts == (Counts{}):
+		return
+	case len(r.ended) < maxEnded:
 		r.ended = append(r.ended, Row{time.Unix(60*s.minute, 0).UTC(), s.Series, s.counts})
-		s.counts = Counts{}
+	default:
+		r.dropped.Add(1)
 	}
+	s.counts = Counts{}
 }
 
 // storable reports whether a name fits its column.

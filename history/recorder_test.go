@@ -192,6 +192,26 @@ func TestRecorderDropsCountsWhileTheDatabaseIsAway(t *testing.T) {
 	})
 }
 
+// A program may observe and forget Run, or start it late.
+func TestRecorderThatDoesNotRunIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t, &table{}, nil)
+		const minutes = maxEnded/100 + 10
+		for range minutes {
+			for i := range 100 {
+				r.Observe(t.Context(), waybill.Event{Kind: waybill.Dispatched, Transport: "t", Name: fmt.Sprint("m", i)})
+			}
+			time.Sleep(time.Minute)
+		}
+		if n := len(r.ended); n != maxEnded || r.Dropped() != 900 {
+			t.Errorf("%d rows kept and %d dropped, want %d, and 900 of the last minutes", n, r.Dropped(), maxEnded)
+		}
+		if rows := r.take(); len(rows) != maxEnded+maxEnded/100 || r.Dropped() != 1000 {
+			t.Errorf("%d rows taken and %d dropped, want the kept ones with the sums of their minutes", len(rows), r.Dropped())
+		}
+	})
+}
+
 // A slowTable takes two seconds for a write, unless its context ends.
 type slowTable struct{ table }
 

@@ -103,8 +103,13 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 
 // OnCommit runs fn when tx commits, before the next transaction begins; fn must
 // not use the database. It stands for a write to a table: a rollback, also to a
-// savepoint, drops it.
-func (tx *Tx) OnCommit(fn func()) { tx.writes.effects = append(tx.writes.effects, fn) }
+// savepoint, drops it, and after the end of tx OnCommit panics.
+func (tx *Tx) OnCommit(fn func()) {
+	if err := tx.db.check(tx); err != nil {
+		panic(err)
+	}
+	tx.writes.effects = append(tx.writes.effects, fn)
+}
 
 // Commit commits a transaction of Begin; InTx commits its own.
 func (tx *Tx) Commit() error {

@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -105,6 +106,12 @@ func TestTransactionsThatCannotWorkAreRefused(t *testing.T) {
 		t.Error("Write after the end of the transaction = nil, want an error")
 	}
 	wantPending(t, db, "")
+	defer func() {
+		if got := fmt.Sprint(recover()); got != "memory: the transaction has ended" {
+			t.Errorf("OnCommit after the end of the transaction: panic %q, want one that says so", got)
+		}
+	}()
+	kept.OnCommit(func() {})
 }
 
 func TestTransactionsWaitForEachOther(t *testing.T) {
@@ -220,6 +227,15 @@ func TestSyncHandlesAtOnce(t *testing.T) {
 	if _, err := bus.Dispatch(t.Context(), OrderPlaced{"o-1", 1}, waybill.Delay(time.Second)); err == nil || handled != 2 {
 		t.Errorf("delayed Dispatch = %v after %d calls, want an error and no third call", err, handled)
 	}
+}
+
+func TestSyncWithoutABusPanics(t *testing.T) {
+	defer func() {
+		if got := fmt.Sprint(recover()); got != "memory: Sync needs a bus" {
+			t.Errorf("panic %q, want one that asks for a bus", got)
+		}
+	}()
+	memory.Sync(nil)
 }
 
 // A worker counts and names the handlers of the message that it has received, and no others.

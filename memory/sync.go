@@ -2,14 +2,20 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/waybill-go/waybill"
 )
 
 // Sync returns the transport sync://: Send runs the handlers of bus and returns
-// their error. Nothing is retried, and a delayed message is refused.
-func Sync(bus *waybill.Bus) waybill.Sender { return syncSender{bus} }
+// their error. Nothing is retried, and a delayed message is refused. It panics on a nil bus.
+func Sync(bus *waybill.Bus) waybill.Sender {
+	if bus == nil {
+		panic(errors.New("memory: Sync needs a bus"))
+	}
+	return syncSender{bus}
+}
 
 type syncSender struct{ bus *waybill.Bus }
 

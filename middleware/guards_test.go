@@ -2,11 +2,21 @@ package middleware_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/middleware"
 )
+
+func TestForWithoutAMatchPanics(t *testing.T) {
+	defer func() {
+		if got := fmt.Sprint(recover()); got != `middleware: For needs a match for "ordered"` {
+			t.Errorf("panic %q, want one that names the middleware", got)
+		}
+	}()
+	middleware.For(nil, middleware.Ordered())
+}
 
 func TestCorrelationReachesFollowUps(t *testing.T) {
 	bus := waybill.NewBus("main", middleware.Correlation())

@@ -2,12 +2,17 @@ package middleware
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/waybill-go/waybill"
 )
 
-// For applies mw to the envelopes for which match reports true; others pass it by.
+// For applies mw to the envelopes for which match reports true; others pass it by. It panics
+// on a nil match.
 func For(match func(env *waybill.Envelope) bool, mw waybill.Middleware) waybill.Middleware {
+	if match == nil {
+		panic(fmt.Errorf("middleware: For needs a match for %q", mw.Name))
+	}
 	return waybill.Middleware{Name: mw.Name, Wrap: func(next waybill.HandlerFunc) waybill.HandlerFunc {
 		wrapped := mw.Wrap(next)
 		return func(ctx context.Context, env *waybill.Envelope) error {

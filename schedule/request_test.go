@@ -316,6 +316,14 @@ type frozenStore struct {
 	frozen atomic.Bool
 }
 
+// Schedules fails in a context that has ended, as a database does.
+func (s *frozenStore) Schedules(ctx context.Context) ([]admin.Schedule, time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, time.Time{}, err
+	}
+	return s.rowStore.Schedules(ctx)
+}
+
 func (s *frozenStore) ReplaceSchedule(ctx context.Context, tx *memory.Tx, old, replacement admin.Schedule) (bool, error) {
 	if s.frozen.Load() {
 		<-ctx.Done()
@@ -339,6 +347,44 @@ func TestStopWaitsForOneTransactionOnly(t *testing.T) {
 		stopped := time.Now()
 		if err := stop(); err != nil || time.Since(stopped) > sendTimeout {
 			t.Errorf("Run = %v, %v after its context, want nil within %v", err, time.Since(stopped), sendTimeout)
+		}
+	})
+}
+
+// A program that runs its schedules while it leads may lead again.
+func TestSecondRunSendsAllSchedules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &frozenStore{rowStore: newRowStore()}
+		out, err := outbox.New(s, outbox.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []Schedule
+		for n := range 20 {
+			all = append(all, Schedule{Name: fmt.Sprint("s", n), Timing: every(t, time.Minute), Message: ofTick})
+		}
+		var log bytes.Buffer
+		scheduler, err := New(s, out, Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, all...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			if err := scheduler.Run(ctx); err != nil {
+				t.Errorf("Run = %v", err)
+			}
+		}
+		run(30 * time.Second) // they are adopted
+		s.frozen.Store(true)
+		run(31 * time.Second) // some transactions have begun, the others wait for a slot
+		s.frozen.Store(false)
+		run(time.Minute)
+		if n := len(s.Pending("")); n != 20*2 {
+			t.Errorf("%d messages sent, want two ticks of 20 schedules", n)
+		}
+		if strings.Contains(log.String(), "sends again") {
+			t.Errorf("the second Run ends a problem of the first:\n%s", &log)
 		}
 	})
 }

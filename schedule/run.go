@@ -25,13 +25,13 @@ type result struct {
 }
 
 // Run dispatches the messages of the schedules until ctx ends, and returns nil then. While the
-// database cannot be reached, it tries again. A scheduler is run once.
+// database cannot be reached, it tries again. Run may be called again when it has returned.
 func (s *Scheduler[TX]) Run(ctx context.Context) error {
 	if len(s.tasks) == 0 {
 		<-ctx.Done()
 		return nil
 	}
-	defer s.running.Wait()
+	defer s.stop()
 	for {
 		pause, err := s.pass(ctx)
 		if s.note(ctx, "", err); err != nil {
@@ -51,6 +51,18 @@ func (s *Scheduler[TX]) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// stop waits for the transactions that have begun. A task that waited for a slot has no result.
+func (s *Scheduler[TX]) stop() {
+	s.running.Wait()
+	for _, t := range s.tasks {
+		t.running = false
+	}
+	for range len(s.ended) {
+		<-s.ended // the rows tell the next Run
+	}
+	clear(s.state) // the end of ctx is no problem that the next Run could solve
 }
 
 // pass starts a transaction of each schedule that is due or has a request, and returns the

@@ -49,7 +49,11 @@ func extract(ctx context.Context, rec *waybill.Record) context.Context {
 	return w3c.Extract(ctx, carrier{rec})
 }
 
-func inject(ctx context.Context, rec *waybill.Record) { w3c.Inject(ctx, carrier{rec}) }
+// inject stores the trace of ctx in rec, without the tracestate of a former one.
+func inject(ctx context.Context, rec *waybill.Record) {
+	delete(rec.Headers, "tracestate")
+	w3c.Inject(ctx, carrier{rec})
+}
 
 // The last digit of a traceparent, 00-TRACE-SPAN-FLAGS, has the bit of a sampled trace.
 const traceparentBytes, sampledBit = 55, 1

@@ -246,6 +246,29 @@ func TestTracestateKeepsTheMembersOfOthers(t *testing.T) {
 	}
 }
 
+// A handler passes on the envelope that it was given, with all headers, and no relay publishes it.
+func TestPassedOnMessageHasNoTracestateOfItsFormerTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newTracing(t, trace.AlwaysSample())
+		rec := &waybill.Record{Name: "order.placed", DispatchedAt: time.Now(), Headers: map[string]string{
+			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=1"}}
+		y.tracer.Begin(t.Context(), waybill.Published, "events", rec)
+		time.Sleep(time.Hour)
+		ctx, span := y.provider.Tracer("test").Start(t.Context(), "of another trace")
+		defer span.End()
+		rec.DispatchedAt = time.Now()
+		y.tracer.Begin(ctx, waybill.Dispatched, "events", rec)
+		if got := rec.Headers["tracestate"]; got != "" {
+			t.Errorf("tracestate is %q, want none: it is that of another trace", got)
+		}
+		ctx = y.tracer.Begin(t.Context(), waybill.Handled, "events", rec)
+		y.tracer.Observe(ctx, waybill.Event{Kind: waybill.Handled, Transport: "events", Record: rec})
+		if got := attribute(y.named("process events")[0], wayotel.QueueDwell); got != 0.0 {
+			t.Errorf("%s is %v, want 0: the former publication was an hour ago", wayotel.QueueDwell, got)
+		}
+	})
+}
+
 // Headers come from strangers, too.
 func TestForeignTraceHeadersDoNoHarm(t *testing.T) {
 	y := newTracing(t, trace.AlwaysSample())

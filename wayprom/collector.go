@@ -2,6 +2,7 @@ package wayprom
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -25,11 +26,15 @@ const (
 )
 
 // NewCollector returns a collector of the figures of a database, which the caller registers
-// in one process, or in several that agree. A scrape reads the database at most every 10 s and
-// for at most 3 s; in between, and while a scrape waits, it has the figures of the last one.
+// in one process, or in several that agree. A scrape reads the database if the last one that
+// did is 10 s ago, and has the figures of that one otherwise. It may take 3 s, the limit of
+// reading; further scrapes wait for it.
 // When the database cannot be read waybill_database_up is 0, the other figures are left out,
-// and the first error is logged. Nil discards the log.
+// and the first error is logged. Nil discards the log. It panics on a nil database.
 func NewCollector(db Database, log *slog.Logger) prometheus.Collector {
+	if db == nil {
+		panic(errors.New("wayprom: NewCollector needs a database"))
+	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

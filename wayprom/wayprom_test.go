@@ -209,6 +209,15 @@ func (*slowDatabase) WorkerStats(context.Context) ([]admin.WorkerStats, error) {
 	return []admin.WorkerStats{{Transport: "mail", Retrying: 6, Parked: 2, Failed: 9}}, nil
 }
 
+func TestCollectorWithoutADatabasePanics(t *testing.T) {
+	defer func() {
+		if got := fmt.Sprint(recover()); got != "wayprom: NewCollector needs a database" {
+			t.Errorf("panic %q, want one that asks for a database", got)
+		}
+	}()
+	wayprom.NewCollector(nil, nil)
+}
+
 func TestScrapesCannotHurtTheDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, reg := &slowDatabase{}, prometheus.NewPedanticRegistry()
