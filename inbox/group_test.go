@@ -93,13 +93,15 @@ func TestLostGroupRunsOneByOne(t *testing.T) {
 	})
 }
 
-func TestGroupRefusesWhatDoesNotFit(t *testing.T) {
+func TestRegistrationRefusesWhatDoesNotFit(t *testing.T) {
 	p := newFixture(t)
 	for name, register := range map[string]func(){
 		"a group of one":           func() { inbox.Group(1) },
 		"more than fit":            func() { inbox.Group(61) },
 		"a negative linger":        func() { inbox.Handle(p.bus, p.db, "a", fine, inbox.Group(2), inbox.Option{Linger: -1}) },
 		"a linger without a group": func() { inbox.Handle(p.bus, p.db, "b", fine, inbox.Option{Linger: 1}) },
+		"no database":              func() { inbox.Handle[*memory.Tx](p.bus, nil, "c", fine) },
+		"a nil database":           func() { inbox.Handle(p.bus, (*memory.DB)(nil), "d", fine) },
 	} {
 		func() {
 			defer func() {

@@ -1,12 +1,28 @@
 package inbox_test
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/memory"
 )
+
+func TestNilFunctionPanicsAtRegistration(t *testing.T) {
+	p := newFixture(t)
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.Contains(got, `the function of handler "billing" is nil`) {
+			t.Errorf("panic %q, want one that names the handler", got)
+		}
+	}()
+	var fn func(context.Context, *memory.Tx, paid) error
+	inbox.Handle(p.bus, p.db, "billing", fn)
+}
 
 // Dispatch refuses an empty key; another producer may send one.
 func TestEmptyIdempotencyKeyIsNoKey(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -106,11 +107,17 @@ var errFollowUp = waybill.Unrecoverable(errors.New("inbox: DispatchAfterCurrentB
 // transaction of store; its writes, its dispatches with tx to an outbox of the same
 // database, and the inbox entry commit together. fn neither commits nor rolls back.
 // waybill.DispatchAfterCurrentBus is refused in it: the outbox takes follow-ups.
-// A duplicate is not an error: waybill.Report tells the worker's observer. Handle panics where waybill.Handle does, and on
-// options that do not fit.
+// A duplicate is not an error: waybill.Report tells the worker's observer. Handle panics where waybill.Handle does, on
+// a nil store or fn, and on options that do not fit.
 //
 // Messages with the same name and waybill.IdempotencyKey are duplicates of each other.
 func Handle[TX, M any](b *waybill.Bus, store Store[TX], name string, fn func(ctx context.Context, tx TX, m M) error, opts ...Option) {
+	if v := reflect.ValueOf(store); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		panic(fmt.Errorf("inbox: handler %q has no database: the store is nil", name))
+	}
+	if fn == nil {
+		panic(fmt.Errorf("inbox: the function of handler %q is nil", name))
+	}
 	group, linger := 0, time.Duration(0)
 	for _, o := range opts {
 		group, linger = cmp.Or(o.group, group), cmp.Or(o.Linger, linger)

@@ -117,6 +117,22 @@ func TestIdempotencyKeyMakesMessagesDuplicates(t *testing.T) {
 	p.wantEffects("billing i-1", "billing i-3", "billing i-4", "billing i-5", "billing i-6")
 }
 
+func TestHandlersOfOneNameShareTheirInboxRows(t *testing.T) {
+	first, second := newFixture(t), newFixture(t)
+	second.db = first.db // two services with one database
+	first.handle("orders", fine)
+	second.handle("orders", fine)
+	second.handle("mail", fine)
+	rec := first.record("i-1")
+	for _, p := range []*fixture{first, second} {
+		if err := p.receive(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first.wantEffects("orders i-1")
+	second.wantEffects("mail i-1")
+}
+
 func TestFailedHandlerLeavesNothing(t *testing.T) {
 	p := newFixture(t)
 	if err := p.db.AddTransports(t.Context(), "events"); err != nil {

@@ -22,6 +22,9 @@ type problem struct {
 
 func (s problem) Claim(ctx context.Context, transport string, part outbox.Part, m outbox.ClaimLimit) (outbox.Claim, error) {
 	c, err := s.Store.Claim(ctx, transport, part, m)
+	if err != nil {
+		return nil, err
+	}
 	for _, row := range c.Rows() {
 		if slices.Contains(strings.Fields(s.names), name(row.Record)) {
 			row.Record.Problem = errors.New("unreadable")

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/crash"
@@ -65,10 +68,15 @@ func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
 	if cfg.To != "" {
 		o.to = []string{cfg.To}
 	}
-	o.know(o.to)
-	o.know(cfg.Transports)
-	for _, to := range cfg.Routes {
-		o.know(to)
+	for name, queue := range cfg.Queues {
+		if queue == "" {
+			return nil, fmt.Errorf("outbox: config: the queue of transport %q has no name", name)
+		}
+	}
+	for _, names := range slices.Concat([][]string{o.to, cfg.Transports, slices.Collect(maps.Keys(cfg.Queues))}, slices.Collect(maps.Values(cfg.Routes))) {
+		if err := o.know(names); err != nil {
+			return nil, err
+		}
 	}
 	if len(cfg.Middleware) > 0 {
 		o.chain = keepEnvelope
@@ -82,13 +90,21 @@ func New[TX any](w Writer[TX], cfg Config) (*Outbox[TX], error) {
 	return o, nil
 }
 
-func (o *Outbox[TX]) know(names []string) {
+// know adds names of transports. It refuses a name that a database would refuse, or keep for
+// good with a line end of the environment.
+func (o *Outbox[TX]) know(names []string) error {
 	for _, name := range names {
+		if name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+			return fmt.Errorf("outbox: config: %q is no name of a transport: want 1 to %d bytes of UTF-8 without control characters", name, maxName)
+		}
 		if o.queues[name] == "" {
 			o.known[name] = true
 		}
 	}
+	return nil
 }
+
+const maxName = 190 // of a transport, in bytes
 
 // A Tx is a unit of work: a transaction and the messages dispatched in it. It
 // belongs to one goroutine and ends with the function it was given to.
@@ -264,7 +280,11 @@ func (o *Outbox[TX]) prepare(ctx context.Context, env *waybill.Envelope) (*waybi
 type keptKey struct{}
 
 func keepEnvelope(ctx context.Context, env *waybill.Envelope) error {
-	*(ctx.Value(keptKey{}).(**waybill.Envelope)) = env
+	kept, ok := ctx.Value(keptKey{}).(**waybill.Envelope)
+	if !ok {
+		return errors.New("outbox: a middleware passed another context on: derive it from the one it was given, as by context.WithoutCancel")
+	}
+	*kept = env
 	return nil
 }
 

@@ -187,6 +187,23 @@ func TestOutboxRoutesByName(t *testing.T) {
 	}
 }
 
+func TestNamesThatAreNoTransportsAreRefused(t *testing.T) {
+	for want, cfg := range map[string]outbox.Config{
+		`"events\n" is no name of a transport`:                   {To: "events\n"},
+		`"audit\t" is no name of a transport`:                    {Transports: []string{"events", "audit\t"}},
+		`"" is no name of a transport`:                           {Transports: []string{""}},
+		`"a\x00b" is no name of a transport`:                     {Routes: waybill.Routes{"order.*": {"a\x00b"}}},
+		strings.Repeat("x", 191) + `" is no name of a transport`: {To: strings.Repeat("x", 191)},
+		`"caf\xe9" is no name of a transport`:                    {Queues: map[string]string{"caf\xe9": "q"}},
+		`config: the queue of transport "jobs" has no name`:      {To: "jobs", Queues: map[string]string{"jobs": ""}},
+	} {
+		if _, err := outbox.New(memory.NewDB(), cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New(%+v) = %v, want an error with %s", cfg, err, want)
+		}
+	}
+	newOutbox(t, memory.NewDB(), outbox.Config{To: strings.Repeat("x", 190), Transports: []string{"Order Events", "café"}})
+}
+
 func TestMiddlewareSurroundsADispatch(t *testing.T) {
 	db := memory.NewDB()
 	var order []string
@@ -207,6 +224,8 @@ func TestMiddlewareSurroundsADispatch(t *testing.T) {
 			return errDeclined
 		case 3:
 			return nil // swallows it
+		case 4:
+			ctx = context.Background()
 		}
 		return next(ctx, env)
 	})
@@ -225,6 +244,9 @@ func TestMiddlewareSurroundsADispatch(t *testing.T) {
 	}
 	if err := dispatch(3); err == nil {
 		t.Error("swallowed by a middleware: nil, want an error: a message must not vanish")
+	}
+	if err := dispatch(4); err == nil || !strings.Contains(err.Error(), "a middleware passed another context on") {
+		t.Errorf("with another context: %v, want an error that says so", err)
 	}
 	got := db.Pending("")
 	if names(got) != "a1" || got[0].Headers["tenant"] != "acme" {

@@ -70,8 +70,8 @@ func NewRelay(store Store, to Publisher, cfg RelayConfig) (*Relay, error) {
 }
 
 // Run connects, relays until ctx ends, and returns nil once the claimed batches are settled.
-// Errors of the broker and the database are retried; an outage is logged once when it
-// begins and once when it ends. With Drain it also returns once no due row is left, and
+// Errors of the broker and the database are retried; an outage is logged when it begins,
+// each five minutes, and when it ends. With Drain it also returns once no due row is left, and
 // returns an error that does not wrap waybill.ErrUnavailable, and the *BrokerError of a
 // broker that it cannot use at its start. A second Run at the same time is refused.
 func (r *Relay) Run(ctx context.Context) error {

@@ -387,6 +387,21 @@ func TestOneOfTheIdleLoopsPolls(t *testing.T) {
 	}
 }
 
+// A longest pause below the default of the shortest one is no longer than it says.
+func TestPollMaxAloneBoundsThePause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		y.cfg.PollMax = time.Millisecond
+		var claims atomic.Int64
+		stop := y.start(&scripted{Store: y.db, claim: func() error { claims.Add(1); return nil }})
+		time.Sleep(time.Second)
+		stop()
+		if n := claims.Load(); n < 900 {
+			t.Errorf("%d claims in a second, want one a millisecond", n)
+		}
+	})
+}
+
 // A claim that takes long, because of the network or of delayed messages, holds up no
 // other loop of its part.
 func TestSlowClaimLeavesPollingToAnotherLoop(t *testing.T) {
@@ -829,7 +844,7 @@ func TestPanicOfThePublisherEndsItsClaim(t *testing.T) {
 func TestWrongRelayConfigIsRefused(t *testing.T) {
 	for _, cfg := range []outbox.RelayConfig{
 		{Batch: -1}, {BatchBytes: -1}, {Window: -1}, {MaxAttempts: -1}, {PublishDeadline: -1}, {PollMin: -1}, {PollMax: -1},
-		{Retry: waybill.Backoff{Delay: -1}}, {Retry: waybill.Backoff{Multiplier: 0.1}}, {Retry: waybill.Backoff{Jitter: 1.1}},
+		{PollMin: time.Second, PollMax: 100 * time.Millisecond}, {Retry: waybill.Backoff{Delay: -1}}, {Retry: waybill.Backoff{Multiplier: 0.1}}, {Retry: waybill.Backoff{Jitter: 1.1}},
 	} {
 		if r, err := outbox.NewRelay(memory.NewDB(), newBroker(), cfg); err == nil {
 			t.Errorf("NewRelay(%+v) = %v, nil, want an error", cfg, r)

@@ -47,7 +47,8 @@ type RelayConfig struct {
 	// Block. A blocked route is always retried, in the end at the longest delay.
 	OnExhausted func(messageName string) Policy
 	// PollMin and PollMax bound the pause between claims of an idle transport; zero
-	// means 5 ms and 250 ms. A commit that Store.Wake reports ends the pause.
+	// means 5 ms and 250 ms, or the other one where that is shorter or longer. A commit
+	// that Store.Wake reports ends the pause.
 	PollMin, PollMax time.Duration
 	// Standby makes Run wait while another process relays the database, instead
 	// of returning waybill.ErrRelayRunning.
@@ -83,7 +84,10 @@ func (cfg RelayConfig) withDefaults() (RelayConfig, error) {
 	cfg.Window = cmp.Or(cfg.Window, 256)
 	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 10)
 	cfg.PublishDeadline = cmp.Or(cfg.PublishDeadline, defaultPublishDeadline)
-	cfg.PollMin = cmp.Or(cfg.PollMin, 5*time.Millisecond)
+	cfg.PollMin = cmp.Or(cfg.PollMin, min(cmp.Or(cfg.PollMax, time.Second), 5*time.Millisecond))
+	if cfg.PollMax > 0 && cfg.PollMax < cfg.PollMin {
+		return cfg, fmt.Errorf("outbox: relay config: PollMax %v is shorter than PollMin %v: raise it, or leave it zero", cfg.PollMax, cfg.PollMin)
+	}
 	cfg.PollMax = max(cmp.Or(cfg.PollMax, 250*time.Millisecond), cfg.PollMin)
 	cfg.Retry.Multiplier = cmp.Or(cfg.Retry.Multiplier, 2)
 	if cfg.Log == nil {

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -51,7 +52,7 @@ func (r *Relay) introduce(ctx context.Context) {
 	defer cancel()
 	known, err := r.store.Transports(asking)
 	if err == nil && !slices.Contains(known, r.cfg.Transport) {
-		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "nothing dispatches to this transport: no outbox has registered its name yet", transport, slog.Any("known", known))
+		r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "nothing dispatches to this transport: no outbox has registered its name yet", transport, slog.Any("known", append([]string{}, known...))) // not null
 	}
 }
 
@@ -124,6 +125,9 @@ func (r *Relay) rideOut(ctx context.Context, l *loop, wait time.Duration) (ended
 		r.broken.Failed(ctx, l, "the broker is not available, the relay will try again", attrs...)
 	} else {
 		r.unread.Failed(ctx, l, "relay pass failed, will try again", attrs...)
+		if !errors.Is(l.err, waybill.ErrUnavailable) { // or it cannot take the report, and its end would be one
+			r.status.now(ctx, fmt.Errorf("database: %w", l.err))
+		}
 	}
 	if r.cfg.Drain && !isBroker(l.err) && !errors.Is(l.err, waybill.ErrUnavailable) {
 		return true, l.err

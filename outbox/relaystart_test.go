@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/memory"
 	"github.com/waybill-go/waybill/outbox"
 )
 
@@ -94,6 +96,75 @@ func TestIdleRelayNoticesItsBroker(t *testing.T) {
 	})
 }
 
+// A reported store keeps the reports of its relays.
+type reported struct {
+	outbox.Store
+	mu      sync.Mutex
+	reports []outbox.Report
+	times   []time.Time
+}
+
+func (s *reported) Traits() outbox.StoreTraits {
+	traits := s.Store.Traits()
+	traits.KeepsReports = true
+	return traits
+}
+
+func (s *reported) Report(_ context.Context, r outbox.Report) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports, s.times = append(s.reports, r), append(s.times, time.Now())
+	return nil
+}
+
+// A relay without messages after a lost connection would be taken for dead if it did not
+// report: it repeats the problem until that is over.
+func TestIdleRelayReportsAfterALostConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		store := &reported{Store: y.db}
+		to := &breaking{broker: y.broker}
+		y.cfg.PublishDeadline = 30 * time.Second
+		y.dispatch(step{"a", 1})
+		ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer stop()
+		if err := newRelay(t, store, to, y.cfg).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		y.wantConfirmed("a1")
+		problems := 0
+		for i, r := range store.reports {
+			if r.Problem != "" {
+				problems++
+			}
+			if i > 0 && store.times[i].Sub(store.times[i-1]) > 10*time.Second {
+				t.Errorf("no report for %v, want one each 5 s", store.times[i].Sub(store.times[i-1]))
+			}
+		}
+		if n := len(store.reports); problems == 0 || n < 30 || store.reports[n-1].Problem != "" {
+			t.Errorf("%d of %d reports have a problem, want some of more than 30, and not the last", problems, n)
+		}
+	})
+}
+
+// A breaking publisher loses its connection with the first message in flight.
+type breaking struct {
+	*broker
+	once sync.Once
+}
+
+func (b *breaking) Publish(ctx context.Context, items []outbox.Item, results chan<- outbox.Result) {
+	lost := false
+	b.once.Do(func() { lost = true })
+	if !lost {
+		b.broker.Publish(ctx, items, results)
+		return
+	}
+	for _, item := range items {
+		results <- outbox.Result{Seq: item.Seq, Err: &outbox.ConnectionLostError{Err: errors.New("cut")}}
+	}
+}
+
 // A broker that is away when the relay starts is waited for. Drain does not wait.
 func TestRelayStartsBeforeItsBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -142,6 +213,11 @@ func TestRelayWarnsOfANameThatNothingDispatchesTo(t *testing.T) {
 			"level=WARN msg=\"nothing dispatches to this transport: no outbox has registered its name yet\" transport=defualt known=[default]\n"
 		if got := lines(&out); got != want {
 			t.Errorf("the log has\n%s\nwant\n%s", got, want)
+		}
+		out.Reset()
+		y.cfg.Log = slog.New(slog.NewJSONHandler(&out, nil))
+		if err := newRelay(t, memory.NewDB(), y.broker, y.cfg).Run(t.Context()); err != nil || !strings.Contains(out.String(), `"known":[]`) {
+			t.Errorf("Run on a database without outboxes = %v with the log\n%s\nwant no known transports", err, &out)
 		}
 	})
 }
@@ -202,5 +278,55 @@ func TestOutageOfABusyRelayIsTwoLines(t *testing.T) {
 			t.Errorf("the log has\n%s\nwant the start, a warning and the end of the outage", got)
 		}
 		y.wantPending("")
+	})
+}
+
+// All messages in flight on a connection that a message ended are one line of the log.
+func TestSuspectsOfABatchAreOneLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		y := newYard(t)
+		y.cfg.Log = slog.New(slog.NewTextHandler(&out, nil))
+		for n := range 20 {
+			y.dispatch(step{fmt.Sprint("k", n), 1})
+		}
+		cut := make(map[string]bool)
+		y.broker.refuse = func(key string) error {
+			if cut[key] {
+				return nil
+			}
+			cut[key] = true
+			return &outbox.ConnectionLostError{Err: errors.New("message too large"), CausedByMessage: true}
+		}
+		stop := y.start(y.db)
+		time.Sleep(time.Minute)
+		stop()
+		if got := lines(&out); strings.Count(got, "WARN") != 2 || !strings.Contains(got, `msg="messages were in flight on a lost connection" transport=default messages=20`) {
+			t.Errorf("the log has\n%s\nwant one warning of all, and one of the outage", got)
+		}
+		y.wantPending("")
+	})
+}
+
+// A statement that the database refuses, as after a lost privilege, is the problem of a report.
+func TestRefusalOfTheDatabaseIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t)
+		refused := errors.New("permission denied for table waybill_outbox")
+		store := &reported{Store: &scripted{Store: y.db, settle: func() error { return refused }}}
+		y.dispatch(step{"a", 1})
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if err := newRelay(t, store, y.broker, y.cfg).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range store.reports {
+			if since := store.times[i].Sub(store.times[0]); since > 5*time.Second && !r.Ended && !strings.Contains(r.Problem, refused.Error()) {
+				t.Errorf("after %v the problem is %q, want %q", since, r.Problem, refused)
+			}
+		}
+		if n := len(store.reports); n < 5 {
+			t.Errorf("%d reports in a minute", n)
+		}
 	})
 }

@@ -24,8 +24,15 @@ func (r *Relay) report(ctx context.Context, done []ClaimedRow, failed []Failure)
 			r.observer.Observe(ctx, e)
 		}
 	}
+	var suspects []Failure
 	for _, f := range failed {
+		if f.Suspect {
+			suspects = append(suspects, f)
+		}
 		r.reportFailure(ctx, f)
+	}
+	if len(suspects) > 0 { // hundreds at once: each has a line at level Debug
+		r.cfg.Log.WarnContext(ctx, "messages were in flight on a lost connection", "transport", r.cfg.Transport, "messages", len(suspects), "err", suspects[0].Err)
 	}
 }
 
@@ -42,7 +49,7 @@ func (r *Relay) reportFailure(ctx context.Context, f Failure) {
 	}
 	switch {
 	case f.Suspect:
-		what, e.Failures = "connection lost with the message in flight, to be tried apart", f.Row.Failures
+		level, what, e.Failures = slog.LevelDebug, "connection lost with the message in flight, to be tried apart", f.Row.Failures
 	case f.Route:
 		what = "unroutable, route blocked"
 	case f.Parks():

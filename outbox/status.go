@@ -35,14 +35,19 @@ func newStatus(store Store, cfg RelayConfig) *status {
 // now reports problem (nil for none) if the state has changed or reportEvery has
 // passed.
 func (s *status) now(ctx context.Context, problem error) {
-	if !s.store.Traits().KeepsReports {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := ""
 	if problem != nil {
 		text, s.failed = problem.Error(), time.Now()
+	}
+	s.report(ctx, text)
+}
+
+// report is now with the text of the problem. The caller holds mu.
+func (s *status) report(ctx context.Context, text string) {
+	if !s.store.Traits().KeepsReports {
+		return
 	}
 	changed := s.hears(ctx) || (text == "") != (s.last.Problem == "")
 	if !changed && time.Since(s.at) < reportEvery {
@@ -66,15 +71,16 @@ func (s *status) hears(ctx context.Context) (changed bool) {
 	return (before == "") != (why == "")
 }
 
-// idle reports an empty claim. It does not clear a recent problem: another loop may
-// hold the claim on the affected rows.
+// idle reports an empty claim. It repeats a recent problem: another loop may hold the
+// claim on the affected rows.
 func (s *status) idle(ctx context.Context) {
 	s.mu.Lock()
-	recent := time.Since(s.failed) < s.again
-	s.mu.Unlock()
-	if !recent {
-		s.now(context.WithoutCancel(ctx), nil) // a cancelled report could be stored after the final one
+	defer s.mu.Unlock()
+	text := ""
+	if time.Since(s.failed) < s.again {
+		text = s.last.Problem
 	}
+	s.report(context.WithoutCancel(ctx), text) // a cancelled report could be stored after the final one
 }
 
 // end marks the report as ended.

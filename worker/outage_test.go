@@ -32,8 +32,8 @@ func wantLog(t *testing.T, log *bytes.Buffer, want ...string) {
 }
 
 // An outage of a database with the transport, the retry queue and the inbox is a line when
-// it begins and one when it ends, though no message arrives; a second one likewise.
-func TestWorkersOutageIsTwoLines(t *testing.T) {
+// it begins, each five minutes, and when it ends, though no message arrives; a second one likewise.
+func TestWorkersOutageIsALineEachFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newFixture(t)
 		log := p.logTo()
@@ -60,6 +60,7 @@ func TestWorkersOutageIsTwoLines(t *testing.T) {
 			synctest.Wait()
 			wantLog(t, log,
 				`level=WARN msg="cannot receive, will try again" what=queue transport=jobs .*err=`,
+				`level=WARN msg="cannot receive, will try again" what=queue transport=jobs .*err=`,
 				`level=INFO msg="outage over" what=queue transport=jobs failures=\d{3} lasted=10m`)
 		}
 		p.send(job{"a", 1})
@@ -70,9 +71,9 @@ func TestWorkersOutageIsTwoLines(t *testing.T) {
 	})
 }
 
-// A database that handlers cannot reach is two lines, and an outage of the store is another
-// one, also when the message that waits for it fails otherwise.
-func TestOutageOfHandlersIsTwoLines(t *testing.T) {
+// A database that handlers cannot reach is a line each five minutes, and an outage of the store is
+// another one, also when the message that waits for it fails otherwise.
+func TestOutageOfHandlersIsALineEachFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newFixture(t)
 		var text bytes.Buffer
@@ -103,8 +104,10 @@ func TestOutageOfHandlersIsTwoLines(t *testing.T) {
 		p.wantDone("a1")
 		wantLog(t, &text,
 			`level=WARN msg="unavailable while handling, the worker pauses" what=handlers transport=jobs message=job id=\S+ attempt=1 .*retry_in=50ms`,
+			`level=WARN msg="unavailable while handling, the worker pauses" what=handlers transport=jobs message=job id=\S+ attempt=1 .*retry_in=5s`,
 			`level=INFO msg="outage over" what=handlers transport=jobs failures=\d{3} lasted=10m`,
 			`level=WARN msg="handling failed, will be retried"`,
+			`level=WARN msg="failed messages not stored, will try again" what=queue transport=jobs messages=1 `,
 			`level=WARN msg="failed messages not stored, will try again" what=queue transport=jobs messages=1 `,
 			`level=INFO msg="outage over" what=queue transport=jobs failures=\d{3} lasted=`)
 	})

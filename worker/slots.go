@@ -13,11 +13,11 @@ import (
 // a share of them by Config.Weight; one that had none meanwhile does not make up for it. Slots
 // do not interrupt a handler that runs.
 type Slots struct {
-	n       int
-	mu      sync.Mutex      // guards the fields below, and the shares
-	free    int             // slots without a handler
-	waiting []*slotWaiter   // in the order of arrival
-	now     map[int]float64 // by priority: slotShare.next of the last message that has begun
+	n    int
+	mu   sync.Mutex      // guards the fields below, and the shares
+	free int             // slots without a handler
+	wait []*slotShare    // with messages that wait
+	now  map[int]float64 // by priority: slotShare.next of the last message that has begun
 }
 
 // A slotShare is the part that one worker has in Slots.
@@ -26,12 +26,8 @@ type slotShare struct {
 	most             int     // slots at once
 	running          int     // slots that it has
 	next             float64 // how many messages of weight 1 it has begun: the least is the next
-}
 
-// A slotWaiter is a message that waits for a slot.
-type slotWaiter struct {
-	share   *slotShare
-	granted chan struct{} // closed with the slot
+	waiting []chan struct{} // of its messages, in the order of arrival; each is closed with its slot
 }
 
 // NewSlots returns n slots.
@@ -57,16 +53,16 @@ func (s *Slots) acquire(ctx context.Context, share *slotShare) bool {
 	if s == nil {
 		return true
 	}
-	w := s.enqueue(share)
+	granted := s.enqueue(share)
 	select {
-	case <-w.granted:
+	case <-granted:
 		return true
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
-	i := slices.Index(s.waiting, w)
+	i := slices.Index(share.waiting, granted)
 	if i >= 0 {
-		s.waiting = slices.Delete(s.waiting, i, i+1)
+		s.remove(share, i)
 	}
 	s.mu.Unlock()
 	if i < 0 { // it was granted meanwhile
@@ -75,15 +71,24 @@ func (s *Slots) acquire(ctx context.Context, share *slotShare) bool {
 	return false
 }
 
-// enqueue adds a waiter, which has its slot at once if there is one for it.
-func (s *Slots) enqueue(share *slotShare) *slotWaiter {
+// enqueue adds a message, which has its slot at once if there is one for it.
+func (s *Slots) enqueue(share *slotShare) (granted chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := &slotWaiter{share: share, granted: make(chan struct{})}
+	granted = make(chan struct{})
 	share.next = max(share.next, s.now[share.priority])
-	s.waiting = append(s.waiting, w)
+	if share.waiting = append(share.waiting, granted); len(share.waiting) == 1 {
+		s.wait = append(s.wait, share)
+	}
 	s.grant()
-	return w
+	return granted
+}
+
+// remove takes out the i-th message of a share.
+func (s *Slots) remove(share *slotShare, i int) {
+	if share.waiting = slices.Delete(share.waiting, i, i+1); len(share.waiting) == 0 {
+		s.wait = slices.DeleteFunc(s.wait, func(other *slotShare) bool { return other == share })
+	}
 }
 
 // release returns a slot.
@@ -101,26 +106,25 @@ func (s *Slots) release(share *slotShare) {
 // grant gives the free slots away.
 func (s *Slots) grant() {
 	for s.free > 0 {
-		i := s.first()
-		if i < 0 {
+		share := s.first()
+		if share == nil {
 			return
 		}
-		w := s.waiting[i]
-		s.waiting = slices.Delete(s.waiting, i, i+1)
 		s.free--
-		w.share.running++
-		s.now[w.share.priority] = w.share.next
-		w.share.next += 1 / float64(w.share.weight)
-		close(w.granted)
+		share.running++
+		s.now[share.priority] = share.next
+		share.next += 1 / float64(share.weight)
+		close(share.waiting[0])
+		s.remove(share, 0)
 	}
 }
 
-// first returns the index of the waiter that has the next free slot, or -1.
-func (s *Slots) first() int {
-	found := -1
-	for i, w := range s.waiting {
-		if w.share.running < w.share.most && (found < 0 || w.share.before(s.waiting[found].share)) {
-			found = i
+// first returns the share that has the next free slot, or nil. It looks at each worker, not at each
+// message: as many of every worker may wait as there are slots.
+func (s *Slots) first() (found *slotShare) {
+	for _, share := range s.wait {
+		if share.running < share.most && (found == nil || share.before(found)) {
+			found = share
 		}
 	}
 	return found

@@ -31,7 +31,7 @@ type Config struct {
 	// have messages. Zero means 1.
 	Weight int
 	// Prefetch is how many unsettled messages the worker holds at most, and how many of
-	// the retry queue of Store; zero means 4 x Concurrency.
+	// the retry queue of Store, but no fewer than Concurrency; zero means 4 x Concurrency.
 	Prefetch int
 	// Retry is the delay after which a failed message and its key are tried again.
 	Retry waybill.Backoff
@@ -104,6 +104,12 @@ func (cfg Config) withDefaults() (Config, error) {
 		if n.value < 0 {
 			return cfg, fmt.Errorf("worker: config: %s is negative (%d): leave it zero for the default", n.field, n.value)
 		}
+	}
+	switch {
+	case cfg.Slots == nil && (cfg.Priority != 0 || cfg.Weight != 0):
+		return cfg, errors.New("worker: config: Priority and Weight decide nothing without Slots, which workers share")
+	case cfg.Slots != nil && cfg.Slots.n == 0:
+		return cfg, errors.New("worker: config: Slots has none, so no handler would run: make it by NewSlots")
 	}
 	switch cfg.OnExhausted {
 	case "", Block, Park, Skip:

@@ -653,6 +653,7 @@ func TestWrongConfigIsRefused(t *testing.T) {
 		{worker.Config{Concurrency: -1}, "Concurrency is negative (-1): leave it zero"}, {worker.Config{Prefetch: -1}, "Prefetch"}, {worker.Config{MaxCrashes: -1}, "MaxCrashes"},
 		{worker.Config{Limit: -1}, "Limit"}, {worker.Config{Drain: -1}, "Drain"}, {worker.Config{Idle: -1}, "Idle"}, {worker.Config{SlowHandler: -1}, "SlowHandler"},
 		{worker.Config{Store: memory.NewDB()}, "a Store needs the name of the Transport"}, {worker.Config{OnExhausted: "drop"}, "want block, park or skip"},
+		{worker.Config{Slots: new(worker.Slots)}, "make it by NewSlots"}, {worker.Config{Priority: 1}, "decide nothing without Slots"}, {worker.Config{Weight: 2}, "decide nothing without Slots"},
 		{worker.Config{Retry: waybill.Backoff{Delay: -1}}, ""}, {worker.Config{Retry: waybill.Backoff{Multiplier: 0.5}}, ""}, {worker.Config{Retry: waybill.Backoff{Jitter: 2}}, ""},
 	} {
 		if w, err := worker.New(bus, memory.NewDB().Queue("jobs"), c.Config); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -13,8 +13,9 @@ import (
 	"github.com/waybill-go/waybill/internal/outage"
 )
 
-// An outage that two loops meet is a warning and a line at its end, with all failures.
-func TestAnOutageIsTwoLines(t *testing.T) {
+// An outage that two loops meet is a warning, repeated each five minutes, and a line at its end, with all
+// failures.
+func TestAnOutageIsTwoLinesAndOneEachFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		var out bytes.Buffer
@@ -50,5 +51,13 @@ func TestAnOutageIsTwoLines(t *testing.T) {
 		l.Failed(ctx, 2, "no broker")
 		l.Worked(ctx, 2)
 		want(`level=WARN msg="no broker" transport=events`, `level=INFO msg="outage over" transport=events failures=1 lasted=0s`)
+		// The cause changes: the broker is back, and refuses the password.
+		l.Failed(ctx, 1, "no broker", slog.Any("err", errors.New("refused")))
+		want(`level=WARN msg="no broker" transport=events err=refused`)
+		for range 400 {
+			time.Sleep(time.Second)
+			l.Failed(ctx, 1, "no broker", slog.Any("err", errors.New("password")))
+		}
+		want(`level=WARN msg="no broker" transport=events err=password`)
 	})
 }

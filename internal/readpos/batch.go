@@ -2,7 +2,7 @@ package readpos
 
 import (
 	"context"
-	"maps"
+	"hash/maphash"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -101,7 +101,7 @@ func (b *Batch) Reads(locked []Bucket, routes Routes) []Read {
 			return c
 		}
 		at.waiting, at.past = valid(at.waiting), valid(at.past)
-		from := cursor{version: bucket.Version, routes: routes.Version}
+		from := cursor{version: bucket.Version, routes: routes.Version, held: map[uint64]int64{}}
 		switch {
 		case at.past != nil && at.turn:
 			from = *at.past
@@ -136,8 +136,6 @@ func (b *Batch) Take(found []Row, perBucket int) (again bool) {
 // It reports whether it took no row and another read may find some.
 func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 	next := in.from
-	next.behind = map[uint64]bool{}
-	maps.Copy(next.behind, in.from.behind)
 	taken, keys := 0, map[string]bool{}
 	for _, r := range found {
 		if r.None {
@@ -146,16 +144,12 @@ func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 			}
 			break
 		}
-		key := r.Claimed.Record.Key
-		keys[key] = true
-		if r.Held || next.behind[hashOf(key)] {
-			next.behind[hashOf(key)] = true
+		keys[r.Claimed.Record.Key] = true
+		if b.Positions.holds(next.held, r) {
 			moved = moved || taken == 0
 		} else {
 			if taken == 0 && moved { // end of the leading held rows: up to here the cursor depends on no row taken
-				sure := next
-				sure.behind = maps.Clone(next.behind)
-				b.keep(in, &sure)
+				b.keep(in, next)
 			}
 			taken++
 			Decode(r.Claimed.Record, r.Headers)
@@ -173,12 +167,26 @@ func (b *Batch) take(in *bucketRead, found []Row, full bool) (moved bool) {
 	}
 	switch {
 	case moved:
-		b.keep(in, &next)
+		b.keep(in, next)
 	case in.read.Skip != "": // only the hot key may have rows
 		b.Positions.update(b.View, in.Number, func(p *position) { p.past = nil })
 		return true
 	}
 	return moved
+}
+
+// holds reports whether a row is held back, by its route or behind a row of its key in held, which it may be the first
+// of. At worst a collision of hashes delays a key until the route that blocks the other key is unblocked.
+func (p *Positions) holds(held map[uint64]int64, r Row) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := maphash.String(seed, r.Claimed.Record.Key)
+	if first, known := held[key]; known && first < r.Claimed.ID {
+		return true
+	} else if r.Held {
+		held[key] = r.Claimed.ID
+	}
+	return r.Held
 }
 
 // noteHotKey begins to skip a key whose rows alone fill the read of its bucket, and
@@ -200,14 +208,14 @@ func (b *Batch) noteHotKey(in *bucketRead, next cursor, keys map[string]bool, fu
 
 // keep stores c as the position that the read began at: the cursor of the hot key, the
 // cursor behind blocked rows, or the low watermark if no row of the bucket can be blocked.
-func (b *Batch) keep(in *bucketRead, c *cursor) {
+func (b *Batch) keep(in *bucketRead, c cursor) {
 	waits := in.Blocked || b.Routes.Any
 	b.Positions.update(b.View, in.Number, func(p *position) {
 		switch {
 		case c.skip != "":
-			p.past = c
+			p.past = &c
 		case waits:
-			p.waiting = c
+			p.waiting = &c
 		default:
 			p.lowWatermark, p.waiting = c.after, nil
 		}
@@ -242,7 +250,7 @@ func (b *Batch) Settled(published []outbox.ClaimedRow) {
 		switch {
 		case in.taken == nil:
 		case !unfinished:
-			b.keep(in, in.taken)
+			b.keep(in, *in.taken)
 		case !in.Blocked && !b.Routes.Any && in.read.Skip == "":
 			b.Positions.update(b.View, bucket, func(p *position) { p.lowWatermark = first - 1 })
 		}

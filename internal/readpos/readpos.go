@@ -41,20 +41,16 @@ type position struct {
 
 // A cursor lets a claim begin behind blocked rows. It is valid while version is that
 // of the bucket and routes is that of the transport's blocked routes. A stored cursor
-// is immutable.
+// is immutable, but for held, which it shares with those that continue it.
 type cursor struct {
 	after   int64
 	version int64
 	routes  int64
-	behind  map[uint64]bool // hashes of keys with a row of a blocked route at or below after
-	skip    string          // the hot key that reads leave out; empty in waiting
+	held    map[uint64]int64 // by hash of the key: the first row of a blocked route; guarded by Positions.mu
+	skip    string           // the hot key that reads leave out; empty in waiting
 }
 
 var seed = maphash.MakeSeed()
-
-// hashOf returns the hash of a key for a cursor. At worst a collision delays a key
-// until the route that blocks the other key is unblocked.
-func hashOf(key string) uint64 { return maphash.String(seed, key) }
 
 // New returns empty positions: each bucket is read from its start.
 func New(transport int16, buckets int) *Positions {

@@ -2,6 +2,7 @@ package readpos
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -103,6 +104,32 @@ func TestCursorKnowsTheKeysBehindAWaitingRoute(t *testing.T) {
 	}
 	if _, read = claimOf(p, Bucket{}, Routes{Version: 4}, 9); read.After != 0 {
 		t.Errorf("with the route open again rows are read after %d, want 0", read.After)
+	}
+}
+
+// A claim must not cost more, the more keys wait behind a blocked route.
+func TestClaimCopiesNoHeldKeys(t *testing.T) {
+	allocated := map[int]float64{}
+	for _, held := range []int{1, 5000} {
+		p, routes := New(1, 1), Routes{Version: 3, Any: true}
+		var rows []Row
+		for i := range held {
+			rows = append(rows, row(int64(i+1), "held "+strconv.Itoa(i), true))
+		}
+		claimOf(p, Bucket{}, routes, 9000, rows...)
+		last, taken := int64(held), 0
+		allocated[held] = testing.AllocsPerRun(10, func() {
+			last++
+			b, _ := claimOf(p, Bucket{}, routes, 9, row(last, "free", false))
+			b.Settled(b.Rows)
+			taken += len(b.Rows)
+		})
+		if b, _ := claimOf(p, Bucket{}, routes, 9, row(last+1, "held 0", false)); taken != 11 || len(b.Rows) != 0 {
+			t.Errorf("behind %d held keys %d rows of another one were taken and %d of the first, want 11 and none", held, taken, len(b.Rows))
+		}
+	}
+	if allocated[5000] != allocated[1] {
+		t.Errorf("a claim has %v allocations behind one held key, and %v behind 5000", allocated[1], allocated[5000])
 	}
 }
 
