@@ -44,6 +44,7 @@ type Consumer struct {
 	buffer  *deliveryBuffer
 	changed chan struct{} // closed when a message may be deliverable; nil while no Receive waits
 	began   bool          // the queue was there once
+	known   bool          // the queue was examined, and is still the same
 	resting bool          // since Suspend, until the next Receive
 }
 
@@ -170,10 +171,10 @@ func (c *Consumer) connected(ctx context.Context) (*session, error) {
 	case err != nil:
 		return nil, err
 	}
-	if !c.began {
+	if !c.known {
 		s.forwarding.Go(func() { c.warnOfLoss(s) })
 	}
-	c.session, c.began = s, true
+	c.session, c.began, c.known = s, true, true
 	c.reading.Go(func() { s.read(c) })
 	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "connected to receive", slog.String("queue", c.cfg.Queue), slog.String("broker", s.conn.raw.RemoteAddr().String()))
 	return s, nil

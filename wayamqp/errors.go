@@ -3,6 +3,7 @@ package wayamqp
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -10,6 +11,9 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/outbox"
 )
+
+// refusedUser matches the refusal of a user without permissions, not that of a limit, which has more words.
+var refusedUser = regexp.MustCompile(`^NOT_ALLOWED - access to vhost '.*' refused for user '.*'$`)
 
 // said returns err in the broker's or the network's own words.
 func said(err error) error {
@@ -19,8 +23,10 @@ func said(err error) error {
 		return err
 	case e == nil:
 		return errors.New("the connection was closed")
-	case e.Server && e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "vhost"):
+	case e.Server && e.Code == amqp.NotAllowed && strings.HasSuffix(e.Reason, "not found"):
 		return fmt.Errorf("%d %s: create the virtual host, or mend the path of the URL", e.Code, e.Reason)
+	case e.Server && e.Code == amqp.NotAllowed && refusedUser.MatchString(e.Reason):
+		return fmt.Errorf("%d %s: give the user permissions for it, as `rabbitmqctl set_permissions -p` does", e.Code, e.Reason)
 	case e.Server:
 		return fmt.Errorf("%d %s", e.Code, e.Reason)
 	}

@@ -47,6 +47,25 @@ func TestConsumerSaysThatItsQueueDropsMessages(t *testing.T) {
 	}
 }
 
+// A queue that is deleted under its consumer is another one when it is back.
+func TestQueueThatComesBackIsExaminedAgain(t *testing.T) {
+	b := newBroker(t)
+	b.queue("orders", arguments(Config{QueueType: "quorum", SingleActiveConsumer: true}, b.conn.Properties))
+	b.fill("k")
+	var log warnings
+	c := b.consumer(Config{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	stock(t, c, 1)
+	_, err := b.ch.QueueDelete("orders", false, false, false)
+	b.must(err)
+	b.queue("orders", amqp.Table{"x-queue-type": "classic", "x-message-ttl": int32(60000)})
+	b.fill("k")
+	eventually(t, "it has warned of both", func() bool {
+		_, _ = c.Receive(within(t, 100*time.Millisecond), 1)
+		return log.count("the queue may drop messages") == 1 && log.count("the queue does not keep the order of keys") == 1
+	})
+	b.must(c.Close())
+}
+
 func TestEndByTheConsumerTimeoutSaysWhatToDo(t *testing.T) {
 	for reason, want := range map[string]bool{
 		"PRECONDITION_FAILED - consumer ack timed out on channel 1":                                                   true,

@@ -58,7 +58,7 @@ func begin(ctx context.Context, cfg Config) (*session, error) {
 		close(s.closed)
 		w.close(err)
 		s.forwarding.Wait()
-		return nil, refused(cfg, err)
+		return nil, refused(err)
 	}
 	return s, nil
 }
@@ -90,7 +90,7 @@ func (s *session) subscribe(cfg Config) error {
 
 // refused returns the error of a queue that cannot be consumed, with a hint. Only a
 // refusal of the queue itself is not ErrUnavailable.
-func refused(cfg Config, err error) error {
+func refused(err error) error {
 	var e *amqp.Error
 	switch {
 	case !errors.As(err, &e) || !isSoft(e):
@@ -140,6 +140,7 @@ func (s *session) finish(c *Consumer, err error) {
 	select {
 	case _, canceled := <-s.canceled:
 		if canceled {
+			c.forgetQueue()
 			err = errors.New("the broker ended the subscription: the queue was deleted or is not available, or a message was kept for longer than the broker's consumer_timeout: " + raiseTimeout)
 		}
 	default:
@@ -153,6 +154,15 @@ func (s *session) finish(c *Consumer, err error) {
 	}
 	c.lost(s, err)
 	s.forwarding.Wait()
+}
+
+// forgetQueue has the next session examine the queue: one that was deleted may come back with
+// other arguments. Only read calls it.
+func (c *Consumer) forgetQueue() {
+	c.checkedOrder = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = false
 }
 
 // arrive puts a delivery into the buffer.
