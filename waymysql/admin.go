@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -34,6 +33,14 @@ func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows,
 		return nil, translate(err)
 	}
 	return found, nil
+}
+
+// readRow scans the only row of a statement, or returns sql.ErrNoRows.
+func (db *DB) readRow(ctx context.Context, text string, args []any, into ...any) error {
+	if err := db.ensureSchema(ctx); err != nil {
+		return err
+	}
+	return translate(db.pool.QueryRowContext(ctx, text, args...).Scan(into...))
 }
 
 // limit returns n, or for zero a number that no table reaches.
@@ -124,12 +131,9 @@ func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMe
 
 // outboxOfKey lists the pending messages of q.Key.
 func (db *DB) outboxOfKey(ctx context.Context, q admin.OutboxQuery, scan func(*sql.Rows, *admin.OutboxMessage) error) ([]admin.OutboxMessage, error) {
-	if err := db.ensureSchema(ctx); err != nil {
-		return nil, err
-	}
 	var buckets int
-	if err := db.pool.QueryRowContext(ctx, db.admin.Query("buckets")).Scan(&buckets); err != nil {
-		return nil, translate(err)
+	if err := db.readRow(ctx, db.outbox.Query("buckets_now"), nil, &buckets); err != nil {
+		return nil, err
 	}
 	bucket := outbox.Bucket(q.Key, buckets)
 	after, _ := q.Rows()
@@ -264,17 +268,13 @@ func (db *DB) dedupKeys(ctx context.Context, key string) (string, error) {
 			from = name + "0"
 		}
 	}
-	text, err := json.Marshal(pairs)
-	return string(text), err
+	return jsonOf(pairs), nil
 }
 
 // InboxOlder implements admin.Database.
 func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err error) {
-	if err := db.ensureSchema(ctx); err != nil {
-		return 0, err
-	}
-	err = db.pool.QueryRowContext(ctx, db.inbox.Query("count_older"), age.Microseconds()).Scan(&n)
-	return n, translate(err)
+	err = db.readRow(ctx, db.inbox.Query("count_older"), []any{age.Microseconds()}, &n)
+	return n, err
 }
 
 // pruneBatch is how many entries one transaction removes.
@@ -282,9 +282,6 @@ const pruneBatch = 200
 
 // InboxPrune implements admin.Database.
 func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(int)) (total int, err error) {
-	if err := db.writer(ctx); err != nil {
-		return 0, err
-	}
 	recorded, err := db.InboxRetention(ctx)
 	if err := errors.Join(err, admin.CheckRetention(age, recorded)); err != nil {
 		return 0, err

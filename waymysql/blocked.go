@@ -49,17 +49,16 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 		due, err = db.retryNow(ctx, which, q)
 		n += due
 	}
-	for left := true; left; {
-		left = false
+	for err == nil && len(parked) > 0 {
 		for at, keys := range parked {
 			some := min(len(keys), releaseKeys)
-			if err == nil && some > 0 {
-				if err = db.releaseParked(ctx, keys[:some], q); err == nil {
-					n += some
-				}
+			if err = db.releaseParked(ctx, keys[:some], q); err != nil {
+				break
 			}
-			parked[at] = keys[some:]
-			left = left || err == nil && len(keys) > some
+			n += some
+			if parked[at] = keys[some:]; len(keys) == some {
+				delete(parked, at)
+			}
 		}
 	}
 	if rest := len(entries) - n; err == nil && rest > 0 { // that are due, or that a relay was just trying
@@ -110,7 +109,7 @@ func (db *DB) retryNow(ctx context.Context, which []any, q admin.BlockedQuery) (
 	for start := time.Now(); ; {
 		n := 0
 		err := db.inTx(ctx, func(tx *sql.Tx) error {
-			run := script{buckets: db.bucketCount()}
+			run := script{}
 			err := each(ctx, tx, db.admin.Query("lock_waiting"), func(rows *sql.Rows) error {
 				var e entry
 				err := rows.Scan(&e.transport, &e.route, &e.key, &e.row)
@@ -170,7 +169,7 @@ func (db *DB) releaseOne(ctx context.Context, e blockedEntry, q admin.BlockedQue
 		if err != nil {
 			return err
 		}
-		run := script{buckets: db.bucketCount(), statements: []statement{{text: db.outbox.Query("bump"), args: []any{e.transport, e.versioned()}}}}
+		run := script{statements: []statement{{text: db.outbox.Query("bump"), args: []any{e.transport, e.versioned()}}}}
 		if !e.gone {
 			run.statements = append(run.statements, db.skipping(e)...)
 		}
@@ -184,16 +183,15 @@ func (db *DB) releaseOne(ctx context.Context, e blockedEntry, q admin.BlockedQue
 
 // skipping returns the statements that move an entry's row to the dead letters.
 func (db *DB) skipping(e blockedEntry) []statement {
-	at := fmt.Sprintf("[[%d,%d]]", e.bucket, e.row)
 	if e.bucket == unkeyed {
 		return []statement{
 			{text: db.outbox.Query("skip_unkeyed"), args: []any{e.failures, e.problem, e.transport, 1, e.row}},
-			{text: db.outbox.Query("delete_unkeyed"), args: []any{fmt.Sprintf("[[1,%d]]", e.row), e.transport}},
+			{text: db.outbox.Query("delete_unkeyed"), args: []any{jsonOf([][2]int64{{1, e.row}}), e.transport}},
 		}
 	}
 	return []statement{
 		{text: db.outbox.Query("skip"), args: []any{e.failures, e.problem, e.transport, e.bucket, e.row}},
-		{text: db.outbox.Query("delete"), args: []any{at, e.transport}},
+		{text: db.outbox.Query("delete"), args: []any{jsonOf([][2]int64{{int64(e.bucket), e.row}}), e.transport}},
 	}
 }
 
@@ -223,7 +221,7 @@ func (db *DB) releaseParked(ctx context.Context, keys []blockedEntry, q admin.Bl
 				return err
 			}
 			more = len(ids) == releaseBatch
-			run := script{buckets: db.bucketCount()}
+			run := script{}
 			if q.SkipHead && first {
 				for _, e := range keys {
 					run.statements = append(run.statements, db.skipping(e)...) // brought back by an interrupted release

@@ -26,10 +26,11 @@ type claim struct {
 	rows  []outbox.ClaimedRow
 	at    map[*waybill.Record]claimedRef
 
-	bumped  map[int16]bool     // buckets whose version Settle has changed
-	refused []statement        // of Settle: entries that were refused again
-	routes  map[string]bool    // that are blocked
-	keys    map[int16][]string // by bucket: blocked keys
+	bumped   map[int16]bool     // buckets whose version Settle has changed
+	refused  []statement        // of Settle: entries that were refused again
+	routes   map[string]bool    // that are blocked
+	keys     map[int16][]string // by bucket: blocked keys
+	manyKeys bool               // keys lacks some
 }
 
 // A claimedRef is the storage location of a claimed row.

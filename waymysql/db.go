@@ -108,8 +108,8 @@ type DB struct {
 	mu        sync.Mutex
 	relays    *sql.DB // for claims, once there is one: sessions that end when they are silent
 	flavor    flavor  // once the server was asked
-	usable    bool    // the tables were checked
-	buckets   int     // of a transport, as the tables recorded it when they were read last
+	maxPacket int     // of the server, in bytes; 0 until then
+	buckets   int     // of a transport, as the tables recorded it when they were read last; 0 until then
 	writable  bool    // the server's settings were checked
 	unwritten bool    // it shows commits before it has written them; set with writable
 
@@ -132,7 +132,7 @@ func Open(ctx context.Context, dsn string, cfg Config) (*DB, error) {
 		return nil, err
 	}
 	if err := db.pool.PingContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("waymysql: %w", translate(err)), db.Close())
+		return nil, errors.Join(fmt.Errorf("waymysql: %w", translateOpen(err)), db.Close())
 	}
 	return db, nil
 }
@@ -174,11 +174,9 @@ func OpenConfig(c *mysql.Config, cfg Config) (*DB, error) {
 // newDB returns a DB without pools.
 func newDB(of sessions, schema string, cfg Config) (*DB, error) {
 	prefix := cmp.Or(cfg.Prefix, defaultPrefix)
-	switch {
-	case !sqlfile.ValidPrefix(prefix):
-		return nil, badPrefix(prefix)
-	case !schemaForm.MatchString(schema):
-		return nil, badSchema(schema)
+	switch err := checkNames(schema, prefix); {
+	case err != nil:
+		return nil, err
 	case cfg.Retention < 0 || cfg.IdleTimeout < 0 || cfg.MaxConns < 0:
 		return nil, fmt.Errorf("waymysql: negative: Retention %v, IdleTimeout %v, MaxConns %d", cfg.Retention, cfg.IdleTimeout, cfg.MaxConns)
 	case cfg.IdleTimeout%time.Second != 0:
@@ -189,7 +187,7 @@ func newDB(of sessions, schema string, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, relayed: map[int16]*relayed{},
 	}
-	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain)
+	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain, &db.retries)
 	for name, set := range map[string]*sqlfile.Set{
 		"outbox": &db.outbox, "dispatch": &db.dispatching, "claim": &db.claiming, "inbox": &db.inbox, "queue": &db.queue, "unique": &db.unique, "retry": &db.retry, "schedule": &db.schedule, "admin": &db.admin,
 		"failed": &db.failed, "migrate": &db.migrating, "rebucket": &db.rebucketing, "server": &db.serving, "doctor": &db.doctor, "history": &db.history,
@@ -239,10 +237,7 @@ func (db *DB) Close() error {
 
 // ensureSchema makes sure that this version can work with the tables. It checks once.
 func (db *DB) ensureSchema(ctx context.Context) error {
-	db.mu.Lock()
-	usable := db.usable
-	db.mu.Unlock()
-	if usable {
+	if db.bucketCount() > 0 {
 		return nil
 	}
 	if _, err := db.server(ctx); err != nil {
@@ -270,7 +265,7 @@ func (db *DB) setBuckets(n int) {
 		db.relayed = map[int16]*relayed{}
 		db.renewals++
 	}
-	db.buckets, db.usable = n, true
+	db.buckets = n
 }
 
 // checked reports whether tables and server were.

@@ -94,7 +94,7 @@ func (db *DB) promoteHeld(ctx context.Context, g gate) error {
 		}
 		err := wait(ctx, int(heldWait.Seconds()))
 		if err == nil {
-			err = db.lockGates(ctx, tx, []gate{g}, db.bucketCount())
+			err = db.run(ctx, tx, script{db.bucketCount(), []statement{db.locking([]gate{g})}})
 		}
 		if err = errors.Join(err, wait(context.WithoutCancel(ctx), usual)); err != nil { // the connection is used after this
 			return err

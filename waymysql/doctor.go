@@ -3,10 +3,7 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybill-go/waybill/admin"
 )
@@ -29,8 +26,9 @@ func (db *DB) examine(ctx context.Context, with admin.Examination) ([]admin.Find
 		return nil, err
 	}
 	old, err := query(ctx, db, db.doctor.Query("old_transactions"), scanFinding, int(with.OldTransaction.Seconds()))
-	if denied(err) {
-		old, err = []admin.Finding{finding(admin.HiddenTransactions, "")}, nil
+	if is(err, errNoPrivilege) {
+		hidden := admin.NewFinding(admin.HiddenTransactions, "open transactions cannot be seen without the privilege PROCESS", "GRANT PROCESS ON *.* to the user that doctor connects as")
+		old, err = []admin.Finding{hidden}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -44,12 +42,6 @@ func (db *DB) examine(ctx context.Context, with admin.Examination) ([]admin.Find
 	return append(found, admin.Skew(before, clock[0], with.Now())...), nil
 }
 
-// denied reports whether err is that of a missing global privilege.
-func denied(err error) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && server.Number == 1227
-}
-
 func scanFinding(rows *sql.Rows, f *admin.Finding) error {
 	var code, detail string
 	err := rows.Scan(&code, &detail)
@@ -59,26 +51,16 @@ func scanFinding(rows *sql.Rows, f *admin.Finding) error {
 
 // finding words a finding of the statements.
 func finding(code admin.Code, detail string) admin.Finding {
-	problem, remedy := detail, ""
-	switch code {
-	case admin.NotDurable:
-		problem = detail + ": a crash of the server's machine loses the last commits, whose messages may have been sent"
-		remedy = "set innodb_flush_log_at_trx_commit to 1"
-	case admin.BinlogNotSynced:
-		problem = detail + ": after a crash of the server's machine replicas may have other commits than the server"
-		remedy = "set sync_binlog to 1"
-	case admin.FewConnections:
-		problem = detail + ": handlers wait for a connection, and leases that cannot be renewed meanwhile are lost"
-		remedy = "raise max_connections, or lower the concurrency of workers"
-	case admin.MissingIndex:
-		problem = "an index is missing: " + detail
-		remedy = "create it as `schema print` has it"
-	case admin.OldTransaction:
-		problem = detail + ": the server keeps all rows deleted since, and claims read past them"
-		remedy = "end it (KILL), and keep transactions short"
-	case admin.HiddenTransactions:
-		problem = "open transactions cannot be seen without the privilege PROCESS"
-		remedy = "GRANT PROCESS ON *.* to the user that doctor connects as"
+	if code == admin.MissingIndex {
+		return admin.NewFinding(code, "an index is missing: "+detail, "create it as `schema print` has it")
 	}
-	return admin.NewFinding(code, problem, remedy)
+	of := words[code]
+	return admin.NewFinding(code, detail+": "+of.effect, of.remedy)
+}
+
+var words = map[admin.Code]struct{ effect, remedy string }{
+	admin.NotDurable:      {"a crash of the server's machine loses the last commits, whose messages may have been sent", "set innodb_flush_log_at_trx_commit to 1"},
+	admin.BinlogNotSynced: {"after a crash of the server's machine replicas may have other commits than the server", "set sync_binlog to 1"},
+	admin.FewConnections:  {"handlers wait for a connection, and leases that cannot be renewed meanwhile are lost", "raise max_connections, or lower the concurrency of workers"},
+	admin.OldTransaction:  {"the server keeps all rows deleted since, and claims read past them", "end it (KILL), and keep transactions short"},
 }

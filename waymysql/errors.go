@@ -2,6 +2,7 @@ package waymysql
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -23,6 +24,7 @@ const (
 	errLockWait       = 1205
 	errDeadlock       = 1213
 	errNoTable        = 1146
+	errNoPrivilege    = 1227
 	errPacket         = 1153
 	errCheck          = 3819
 	errCheckMariaDB   = 4025
@@ -42,26 +44,47 @@ func translate(err error) error {
 	return err
 }
 
+// translateOpen is translate for the first connection: a login that is refused there
+// is more likely a mistake than an outage.
+func translateOpen(err error) error {
+	if refusesLogin(err) {
+		return err
+	}
+	return translate(err)
+}
+
+// refusesLogin reports whether the server, or this side for the server's certificate, has
+// refused the login.
+func refusesLogin(err error) bool {
+	var untrusted *tls.CertificateVerificationError
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return errors.As(err, &untrusted) || errors.Is(err, mysql.ErrNoTLS)
+	}
+	// Password, host, expired password, locked account, no TLS.
+	return slices.Contains([]uint16{1045, 1698, 1129, 1130, 1820, 1862, 3118, 4151, 3159}, server.Number)
+}
+
 // unavailable reports whether err says that the database cannot be reached, or
 // not for writing, independently of the statement.
 func unavailable(err error) bool {
+	if refusesLogin(err) { // as while its password is changed, or with a certificate that has expired
+		return true
+	}
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
 		switch server.Number {
 		case 1040, 1203, 1226: // too many connections, in all, of a user, by a limit
 			return true
-		case 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184: // shutdown, broken connections
-			return true
-		case 1021, 1037, 1038, 1041, 1114: // disk or memory full
+		case 1021, 1026, 1037, 1038, 1041, 1114: // disk or memory full
 			return true
 		case errReadOnly, errReadOnlyTx, 1836: // read-only
 			return true
 		case errLockWait, errDeadlock, errChanged, 3572:
 			return true
-		case 1317, errKilled, errStatementLimit, errIdleTimeout, 3024: // interrupted, killed, timed out
-			return true
 		}
-		return false
+		// Below 1000 are those of its files, such as 3 for a temporary one on a full disk.
+		return server.Number < 1000 || interrupted(server)
 	}
 	if errors.Is(err, context.Canceled) {
 		return false
@@ -69,6 +92,18 @@ func unavailable(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, sql.ErrConnDone) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || lostInHandshake(err)
+}
+
+// interrupted reports whether the server ended the session or the statement, which may have
+// been a COMMIT that was about to succeed.
+func interrupted(err *mysql.MySQLError) bool {
+	switch err.Number {
+	case 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184: // shutdown, broken connections
+		return true
+	case 1317, errKilled, errStatementLimit, errIdleTimeout, 3024: // interrupted, killed, timed out
+		return true
+	}
+	return false
 }
 
 // lostInHandshake reports whether a connection was lost at a write of its handshake. The
@@ -114,7 +149,7 @@ func refusesRecord(err error) bool {
 func notCommitted(err error) bool {
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
-		return !unavailable(err) || server.Number == errDeadlock || server.Number == errLockWait || server.Number == errChanged // which no COMMIT has on one server
+		return !interrupted(server) // on one server no COMMIT waits for a lock, or needs room for a row
 	}
 	return err == errNoGate || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone)
 }

@@ -3,7 +3,6 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/gofrs/uuid/v5"
@@ -15,7 +14,7 @@ import (
 
 // RetryQueueWithLease is RetryQueue with another lease than the default.
 func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker.RetryQueue, error) {
-	return db.retryReceiver(transport, lease)
+	return sqlcore.NewRetries(retryStore{db}, &db.retries, transport, lease)
 }
 
 // UnitSession returns a session of a unit of work, without its transaction.
@@ -64,11 +63,10 @@ func (db *DB) HoldMigration(statement string, begun chan<- error, over <-chan st
 		return err
 	}
 	defer release()
-	tx, err := conn.BeginTx(context.Background(), readCommitted)
-	if err == nil {
-		_, err = tx.ExecContext(context.Background(), statement)
-	}
-	begun <- err
-	<-over
-	return errors.Join(err, tx.Commit())
+	return transact(context.Background(), conn, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(context.Background(), statement)
+		begun <- err
+		<-over
+		return err
+	})
 }

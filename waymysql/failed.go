@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,16 +17,17 @@ import (
 // Failed implements admin.Database.
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
 	after, last := q.Span()
-	return query(ctx, db, db.failed.Query("list"), func(rows *sql.Rows, m *admin.FailedMessage) error {
+	s := fill(db.failed.Query("list"), db.chosen(q), after, last, limit(q.Limit))
+	return query(ctx, db, s.text, func(rows *sql.Rows, m *admin.FailedMessage) error {
 		return rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, id{&m.ID}, moment{&m.CreatedAt}, &m.Failures, maybe{&m.FirstFailedAt}, moment{&m.FailedAt}, &m.LastError, maybe{&m.RemovedAt}, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
-	}, append(failedFilter(q), after, last, limit(q.Limit))...)
+	}, s.args...)
 }
 
 // The times of an empty filter.
 var firstTime, lastTime = time.Date(1000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-// failedFilter are the first parameters of the statements that select dead letters.
-func failedFilter(q admin.FailedQuery) []any {
+// chosen is the condition for the dead letters of a query.
+func (db *DB) chosen(q admin.FailedQuery) clause {
 	since, until := firstTime, lastTime
 	if !q.Since.IsZero() {
 		since = q.Since
@@ -35,20 +35,21 @@ func failedFilter(q admin.FailedQuery) []any {
 	if !q.Until.IsZero() {
 		until = q.Until
 	}
-	return append(
+	return clause{db.failed.Query("chosen"), append(
 		twice(q.State, q.Transport, q.Key, q.Name, join(q.Numbers), q.Source, q.FailureTransport, q.Handler, q.Fingerprint),
 		sqlcore.Valid(q.Error), sqlcore.Valid(q.Error), stamp(since), stamp(until),
-	)
+	)}
 }
 
 // FailedGroups implements admin.DeadLetters. A row of the statement is the part of a group
 // that has one name and one handler: MySQL has no aggregate for lists without a limit.
 func (db *DB) FailedGroups(ctx context.Context, q admin.FailedQuery) ([]admin.FailedGroup, error) {
 	groups, byKind := []admin.FailedGroup{}, map[[2]string]int{}
-	parts, err := query(ctx, db, db.failed.Query("groups"), func(rows *sql.Rows, g *admin.FailedGroup) error {
+	s := fill(db.failed.Query("groups"), db.chosen(q))
+	parts, err := query(ctx, db, s.text, func(rows *sql.Rows, g *admin.FailedGroup) error {
 		g.Names, g.Handlers = make([]string, 1), make([]string, 1)
 		return rows.Scan(&g.Fingerprint, &g.Names[0], &g.Handlers[0], &g.Messages, moment{&g.FirstFailedAt}, moment{&g.LastFailedAt}, &g.Example, &g.Error)
-	}, failedFilter(q)...)
+	}, s.args...)
 	for _, part := range parts {
 		kind := [2]string{part.Fingerprint, ""}
 		if part.Fingerprint == "" {
@@ -93,25 +94,20 @@ func insert(names []string, name string) []string {
 
 // FailedHours implements admin.DeadLetters.
 func (db *DB) FailedHours(ctx context.Context, q admin.FailedQuery, at time.Time) ([]admin.FailedHour, error) {
-	return query(ctx, db, db.failed.Query("hours"), func(rows *sql.Rows, h *admin.FailedHour) error {
+	s := fill(db.failed.Query("hours"), stamp(at), db.chosen(q.LastDay(at)))
+	return query(ctx, db, s.text, func(rows *sql.Rows, h *admin.FailedHour) error {
 		return rows.Scan(&h.Fingerprint, &h.Error, &h.Ago, &h.Messages)
-	}, append([]any{stamp(at)}, failedFilter(q.LastDay(at))...)...)
+	}, s.args...)
 }
 
 // FailedAgain implements admin.DeadLetters.
 func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) (n int, err error) {
-	if err := db.ensureSchema(ctx); err != nil {
-		return 0, err
-	}
 	pairs := make([][2]string, len(replayed))
 	for i, m := range replayed {
 		pairs[i] = [2]string{fmt.Sprintf("%x", m.Transport), hexID(m.ID)}
 	}
-	of, err := json.Marshal(pairs)
-	if err == nil {
-		err = db.pool.QueryRowContext(ctx, db.failed.Query("failed_again"), string(of)).Scan(&n)
-	}
-	return n, translate(err)
+	err = db.readRow(ctx, db.failed.Query("failed_again"), []any{jsonOf(pairs)}, &n)
+	return n, err
 }
 
 // Audit implements admin.DeadLetters.
@@ -123,12 +119,9 @@ func (db *DB) Audit(ctx context.Context, before int64, max int) ([]admin.AuditEn
 
 // FailedContent implements admin.Database.
 func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedContent, err error) {
-	if err := db.ensureSchema(ctx); err != nil {
-		return c, err
-	}
-	err = db.pool.QueryRowContext(ctx, db.failed.Query("content"), number).Scan((*[]byte)(&c.Headers), &c.Body)
+	err = db.readRow(ctx, db.failed.Query("content"), []any{number}, (*[]byte)(&c.Headers), &c.Body)
 	if errors.Is(err, sql.ErrNoRows) {
 		return c, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound)
 	}
-	return c, translate(err)
+	return c, err
 }

@@ -2,7 +2,6 @@ package waymysql
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -74,9 +73,6 @@ func (o operatorTx) Write(ctx context.Context, row outbox.Row) error {
 
 // change is a sqlcore.Transact without dispatches.
 func (db *DB) change(ctx context.Context, fn func(ctx context.Context, tx sqlcore.OperatorTx) error) error {
-	if err := db.writer(ctx); err != nil {
-		return err
-	}
 	return translate(db.inTx(ctx, func(tx *sql.Tx) error { return fn(ctx, operatorTx{db, tx}) }))
 }
 
@@ -99,43 +95,34 @@ func (db *DB) EditFailed(ctx context.Context, number int64, from, to []byte) err
 	return db.operator.EditFailed(ctx, number, from, to)
 }
 
-// ReleaseRetries implements admin.Retries. The rows are found before they are locked:
+// ReleaseParked implements sqlcore.OperatorTx. The rows are found before they are locked:
 // claims lock others of the same index.
-func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
-	filter := map[string]string{"transport": transport, "key": key}
-	n, err := sqlcore.Audited(ctx, db.change, "retries release", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		ids, err := idsOf(ctx, db.pool, db.retry.Query("parked"), append([]any{[]byte(transport)}, twice(key)...)...)
-		if err != nil {
-			return 0, err
-		}
-		return tx.Exec(ctx, "release_parked", ids)
-	})
-	db.retries.HintQueue(transport)
-	return n, err
+func (o operatorTx) ReleaseParked(ctx context.Context, transport, key string) (int, error) {
+	ids, err := o.parked(ctx, "parked", transport, key)
+	if err != nil {
+		return 0, err
+	}
+	return o.Exec(ctx, "release_parked", ids)
 }
 
-// SkipParked implements admin.Retries. It finds the rows as ReleaseRetries does.
-func (db *DB) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
-	filter := map[string]string{"transport": transport, "key": key}
-	n, err := sqlcore.Audited(ctx, db.change, "retries release --skip-head", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		ids, err := idsOf(ctx, db.pool, db.retry.Query("parked_heads"), append([]any{[]byte(transport)}, twice(key)...)...)
-		if err != nil {
-			return 0, err
-		}
-		return retryStore{db}.skipParked(ctx, tx.(operatorTx).tx, transport, ids, cmp.Or(failureTransport, "failed"))
-	})
-	db.retries.HintQueue(transport)
-	return n, err
+// parked finds rows with a statement, outside of the transaction.
+func (o operatorTx) parked(ctx context.Context, statement, transport, key string) ([]int64, error) {
+	return idsOf(ctx, o.db.pool, o.db.retry.Query(statement), append([]any{[]byte(transport)}, twice(key)...)...)
 }
 
-// skipParked makes dead letters as Move does, of the rows that are still parked.
-func (s retryStore) skipParked(ctx context.Context, by *sql.Tx, transport string, ids []int64, failureTransport string) (int, error) {
-	tx := &queueTx{db: s.db, conn: by, sql: s.db.retryQueue}
+// SkipParked implements sqlcore.OperatorTx. It finds the rows as ReleaseParked does, and makes
+// dead letters as retryStore.Move does, of those that are still parked.
+func (o operatorTx) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+	ids, err := o.parked(ctx, "parked_heads", transport, key)
+	if err != nil {
+		return 0, err
+	}
+	s, tx := retryStore{o.db}, &queueTx{db: o.db, conn: o.tx, sql: o.db.retryQueue}
 	var freed []sqlcore.DeliveredRow
 	for _, row := range slices.Sorted(slices.Values(ids)) {
 		rec := &waybill.Record{}
 		r := sqlcore.RetryRow{Record: rec, DeadLetters: failureTransport}
-		err := by.QueryRowContext(ctx, s.db.retry.Query("parked_head"), row).Scan(id{&rec.ID}, &rec.Name, &rec.Key, &r.Headers, &rec.Body, moment{&rec.DispatchedAt}, &r.Failures)
+		err := o.tx.QueryRowContext(ctx, s.db.retry.Query("parked_head"), row).Scan(id{&rec.ID}, &rec.Name, &rec.Key, &r.Headers, &rec.Body, moment{&rec.DispatchedAt}, &r.Failures)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
@@ -149,13 +136,7 @@ func (s retryStore) skipParked(ctx context.Context, by *sql.Tx, transport string
 			return 0, err
 		}
 	}
-	found, err := tx.findNext(transport, freed)
-	if err == nil && found != nil {
-		if err = tx.send(ctx); err == nil {
-			err = tx.freeNext(ctx, *found)
-		}
-	}
-	if err == nil {
+	if err = tx.freeNext(ctx, transport, freed); err == nil {
 		err = tx.send(ctx)
 	}
 	return len(freed), err

@@ -95,3 +95,20 @@ func TestChangedRecordIsUnavailability(t *testing.T) {
 		t.Errorf("error 1020 = %v", err)
 	}
 }
+
+// A full disk or a read-only server fails the statement ahead of COMMIT; an interruption
+// may hit the COMMIT itself.
+func TestOutagesOfTheServer(t *testing.T) {
+	for _, c := range []struct {
+		number uint16
+		known  bool
+	}{
+		{3, true}, {1021, true}, {1026, true}, {1114, true}, {errReadOnly, true}, {errDeadlock, true}, {errLockWait, true},
+		{1053, false}, {1317, false}, {errKilled, false}, {errStatementLimit, false}, {errIdleTimeout, false},
+	} {
+		err := &mysql.MySQLError{Number: c.number, SQLState: [5]byte([]byte("HY000"))}
+		if !errors.Is(translate(err), waybill.ErrUnavailable) || refusesRecord(err) || notCommitted(err) != c.known {
+			t.Errorf("error %d: %v, known not to be committed %v, want ErrUnavailable, %v", c.number, translate(err), notCommitted(err), c.known)
+		}
+	}
+}

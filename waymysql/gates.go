@@ -37,11 +37,6 @@ func together(locks []gate) bool {
 	return locks[0].transport > 0 && locks[0].transport == locks[len(locks)-1].transport
 }
 
-// lockGates locks gates, of which there are so many buckets.
-func (db *DB) lockGates(ctx context.Context, tx *sql.Tx, locks []gate, buckets int) error {
-	return db.run(ctx, tx, script{buckets, []statement{db.locking(locks)}})
-}
-
 // locking returns the condition for gates, by transport.
 func (db *DB) locking(locks []gate) statement {
 	var of []clause

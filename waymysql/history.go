@@ -10,9 +10,6 @@ import (
 
 // AddHistory implements history.Store.
 func (db *DB) AddHistory(ctx context.Context, rows []history.Row) error {
-	if err := db.writer(ctx); err != nil {
-		return err
-	}
 	return translate(db.inTx(ctx, func(tx *sql.Tx) error {
 		for _, row := range rows {
 			if _, err := tx.ExecContext(ctx, db.history.Query("add"), row.Args()...); err != nil {

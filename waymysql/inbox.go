@@ -63,11 +63,7 @@ func (db *DB) RunInSavepoint(ctx context.Context, tx *sql.Tx, e inbox.Entry, fn 
 	}
 	all = append(all, statement{text: "SAVEPOINT " + memberSavepoint},
 		statement{text: db.inbox.Query("claim"), args: []any{e.Handler, e.DedupKey, hexID(e.MessageID), true}})
-	for _, block := range db.blocks(all) {
-		if err = db.execute(ctx, tx, block); err != nil {
-			break
-		}
-	}
+	err = db.run(ctx, tx, script{statements: all})
 	u.done = nil
 	switch {
 	case is(err, errDuplicate):
@@ -128,11 +124,8 @@ func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error
 	if err := e.Check(); err != nil {
 		return false, err
 	}
-	if err := db.ensureSchema(ctx); err != nil {
-		return false, err
-	}
-	err = db.pool.QueryRowContext(ctx, db.inbox.Query("seen"), e.Handler, e.DedupKey).Scan(&seen)
-	return seen, translate(err)
+	err = db.readRow(ctx, db.inbox.Query("seen"), []any{e.Handler, e.DedupKey}, &seen)
+	return seen, err
 }
 
 // Insert implements inbox.Log.

@@ -220,9 +220,10 @@ const maxNames = 20
 // readState reads the blocked keys and routes of locked buckets. again is true if the
 // number of buckets has changed since the probe.
 func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpos.Bucket, routes readpos.Routes, again bool, err error) {
-	branches := []clause{c.fill("locked_state", c.on.Transport, c.on.Transport, numbers(locked), c.on.Transport)}
-	for _, bucket := range locked {
-		branches = append(branches, c.fill("blocked_keys", bucket, c.on.Transport, bucket, maxNames+1))
+	most, names := len(locked)*maxNames, 0
+	branches := []clause{
+		c.fill("locked_state", c.on.Transport, c.on.Transport, numbers(locked), c.on.Transport),
+		c.fill("blocked_keys", c.on.Transport, numbers(locked), most+1),
 	}
 	c.routes, c.keys = map[string]bool{}, map[int16][]string{}
 	err = c.query(ctx, unionAll(branches), func(rows *sql.Rows) error {
@@ -247,11 +248,13 @@ func (c *claim) readState(ctx context.Context, locked []int16) (buckets []readpo
 			c.routes[name.String], routes.Any = true, true
 		case branch == "key":
 			c.keys[bucket] = append(c.keys[bucket], name.String)
+			names++
 		}
 		return nil
 	})
+	c.manyKeys = names > most
 	for i, bucket := range buckets {
-		buckets[i].Blocked = len(c.keys[bucket.Number]) > 0
+		buckets[i].Blocked = c.manyKeys || len(c.keys[bucket.Number]) > 0
 	}
 	return buckets, routes, again, err
 }
@@ -274,7 +277,7 @@ func (c *claim) reading(reads []readpos.Read, perBucket int, limit outbox.ClaimL
 
 // conditions returns those for the keys of a read, and the join that they need.
 func (c *claim) conditions(r readpos.Read) (join clause, keys []clause) {
-	if blocked := c.keys[r.Bucket]; len(blocked) > maxNames {
+	if blocked := c.keys[r.Bucket]; c.manyKeys || len(blocked) > maxNames {
 		join, keys = c.fill("blocked_key"), append(keys, c.fill("not_of_blocked_key"))
 	} else if len(blocked) > 0 {
 		keys = append(keys, c.fill("not_of_keys", literals(blocked...)))

@@ -24,6 +24,7 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 // A message as waybill_dispatch_all takes it.
@@ -97,7 +98,7 @@ func TestProceduresDispatchLikeGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var id string
-	_, err = conn.ExecContext(t.Context(), `CALL waybill_insert(NULL, 'order.placed', 'k', '{}', '{"key":"k","seq":4}', @id)`)
+	_, err = conn.ExecContext(t.Context(), `CALL waybill_insert(NULL, 'order.placed', 'k', '{}', '{"key":"k","seq":4}', NULL, @id)`)
 	if err := errors.Join(err, conn.QueryRowContext(t.Context(), "SELECT @id").Scan(&id), conn.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func TestProceduresTakeTurnsWithGo(t *testing.T) {
 		`CALL msg_dispatch('order.placed', 'k', '{}', '{"key":"k","seq":%d}')`,
 		`CALL msg_dispatch_to('default', 'order.placed', 'k', '{}', '{"key":"k","seq":%d}')`,
 		`CALL msg_dispatch_all('default', JSON_ARRAY(JSON_OBJECT('name', 'order.placed', 'key', 'k', 'headers', JSON_OBJECT(), 'body', TO_BASE64('{"key":"k","seq":%d}'))))`,
-		`CALL msg_insert(NULL, 'order.placed', 'k', '{}', '{"key":"k","seq":%d}', @id)`,
+		`CALL msg_insert(NULL, 'order.placed', 'k', '{}', '{"key":"k","seq":%d}', NULL, @id)`,
 	}
 	for _, statement := range calls {
 		tx := begin(t, db.Pool())
@@ -404,6 +405,8 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 		"CALL waybill_dispatch_to('a', REPEAT('ä', 300), '', '{}', '')":                                   "is not a message name",
 		"CALL waybill_dispatch_to('a', 'x', REPEAT('ä', 128), '{}', '')":                                  "256 bytes",
 		"CALL waybill_dispatch_to('a', 'x', REPEAT('x', 256), '{}', '')":                                  "256 bytes",
+		"CALL waybill_dispatch_later('a', 'x', '', '{}', '', -1)":                                         "allowed are 0 to 100 years",
+		"CALL waybill_dispatch_later('a', 'x', '', '{}', '', 3153600000001)":                              "allowed are 0 to 100 years",
 		"CALL waybill_dispatch_to('a', 'x', 'a\\0b', '{}', '')":                                           "NUL",
 		"CALL waybill_dispatch_to('a', 'x', '', '{}', '{bad')":                                            "the body of x is not JSON",
 		"CALL waybill_dispatch_to('a', REPEAT('x', 190), '', '{}', '{bad')":                               "is not JSON, or nested too deep; name another kind in the header content-type",
@@ -450,6 +453,48 @@ func TestProceduresRefuseWithAReason(t *testing.T) {
 		t.Fatalf("Claim = %v, want two rows", err)
 	}
 	settle(t, c, c.Rows())
+}
+
+func TestProceduresKnowTheHeadersThatDispatchRefuses(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	newOutbox(t, db, outbox.Config{})
+	waytest.Headers(t, func(name, value string) error {
+		headers, err := json.Marshal(map[string]string{name: value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = db.Pool().ExecContext(t.Context(), "CALL waybill_dispatch('x', 'k', ?, '')", headers)
+		return err
+	})
+}
+
+func TestProceduresWithADelayWait(t *testing.T) {
+	t.Parallel()
+	db, _ := newDB(t, waymysql.Config{})
+	newOutbox(t, db, outbox.Config{})
+	for body, delay := range []string{"3600000", "1", "0", "NULL"} {
+		call(t, db, fmt.Sprintf("CALL waybill_dispatch_later('default', 'x', 'k', '{}', '%d', %s)", body, delay))
+	}
+	if n := count(t, db, "SELECT COUNT(*) FROM waybill_delayed WHERE due_at > UTC_TIMESTAMP(6) + INTERVAL 59 MINUTE"); n != 1 {
+		t.Errorf("%d messages wait for an hour, want 1", n)
+	}
+	if n := count(t, db, "SELECT COUNT(*) FROM waybill_delayed"); n != 2 {
+		t.Errorf("%d messages wait, want 2", n)
+	}
+	await(t, "one is due", 10*time.Second, func() bool {
+		return count(t, db, "SELECT COUNT(*) FROM waybill_delayed WHERE due_at <= UTC_TIMESTAMP(6)") == 1
+	})
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{})
+	var got []string
+	for _, rec := range sink.recs {
+		got = append(got, rec.Key+string(rec.Body))
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"k1", "k2", "k3"}, got); diff != "" {
+		t.Errorf("relayed (-want +got):\n%s", diff)
+	}
 }
 
 // Bodies are bytes, also if they are no text in any character set.

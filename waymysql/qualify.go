@@ -10,12 +10,15 @@ import (
 // schemaForm are the names of databases that can be quoted into any statement.
 var schemaForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$`)
 
-func badPrefix(prefix string) error {
-	return fmt.Errorf("waymysql: table prefix %q: use lower case letters, digits and '_'", prefix)
-}
-
-func badSchema(schema string) error {
-	return fmt.Errorf("waymysql: database %q: use letters, digits, '_' and '-'", schema)
+// checkNames refuses others.
+func checkNames(schema, prefix string) error {
+	if !sqlfile.ValidPrefix(prefix) {
+		return fmt.Errorf("waymysql: table prefix %q: use lower case letters, digits and '_'", prefix)
+	}
+	if !schemaForm.MatchString(schema) {
+		return fmt.Errorf("waymysql: database %q: use letters, digits, '_' and '-'", schema)
+	}
+	return nil
 }
 
 // qualify returns a function that puts database and prefix in the place of those with which

@@ -206,11 +206,6 @@ func (c queueClaim) behind(found *[]sqlcore.QueueRow, first sqlcore.QueueRow, li
 	}, append(of, of...)...)
 }
 
-// Lock implements sqlcore.QueueClaim.
-func (c queueClaim) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
-	return c.lock(ctx, ids)
-}
-
 // Set implements sqlcore.QueueClaim.
 func (c queueClaim) Set(_ context.Context, to sqlcore.Held, ids []int64) error {
 	c.set(to, ids)
@@ -249,9 +244,7 @@ func (s queueStore) Settle(ctx context.Context, by sqlcore.Consumer, c sqlcore.Q
 func (db *DB) settleRows(ctx context.Context, set sqlfile.Set, statement string, by sqlcore.Consumer, c sqlcore.QueueChange, delivered []sqlcore.DeliveredRow) (map[sqlcore.DeliveredRow]bool, error) {
 	settled := map[sqlcore.DeliveredRow]bool{}
 	return settled, db.inQueueTx(ctx, set, func(tx *queueTx) error {
-		if err := tx.lockLeased(by, delivered, settled); err != nil {
-			return err
-		}
+		tx.lockLeased(by, delivered, settled)
 		switch c.Verb {
 		case "renew":
 			tx.exec(statement, c.After.Microseconds())
@@ -263,13 +256,6 @@ func (db *DB) settleRows(ctx context.Context, set sqlfile.Set, statement string,
 		if c.Verb != "ack" {
 			return nil
 		}
-		found, err := tx.findNext(by.Queue, delivered)
-		if err != nil || found == nil {
-			return err
-		}
-		if err := tx.send(ctx); err != nil {
-			return err
-		}
-		return tx.freeNext(ctx, *found)
+		return tx.freeNext(ctx, by.Queue, delivered)
 	})
 }

@@ -3,7 +3,6 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -57,16 +56,7 @@ func (tx *queueTx) query(name string, scan func(rows *sql.Rows) error, args ...a
 func (tx *queueTx) send(ctx context.Context) error {
 	all := tx.next
 	tx.next = nil
-	for _, block := range tx.db.blocks(all) {
-		err := tx.db.execute(ctx, tx.conn, block)
-		if err != nil && slices.ContainsFunc(block, func(s statement) bool { return s.gates > 0 || s.inserts != "" }) {
-			return tx.db.explain(ctx, tx.conn, err, tx.db.bucketCount(), block)
-		}
-		if err != nil {
-			return translate(err)
-		}
-	}
-	return nil
+	return tx.db.run(ctx, tx.conn, script{tx.db.bucketCount(), all})
 }
 
 func (tx *queueTx) commit(ctx context.Context) error {
@@ -78,8 +68,8 @@ func (tx *queueTx) commit(ctx context.Context) error {
 	return tx.send(ctx)
 }
 
-// lock locks rows, except those that another transaction has locked.
-func (tx *queueTx) lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
+// Lock implements sqlcore.QueueClaim.
+func (tx *queueTx) Lock(ctx context.Context, ids []int64) (map[int64]sqlcore.Held, error) {
 	states := map[int64]sqlcore.Held{}
 	tx.query("lock", func(rows *sql.Rows) error {
 		var id int64
@@ -102,77 +92,54 @@ func (tx *queueTx) set(to sqlcore.Held, ids []int64) {
 
 // lockLeased locks the rows of deliveries whose lease is the last, in ascending order, for
 // the statements that follow, and adds these deliveries to ours.
-func (tx *queueTx) lockLeased(by sqlcore.Consumer, delivered []sqlcore.DeliveredRow, ours map[sqlcore.DeliveredRow]bool) error {
+func (tx *queueTx) lockLeased(by sqlcore.Consumer, delivered []sqlcore.DeliveredRow, ours map[sqlcore.DeliveredRow]bool) {
 	pairs := make([][2]int64, len(delivered))
 	for i, l := range delivered {
 		pairs[i] = [2]int64{l.ID, l.Lease}
 	}
 	slices.SortFunc(pairs, func(a, b [2]int64) int { return slices.Compare(a[:], b[:]) })
-	of, err := json.Marshal(pairs)
-	if err != nil {
-		return err
-	}
-	tx.exec(tx.sql.Query("lock_leased"), string(of), hexID(by.Holder))
+	tx.exec(tx.sql.Query("lock_leased"), jsonOf(pairs), hexID(by.Holder))
 	tx.query("locked", func(rows *sql.Rows) error {
 		var l sqlcore.DeliveredRow
 		err := rows.Scan(&l.ID, &l.Lease, &l.Key)
 		ours[l] = true
 		return err
 	})
-	return nil
 }
 
-// A behindGone is the oldest row set aside behind rows that were deleted, and a row of its
-// key in flight.
-type behindGone struct {
-	aside int64
-	head  sql.NullInt64
-}
-
-// findNext reads the rows set aside behind those of keys, after the statement that deletes
-// these. It returns nil without keys.
-func (tx *queueTx) findNext(queue string, rows []sqlcore.DeliveredRow) (*[]behindGone, error) {
+// freeNext makes claimable the rows set aside behind those of keys, after the statement that
+// deletes these, unless their key has a row in flight: that one brings it back then. A row in
+// flight that is locked is being settled, maybe by a transaction that does not see that this
+// one's row is gone: it does not count.
+func (tx *queueTx) freeNext(ctx context.Context, queue string, gone []sqlcore.DeliveredRow) error {
 	keys := map[string]bool{}
-	for _, l := range rows {
+	for _, l := range gone {
 		keys[fmt.Sprintf("%x", l.Key)] = true
 	}
 	if delete(keys, ""); len(keys) == 0 {
-		return nil, nil
-	}
-	found := &[]behindGone{}
-	hex, err := json.Marshal(slices.Collect(maps.Keys(keys)))
-	if err != nil {
-		return nil, err
-	}
-	tx.query("next", func(rows *sql.Rows) error {
-		var b behindGone
-		err := rows.Scan(&b.aside, &b.head)
-		*found = append(*found, b)
-		return err
-	}, []byte(queue), []byte(queue), string(hex))
-	return found, nil
-}
-
-// freeNext makes the rows set aside claimable, unless their key has a row in flight: that
-// one brings it back then. A row in flight that is locked is being settled, maybe by a
-// transaction that does not see that this one's row is gone: it does not count.
-func (tx *queueTx) freeNext(ctx context.Context, found []behindGone) error {
-	if len(found) == 0 {
 		return nil
 	}
+	heads := map[int64]int64{} // by the oldest row set aside of a key: one in flight, or 0
 	var ids, free []int64
-	for _, b := range found {
-		if ids = append(ids, b.aside); b.head.Valid {
-			ids = append(ids, b.head.Int64)
+	tx.query("next", func(rows *sql.Rows) error {
+		var aside int64
+		var head sql.NullInt64
+		err := rows.Scan(&aside, &head)
+		if heads[aside], ids = head.Int64, append(ids, aside); head.Valid {
+			ids = append(ids, head.Int64)
 		}
+		return err
+	}, []byte(queue), []byte(queue), jsonOf(slices.Collect(maps.Keys(keys))))
+	if err := tx.send(ctx); err != nil || len(ids) == 0 {
+		return err
 	}
-	states, err := tx.lock(ctx, ids)
+	states, err := tx.Lock(ctx, ids)
 	if err != nil {
 		return err
 	}
-	for _, b := range found {
-		if held, ok := states[b.aside]; ok && held == sqlcore.SetAside && states[b.head.Int64] != sqlcore.InFlight {
-			free = append(free, b.aside)
+	for aside, head := range heads {
+		if held, ok := states[aside]; ok && held == sqlcore.SetAside && states[head] != sqlcore.InFlight {
+			free = append(free, aside)
 		}
 	}
 	tx.set(sqlcore.Claimable, free)

@@ -12,7 +12,7 @@ import (
 )
 
 // odd reports whether a transport has another number of buckets than recorded.
-func (db *DB) odd(ctx context.Context, q rowQuerier, buckets int) (bool, error) {
+func (db *DB) odd(ctx context.Context, q executor, buckets int) (bool, error) {
 	var n int
 	err := q.QueryRowContext(ctx, db.rebucketing.Query("odd"), buckets, buckets).Scan(&n)
 	return n > 0, err
@@ -52,22 +52,13 @@ func (db *DB) Rebucket(ctx context.Context, buckets int, dryRun bool) (done admi
 
 func (db *DB) rebucketAlone(ctx context.Context, conn *sql.Conn, done *admin.Rebucketed) error {
 	return db.alone(ctx, conn, true, func() error {
-		tx, err := conn.BeginTx(ctx, readCommitted)
-		if err != nil {
-			return err
-		}
-		defer tx.Rollback()
-		if err := db.rebucket(ctx, tx, done); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "COMMIT")
-		return err
+		return transact(ctx, conn, func(tx *sql.Tx) error { return db.rebucket(ctx, tx, done) })
 	})
 }
 
 func (db *DB) rebucket(ctx context.Context, tx *sql.Tx, done *admin.Rebucketed) error {
 	start := time.Now() // from here on dispatchers and relays may wait
-	if err := tx.QueryRowContext(ctx, db.rebucketing.Query("read")).Scan(&done.From); err != nil {
+	if err := tx.QueryRowContext(ctx, db.outbox.Query("lock_number")).Scan(&done.From); err != nil {
 		return err
 	}
 	for _, name := range []string{"lock_gates", "lock_blocked", "lock_buckets"} {

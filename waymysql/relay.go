@@ -3,6 +3,7 @@ package waymysql
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -79,6 +80,12 @@ func (db *DB) Report(ctx context.Context, r outbox.Report) error {
 // up, and locked, one by one.
 func jsonIDs(ids []int64) string { return "[" + join(slices.Sorted(slices.Values(ids))) + "]" }
 
+// jsonOf is a list of numbers, or of texts in hexadecimal, for JSON_TABLE.
+func jsonOf(list any) string {
+	text, _ := json.Marshal(list) // no such list fails
+	return string(text)
+}
+
 // join writes numbers for an IN list.
 func join[N int16 | int64](numbers []N) string {
 	var b strings.Builder
@@ -95,13 +102,15 @@ func join[N int16 | int64](numbers []N) string {
 // running statements.
 func hexID(id [16]byte) string { return fmt.Sprintf("%x", id) }
 
-// A querier is a pool, a connection or a transaction.
-type querier interface {
+// An executor is a pool, a connection or a transaction.
+type executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // each runs a statement and scans each row.
-func each(ctx context.Context, q querier, text string, scan func(rows *sql.Rows) error, args ...any) error {
+func each(ctx context.Context, q executor, text string, scan func(rows *sql.Rows) error, args ...any) error {
 	rows, err := q.QueryContext(ctx, text, args...)
 	if err != nil {
 		return err
@@ -116,7 +125,7 @@ func each(ctx context.Context, q querier, text string, scan func(rows *sql.Rows)
 }
 
 // idsOf runs a statement that returns ids.
-func idsOf(ctx context.Context, q querier, text string, args ...any) (ids []int64, err error) {
+func idsOf(ctx context.Context, q executor, text string, args ...any) (ids []int64, err error) {
 	err = each(ctx, q, text, scanInto(&ids), args...)
 	return ids, err
 }
@@ -133,7 +142,7 @@ func scanInto[T any](all *[]T) func(rows *sql.Rows) error {
 
 // rowsOfKey returns the rows of a bucket behind an id, and their keys: of one key, or of
 // all for "".
-func (db *DB) rowsOfKey(ctx context.Context, q querier, transport, bucket int16, after int64, key string, limit int) (ids []int64, keys []string, err error) {
+func (db *DB) rowsOfKey(ctx context.Context, q executor, transport, bucket int16, after int64, key string, limit int) (ids []int64, keys []string, err error) {
 	err = each(ctx, q, db.outbox.Query("rows_of_key"), func(rows *sql.Rows) error {
 		var id int64
 		var key string

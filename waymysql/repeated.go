@@ -23,6 +23,15 @@ func repeating(text string) *repeated {
 	return &repeated{head: head, row: row, tail: tail}
 }
 
+// maxInsertRows bounds the rows of a statement.
+const maxInsertRows = 1000
+
+// full reports whether a row of so many bytes belongs in the next statement. A body above
+// maxBlockBytes has a statement for itself: the server would refuse it together with others.
+func (p *repeated) full(bytes int) bool {
+	return p.n == maxInsertRows || p.n > 0 && p.bytes+bytes > maxBlockBytes
+}
+
 // add adds a row with a message of so many bytes, or about it.
 func (p *repeated) add(message string, bytes int, values ...any) {
 	if p.n++; p.n > 1 {

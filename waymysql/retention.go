@@ -25,12 +25,9 @@ func (db *DB) recordRetention(ctx context.Context) error {
 
 // InboxRetention implements admin.Database.
 func (db *DB) InboxRetention(ctx context.Context) (time.Duration, error) {
-	if err := db.ensureSchema(ctx); err != nil {
-		return 0, err
-	}
 	var seconds int64
-	err := db.pool.QueryRowContext(ctx, db.inbox.Query("retention")).Scan(&seconds)
-	return time.Duration(seconds) * time.Second, translate(err)
+	err := db.readRow(ctx, db.inbox.Query("retention"), nil, &seconds)
+	return time.Duration(seconds) * time.Second, err
 }
 
 // SetInboxRetention implements admin.Database.
@@ -44,9 +41,6 @@ func (db *DB) SetInboxRetention(ctx context.Context, d time.Duration) error {
 
 // PruneExpired implements inbox.Pruner.
 func (db *DB) PruneExpired(ctx context.Context, max int) (n int, err error) {
-	if err := db.writer(ctx); err != nil {
-		return 0, err
-	}
 	age, err := db.InboxRetention(ctx)
 	if err != nil {
 		return 0, err

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/sqlcore"
@@ -18,11 +16,7 @@ import (
 
 // RetryQueue implements worker.Store.
 func (db *DB) RetryQueue(transport string) (worker.RetryQueue, error) {
-	return db.retryReceiver(transport, 0)
-}
-
-func (db *DB) retryReceiver(transport string, lease time.Duration) (worker.RetryQueue, error) {
-	q, err := sqlcore.NewRetries(retryStore{db}, &db.retries, transport, lease)
+	q, err := sqlcore.NewRetries(retryStore{db}, &db.retries, transport, 0)
 	if err != nil {
 		return nil, fmt.Errorf("waymysql: retry queue: %w", err)
 	}
@@ -60,11 +54,7 @@ func (s retryStore) Contains(ctx context.Context, queue string, ids []waybill.Me
 	for i, id := range ids {
 		pairs[i] = [2]string{hexID(id), fmt.Sprintf("%x", keys[i])}
 	}
-	of, err := json.Marshal(pairs)
-	if err != nil {
-		return nil, err
-	}
-	err = each(ctx, s.db.pool, s.db.retry.Query("contains"), scanInto(&found), []byte(queue), []byte(queue), string(of))
+	err = each(ctx, s.db.pool, s.db.retry.Query("contains"), scanInto(&found), []byte(queue), []byte(queue), jsonOf(pairs))
 	return found, translate(err)
 }
 
@@ -87,10 +77,6 @@ func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryR
 		}
 	}
 	slices.SortFunc(locks, gate.compare)
-	of, err := json.Marshal(asked)
-	if err != nil {
-		return err
-	}
 	return s.db.inQueueTx(ctx, s.db.retry, func(tx *queueTx) error {
 		tx.next = append(tx.next, s.db.locking(locks))
 		before := make([]pastAttempts, len(rows))
@@ -100,7 +86,7 @@ func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryR
 			err := rows.Scan(&n, &h.contained, &h.last, &h.recorded)
 			before[n] = h
 			return err
-		}, []byte(queue), []byte(queue), []byte(queue), string(of))
+		}, []byte(queue), []byte(queue), []byte(queue), jsonOf(asked))
 		if err := tx.send(ctx); err != nil {
 			return err
 		}
@@ -132,10 +118,10 @@ func (s retryStore) adding(queue string, rows []sqlcore.RetryRow, before []pastA
 			continue
 		}
 		added[rec.ID] = r.DeadLetters == ""
-		if again || r.DeadLetters != "" || messages.bytes > maxBlockBytes {
+		of, size := []any{[]byte(queue), literals(string(rec.ID[:]))}, len(rec.Body)+len(r.Headers)
+		if again || r.DeadLetters != "" || messages.full(size) {
 			flush()
 		}
-		of, size := []any{[]byte(queue), literals(string(rec.ID[:]))}, len(rec.Body)+len(r.Headers)
 		switch {
 		case again || r.DeadLetters != "":
 			all = append(all, s.attempt(queue, r)...)
@@ -205,9 +191,7 @@ func (s retryStore) Move(ctx context.Context, by sqlcore.Consumer, rows []sqlcor
 	}
 	moved := map[sqlcore.DeliveredRow]bool{}
 	return moved, s.db.inQueueTx(ctx, s.db.retryQueue, func(tx *queueTx) error {
-		if err := tx.lockLeased(by, delivered, moved); err != nil {
-			return err
-		}
+		tx.lockLeased(by, delivered, moved)
 		if err := tx.send(ctx); err != nil {
 			return err
 		}
@@ -226,14 +210,7 @@ func (s retryStore) Move(ctx context.Context, by sqlcore.Consumer, rows []sqlcor
 			held, after := holding(r)
 			tx.next = append(tx.next, s.inserting(r, "move", failures(r), r.Headers, held, after, r.Row.ID))
 		}
-		found, err := tx.findNext(by.Queue, freed)
-		if err != nil || found == nil {
-			return err
-		}
-		if err := tx.send(ctx); err != nil {
-			return err
-		}
-		return tx.freeNext(ctx, *found)
+		return tx.freeNext(ctx, by.Queue, freed)
 	})
 }
 

@@ -3,27 +3,20 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // Schedules implements admin.Schedules and schedule.Store.
 func (db *DB) Schedules(ctx context.Context) (found []admin.Schedule, now time.Time, err error) {
-	rows, err := query(ctx, db, db.schedule.Query("list"), func(rows *sql.Rows, s *admin.Schedule) error {
-		var name, spec, missed sql.NullString
-		err := rows.Scan(moment{&now}, &name, &spec, &missed, moment{&s.DoneUntil}, maybe{&s.LastTick}, moment{&s.NextTick}, maybe{&s.RequestedAt})
-		s.Name, s.Spec, s.Missed = name.String, spec.String, missed.String
-		return err
+	found, err = query(ctx, db, db.schedule.Query("list"), func(rows *sql.Rows, s *admin.Schedule) error {
+		return rows.Scan(moment{&now}, &s.Name, &s.Spec, &s.Missed, moment{&s.DoneUntil}, maybe{&s.LastTick}, moment{&s.NextTick}, maybe{&s.RequestedAt})
 	})
-	if len(rows) == 1 && rows[0].Name == "" { // the time alone
-		rows = []admin.Schedule{}
+	if len(found) == 1 && found[0].Name == "" { // the time alone
+		found = []admin.Schedule{}
 	}
-	return rows, now, err
+	return found, now, err
 }
 
 // ReplaceSchedule implements schedule.Store.
@@ -61,28 +54,14 @@ func stampOrNull(t *time.Time) any {
 	return stamp(*t)
 }
 
-// TriggerSchedule implements admin.Schedules.
-func (db *DB) TriggerSchedule(ctx context.Context, name string) (requested time.Time, added bool, err error) {
-	if err := db.writer(ctx); err != nil {
-		return requested, false, err
-	}
-	err = translate(db.inTx(ctx, func(tx *sql.Tx) error {
-		var pending *time.Time
-		err := tx.QueryRowContext(ctx, db.schedule.Query("requested"), name).Scan(maybe{&pending}, moment{&requested})
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("schedule %q: %w", name, waybill.ErrNotFound)
-		case err != nil:
-			return err
-		case pending != nil:
-			requested = *pending
-			return nil
-		}
-		if _, err := tx.ExecContext(ctx, db.schedule.Query("request"), stamp(requested), name); err != nil {
-			return err
-		}
-		added = true
-		return sqlcore.Audit(ctx, operatorTx{db, tx}, "schedules trigger", map[string]string{"name": name}, 1)
-	}))
-	return requested, added && err == nil, err
+// Requested implements sqlcore.OperatorTx.
+func (o operatorTx) Requested(ctx context.Context, schedule string) (pending *time.Time, now time.Time, err error) {
+	err = o.tx.QueryRowContext(ctx, o.db.schedule.Query("requested"), schedule).Scan(maybe{&pending}, moment{&now})
+	return pending, now, err
+}
+
+// Request implements sqlcore.OperatorTx.
+func (o operatorTx) Request(ctx context.Context, schedule string, at time.Time) error {
+	_, err := o.tx.ExecContext(ctx, o.db.schedule.Query("request"), stamp(at), schedule)
+	return err
 }

@@ -47,11 +47,8 @@ func (db *DB) SchemaSQL() (string, error) { return SchemaSQL(db.schema, db.prefi
 // Empty mean "app" and "waybill_".
 func SchemaSQL(schema, prefix string) (string, error) {
 	schema, prefix = cmp.Or(schema, "app"), cmp.Or(prefix, defaultPrefix)
-	if !sqlfile.ValidPrefix(prefix) {
-		return "", badPrefix(prefix)
-	}
-	if !schemaForm.MatchString(schema) {
-		return "", badSchema(schema)
+	if err := checkNames(schema, prefix); err != nil {
+		return "", err
 	}
 	all := migrations(schema, prefix)
 	named := mustNamed("migrate", schema, prefix)
@@ -67,12 +64,8 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	return b.String(), nil
 }
 
-type rowQuerier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 // schemaVersion returns 0 when there are no tables.
-func (db *DB) schemaVersion(ctx context.Context, q rowQuerier) (version int, begun steps, err error) {
+func (db *DB) schemaVersion(ctx context.Context, q executor) (version int, begun steps, err error) {
 	var exists bool
 	if err := q.QueryRowContext(ctx, db.migrating.Query("any_table"), db.schema, db.prefix+"meta").Scan(&exists); err != nil || !exists {
 		return 0, begun, err
@@ -140,12 +133,10 @@ func (db *DB) readBuckets(ctx context.Context) (n int, err error) {
 
 // sleep waits for d and reports whether ctx allowed it.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	}
 }

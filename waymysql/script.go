@@ -1,6 +1,7 @@
 package waymysql
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -36,10 +37,7 @@ const maxBlockBytes = 256 << 10
 // blocks cuts a script into round trips: of one statement, or on MariaDB of several
 // as a compound one. MySQL has none outside of procedures.
 func (db *DB) blocks(all []statement) (blocks [][]statement) {
-	db.mu.Lock()
-	compound := db.flavor.mariaDB
-	db.mu.Unlock()
-	limit := maxBlockBytes
+	compound, limit := db.isMariaDB(), maxBlockBytes
 	if most := db.packet; most > 0 { // beyond it the driver would prepare, which the server does for no compound
 		limit = min(limit, most/4)
 	}
@@ -53,7 +51,7 @@ func (db *DB) blocks(all []statement) (blocks [][]statement) {
 	return blocks
 }
 
-// run executes a script.
+// run executes a script, and translates its error.
 func (db *DB) run(ctx context.Context, tx executor, s script) error {
 	for _, block := range db.blocks(s.statements) {
 		if err := db.execute(ctx, tx, block); err != nil {
@@ -65,13 +63,6 @@ func (db *DB) run(ctx context.Context, tx executor, s script) error {
 
 // errNoGate says that fewer gates were locked than should be.
 var errNoGate = errors.New("no gate")
-
-// An executor is a transaction, or a connection that has one open.
-type executor interface {
-	querier
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
 
 // execute runs a block by one round trip. In a compound statement the first error
 // is the last thing that happens.
@@ -140,20 +131,49 @@ var errResults = errors.New("waymysql: a compound statement has another number o
 
 // explain translates the error of a block.
 func (db *DB) explain(ctx context.Context, tx executor, err error, buckets int, block []statement) error {
-	what := "dispatch lock"
+	what := ""
 	for _, s := range block {
 		if s.inserts != "" {
 			what = "insert " + s.inserts
 			break
 		}
+		if s.gates > 0 {
+			what = "dispatch lock"
+		}
 	}
 	switch {
+	case what == "":
+		return translate(err)
 	case err == errNoGate, is(err, errNullColumn), is(err, errCheck), is(err, errCheckMariaDB): // the last where sql_mode is not strict
 		return db.noGate(ctx, tx, buckets)
 	case is(err, errNoTable):
 		return errForeign
 	case errors.Is(err, mysql.ErrPktTooLarge), is(err, errPacket):
-		return fmt.Errorf("%s: the body is larger than the server's max_allowed_packet allows: %w", what, translate(err))
+	case db.exceedsPacket(err, block):
+		err = &mysql.MySQLError{Number: errPacket, SQLState: [5]byte([]byte("08S01")), Message: err.Error()}
+	default:
+		return fmt.Errorf("%s: %w", what, translate(err))
 	}
-	return fmt.Errorf("%s: %w", what, translate(err))
+	return fmt.Errorf("%s: the body is larger than the server's max_allowed_packet allows: %w", what, translate(err))
+}
+
+// exceedsPacket reports whether a connection was lost because the server takes no packet of
+// the size of block. It closes the connection without reading the rest, and its error
+// may be lost with that; the message would be tried forever, as in an outage.
+func (db *DB) exceedsPacket(err error, block []statement) bool {
+	size := 0
+	for _, s := range block {
+		size += len(s.text)
+		for _, arg := range s.args {
+			if b, ok := arg.([]byte); ok {
+				size += len(b)
+				for _, c := range []byte("\x00\n\r\x1a'\"\\") { // which are escaped
+					size += bytes.Count(b, []byte{c})
+				}
+			}
+		}
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return size > maxBlockBytes && 0 < db.maxPacket && db.maxPacket <= size && unavailable(err)
 }

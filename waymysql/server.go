@@ -6,9 +6,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/waybill-go/waybill"
 )
 
 // A flavor is a server's name and version, as far as statements differ.
@@ -39,29 +42,22 @@ func parseFlavor(version string) (flavor, error) {
 		}
 		f.version[i] = n
 	}
-	oldest := [3]int{8, 0, 19}
+	oldest := []int{8, 0, 19}
 	if f.mariaDB {
-		oldest = [3]int{10, 6, 0}
+		oldest = []int{10, 6, 0}
 		if f.before(11, 1, 1) {
 			f.isolation = "tx_isolation"
 		}
 	}
-	if f.before(oldest[0], oldest[1], oldest[2]) {
+	if f.before(oldest...) {
 		return flavor{}, fmt.Errorf("waymysql: the server is %v: want MySQL 8.0.19 or later, or MariaDB 10.6 or later, which can skip locked rows", f)
 	}
 	return f, nil
 }
 
-func (f flavor) before(major, minor, patch int) bool {
-	for i, n := range []int{major, minor, patch} {
-		if f.version[i] != n {
-			return f.version[i] < n
-		}
-	}
-	return false
-}
+func (f flavor) before(version ...int) bool { return slices.Compare(f.version[:], version) < 0 }
 
-// server asks for the server's version once.
+// server asks for the server's version, and its largest packet, once.
 func (db *DB) server(ctx context.Context) (flavor, error) {
 	db.mu.Lock()
 	known := db.flavor
@@ -70,7 +66,8 @@ func (db *DB) server(ctx context.Context) (flavor, error) {
 		return known, nil
 	}
 	var version string
-	if err := db.pool.QueryRowContext(ctx, db.serving.Query("version")).Scan(&version); err != nil {
+	var packet int
+	if err := db.pool.QueryRowContext(ctx, db.serving.Query("version")).Scan(&version, &packet); err != nil {
 		return flavor{}, translate(err)
 	}
 	found, err := parseFlavor(version)
@@ -79,7 +76,7 @@ func (db *DB) server(ctx context.Context) (flavor, error) {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.flavor = found
+	db.flavor, db.maxPacket = found, packet
 	return found, nil
 }
 
@@ -170,9 +167,14 @@ func checkSettings(settings map[string]string, idle time.Duration) error {
 		{"innodb_read_only", "ON", "OFF", "connect to the primary"},
 		{"innodb_flush_log_at_trx_commit", "0", "1", "a server that is killed forgets commits whose messages have been sent"},
 	} {
-		if strings.EqualFold(settings[no.name], no.value) {
-			return &settingError{no.name, settings[no.name], no.want, no.why}
+		if !strings.EqualFold(settings[no.name], no.value) {
+			continue
 		}
+		err := &settingError{no.name, settings[no.name], no.want, no.why}
+		if strings.HasSuffix(no.name, "read_only") { // until it is promoted, or the address is that of the primary
+			return fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
+		}
+		return err
 	}
 	if by := settings["auto_increment_increment"]; by != "1" {
 		return &settingError{"auto_increment_increment", by, "1", "with several servers that give ids, ids are not in commit order"}

@@ -1,6 +1,8 @@
 package waymysql_test
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -48,7 +50,6 @@ func TestServerThatCannotKeepThePromisesIsRefused(t *testing.T) {
 	put(t, db, order{"k", 0})
 	refusesEach(t, db, dsn, [][3]string{
 		{"auto_increment_increment", "2", "1"},
-		{"read_only", "1", "0"},
 		{"innodb_flush_log_at_trx_commit", "0", "1"},
 	})
 	// A setting of the session counts.
@@ -61,6 +62,27 @@ func TestServerThatCannotKeepThePromisesIsRefused(t *testing.T) {
 	put(t, fresh, order{"k", 1})
 	if got := drained(t, fresh); len(got) != 2 {
 		t.Errorf("%v came, want two messages", got)
+	}
+}
+
+// A server that is read-only may be promoted, or its address become that of the primary: relays wait, and
+// the messages of handlers have not failed.
+func TestReadOnlyServerIsAnOutage(t *testing.T) {
+	t.Parallel()
+	db, dsn := alone(t)
+	put(t, db, order{"k", 0})
+	exec(t, db, "SET GLOBAL read_only = 1")
+	fresh := open(t, dsn, waymysql.Config{})
+	_, relaying := fresh.StartRelay(t.Context())
+	handling := fresh.InTx(t.Context(), func(context.Context, *sql.Tx) error { return nil })
+	for what, err := range map[string]error{"StartRelay": relaying, "InTx": handling} {
+		if !errors.Is(err, waybill.ErrUnavailable) || !strings.Contains(err.Error(), "read_only = ON, want OFF: connect to the primary") {
+			t.Errorf("%s on a read-only server = %v, want ErrUnavailable and where to connect to", what, err)
+		}
+	}
+	exec(t, db, "SET GLOBAL read_only = 0")
+	if got := drained(t, fresh); len(got) != 1 {
+		t.Errorf("%v came after the promotion, want one message", got)
 	}
 }
 

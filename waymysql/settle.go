@@ -3,11 +3,9 @@ package waymysql
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/outbox"
@@ -65,10 +63,8 @@ func (c *claim) settle(ctx context.Context, published []outbox.ClaimedRow, faile
 			return err
 		}
 	}
-	for _, block := range c.db.blocks(c.refused) {
-		if err := c.db.execute(ctx, c.conn, block); err != nil {
-			return err
-		}
+	if err := c.db.run(ctx, c.conn, script{statements: c.refused}); err != nil {
+		return err
 	}
 	return c.commit(ctx)
 }
@@ -140,21 +136,21 @@ func (c *claim) unblock(ctx context.Context, at claimedRef) error {
 
 // delete removes rows.
 func (c *claim) delete(ctx context.Context, rows ...claimedRef) error {
-	var keyed, others []string
+	var keyed, others [][2]int64
 	for _, at := range rows {
 		if at.bucket == unkeyed {
-			others = append(others, fmt.Sprintf("[%d,%d]", at.held, at.id))
+			others = append(others, [2]int64{int64(at.held), at.id})
 		} else {
-			keyed = append(keyed, fmt.Sprintf("[%d,%d]", at.bucket, at.id))
+			keyed = append(keyed, [2]int64{int64(at.bucket), at.id})
 		}
 	}
 	if len(keyed) > 0 {
-		if err := c.do(ctx, "delete", "["+strings.Join(keyed, ",")+"]", c.on.Transport); err != nil {
+		if err := c.do(ctx, "delete", jsonOf(keyed), c.on.Transport); err != nil {
 			return err
 		}
 	}
 	if len(others) > 0 {
-		return c.do(ctx, "delete_unkeyed", "["+strings.Join(others, ",")+"]", c.on.Transport)
+		return c.do(ctx, "delete_unkeyed", jsonOf(others), c.on.Transport)
 	}
 	return nil
 }
@@ -172,7 +168,9 @@ func (c *claim) fail(ctx context.Context, f outbox.Failure, at claimedRef) error
 	route := at.entry != nil && at.entry.route != ""
 	switch {
 	case f.Route && !route:
-		return c.blockRoute(ctx, f, at)
+		if err := c.blockRoute(ctx, f, at); err != nil {
+			return err
+		}
 	case f.Skips() && !route:
 		return c.skip(ctx, at, counted, problem)
 	case at.entry != nil:
@@ -204,11 +202,6 @@ func (c *claim) block(ctx context.Context, f outbox.Failure, at claimedRef, rout
 func (c *claim) blockRoute(ctx context.Context, f outbox.Failure, at claimedRef) error {
 	if err := c.unblock(ctx, at); err != nil {
 		return err
-	}
-	if at.bucket == unkeyed && at.held == 0 {
-		if err := c.do(ctx, "hold", jsonIDs([]int64{at.id}), c.on.Transport, 0, 1); err != nil {
-			return err
-		}
 	}
 	var blocked bool
 	err := c.conn.QueryRowContext(ctx, c.db.outbox.Query("route_is_blocked"), c.on.Transport, []byte(f.Row.Record.Name)).Scan(&blocked)

@@ -9,12 +9,31 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/test/faultproxy"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waymysql"
 )
 
 // commitQuery is COMMIT as a COM_QUERY.
 const commitQuery = "\x03COMMIT"
+
+// ends runs call, which meets a server that has vanished, and returns its error.
+func ends(t *testing.T, network *faultproxy.Proxy, within time.Duration, call func() error) (err error) {
+	t.Helper()
+	returned := make(chan error, 1)
+	go func() { returned <- call() }()
+	select {
+	case err = <-returned:
+	case <-time.After(within):
+		t.Errorf("no end within %v", within)
+		network.Reset()
+		err = <-returned
+	}
+	if network.Counts().Swallowed == 0 {
+		t.Error("nothing was swallowed")
+	}
+	return err
+}
 
 // A server that has vanished answers nothing until TCP gives up, a quarter of an hour later.
 func TestCommitWithoutAnswerEndsWithItsContext(t *testing.T) {
@@ -28,20 +47,28 @@ func TestCommitWithoutAnswerEndsWithItsContext(t *testing.T) {
 	network.SwallowRepliesTo(commitQuery)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	returned := make(chan error, 1)
-	go func() { _, err := db.PruneExpired(ctx, 1); returned <- err }()
-	select {
-	case err := <-returned:
-		if !errors.Is(err, waybill.ErrUnavailable) {
-			t.Errorf("PruneExpired = %v, want ErrUnavailable", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("PruneExpired waits 10 s, with a context of 1 s")
-		network.Reset()
-		<-returned
+	err := ends(t, network, 10*time.Second, func() error { _, err := db.PruneExpired(ctx, 1); return err })
+	if !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("PruneExpired = %v, want ErrUnavailable", err)
 	}
-	if network.Counts().Swallowed == 0 {
-		t.Error("nothing was swallowed")
+}
+
+func TestUnitWhoseBeginIsNotAnsweredEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	_, dsn := newDB(t, waymysql.Config{})
+	address, network := proxied(t, dsn)
+	db := open(t, address, waymysql.Config{})
+	unit := func(ctx context.Context) error {
+		return db.InTx(ctx, func(context.Context, *sql.Tx) error { return nil })
+	}
+	if err := unit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	network.SwallowRepliesTo("\x03SAVEPOINT")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := ends(t, network, 10*time.Second, func() error { return unit(ctx) }); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("InTx = %v, want the end of its context", err)
 	}
 }
 
@@ -54,22 +81,14 @@ func TestUnitWhoseCommitIsNotAnsweredEnds(t *testing.T) {
 	if err := db.WithoutCompounds(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	returned := make(chan error, 1)
-	go func() {
-		returned <- db.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+	err := ends(t, network, 20*time.Second, func() error {
+		return db.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 			network.SwallowRepliesTo(commitQuery)
 			return nil
 		})
-	}()
-	select {
-	case err := <-returned:
-		if !errors.Is(err, waybill.ErrCommitUnknown) || !errors.Is(err, context.DeadlineExceeded) { // and not by the server's end of the session
-			t.Errorf("InTx = %v, want ErrCommitUnknown by a deadline", err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Error("InTx waits 20 s, with an idle timeout of 3 s")
-		network.Reset()
-		<-returned
+	})
+	if !errors.Is(err, waybill.ErrCommitUnknown) || !errors.Is(err, context.DeadlineExceeded) { // and not by the server's end of the session
+		t.Errorf("InTx = %v, want ErrCommitUnknown by a deadline", err)
 	}
 }
 

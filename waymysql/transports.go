@@ -25,7 +25,7 @@ func (db *DB) AddTransports(ctx context.Context, names ...string) error {
 	slices.Sort(names) // two processes insert in one order
 	err = db.inTx(ctx, func(tx *sql.Tx) error {
 		var buckets int
-		if err := tx.QueryRowContext(ctx, db.outbox.Query("buckets_to_add")).Scan(&buckets); err != nil {
+		if err := tx.QueryRowContext(ctx, db.outbox.Query("lock_number")).Scan(&buckets); err != nil {
 			return err
 		}
 		for _, name := range names {
@@ -69,7 +69,7 @@ func (db *DB) addSentinels(ctx context.Context, to executor, name string, bucket
 
 // readTransports reads the numbers of all transports that have buckets, by the pool or in a
 // transaction.
-func (db *DB) readTransports(ctx context.Context, q querier) (map[string]int16, error) {
+func (db *DB) readTransports(ctx context.Context, q executor) (map[string]int16, error) {
 	found := map[string]int16{}
 	err := each(ctx, q, db.outbox.Query("transports"), func(rows *sql.Rows) error {
 		var id int16

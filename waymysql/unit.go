@@ -1,6 +1,7 @@
 package waymysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -77,10 +78,14 @@ func (db *DB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx)
 	}
 	defer conn.Close()
 	// The transaction ends by our word alone: a context that ends between COMMIT
-	// and its answer must not decide the result.
-	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
+	// and its answer must not decide the result. Its begin alone ends with ctx.
+	began, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	begun := context.AfterFunc(ctx, end)
+	tx, err := conn.BeginTx(began, nil)
+	begun()
 	if err != nil {
-		return fmt.Errorf("begin: %w", translate(err))
+		return fmt.Errorf("begin: %w", translate(cmp.Or(ctx.Err(), err)))
 	}
 	stop := sqlcore.KeepAlive(ctx, db.idle, func(ctx context.Context) {
 		// Without an error: it would close conn, which waits for the end of tx.
@@ -132,8 +137,8 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 		return err
 	}
 	all := append(db.processed(entries), inserts.statements...)
-	session, err := unitConnOf(conn)
-	if err != nil {
+	var session *unitConn // which the unit alone uses while its transaction is open
+	if err := conn.Raw(func(raw any) error { session = raw.(*unitConn); return nil }); err != nil {
 		return fmt.Errorf("commit: %w", translate(err))
 	}
 	blocks := db.blocks(append(all, statement{text: "RELEASE SAVEPOINT " + sentinel}, statement{text: "COMMIT"}))
@@ -141,7 +146,7 @@ func (db *DB) commit(ctx context.Context, conn *sql.Conn, tx *sql.Tx, entries []
 	for i, block := range blocks {
 		within := ctx
 		if i == last {
-			if err := session.alive(ctx); err != nil {
+			if err := session.ResetSession(ctx); err != nil { // which sends nothing
 				return fmt.Errorf("the connection was lost inside the unit of work: %w", translate(err))
 			}
 			if len(block) == 1 { // COMMIT waits for no lock

@@ -2,7 +2,6 @@ package waymysql
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 
@@ -144,11 +143,6 @@ func (c *unitConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.T
 	return unitConnTx{c}, nil
 }
 
-// Begin implements driver.Conn.
-func (c *unitConn) Begin() (driver.Tx, error) {
-	return c.BeginTx(context.Background(), driver.TxOptions{})
-}
-
 type unitConnTx struct{ conn *unitConn }
 
 // Commit implements driver.Tx. It does nothing more when a statement of ours has
@@ -169,13 +163,3 @@ func (tx unitConnTx) end(statement string) error {
 	_, err := tx.conn.ExecContext(ctx, statement, nil)
 	return err
 }
-
-// unitConnOf returns the driver's connection of a unit of work. While the unit's
-// transaction is open, the unit alone uses it.
-func unitConnOf(conn *sql.Conn) (c *unitConn, err error) {
-	err = conn.Raw(func(raw any) error { c = raw.(*unitConn); return nil })
-	return c, err
-}
-
-// alive checks the connection without sending anything.
-func (c *unitConn) alive(ctx context.Context) error { return c.ResetSession(ctx) }

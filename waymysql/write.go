@@ -19,13 +19,24 @@ import (
 var readCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
 // inTx runs fn in a transaction of waybill's own, which the server ends when its process is
-// silent for Config.IdleTimeout: a frozen one keeps no lock for longer.
+// silent for Config.IdleTimeout: a frozen one keeps no lock for longer. It refuses a server as
+// writer does.
 func (db *DB) inTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	if err := db.writer(ctx); err != nil {
+		return err
+	}
 	pool, err := db.relayPool(ctx)
 	if err != nil {
 		return err
 	}
-	tx, err := pool.BeginTx(ctx, readCommitted)
+	return transact(ctx, pool, fn)
+}
+
+// transact runs fn in a transaction of a pool or a session.
+func transact(ctx context.Context, of interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}, fn func(tx *sql.Tx) error) error {
+	tx, err := of.BeginTx(ctx, readCommitted)
 	if err != nil {
 		return err
 	}
@@ -51,7 +62,13 @@ func (db *DB) Write(ctx context.Context, tx *sql.Tx, rows ...outbox.Row) error {
 	if !db.checked() {
 		return errors.New("waymysql: AddTransports comes before the first Write")
 	}
-	return db.patiently(func() error { return db.insert(ctx, tx, rows) })
+	return db.patiently(func() error {
+		s, err := db.inserting(rows)
+		if err != nil {
+			return err
+		}
+		return db.run(ctx, tx, s)
+	})
 }
 
 // patiently runs insert, and again when the number of buckets has changed, which it may while
@@ -138,20 +155,6 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []gate, buckets in
 	return all, locks, buckets, nil
 }
 
-// A statement that inserts many has at most so many rows and bytes. The server
-// takes packets of 16 MiB unless it is told otherwise, and escaping may double
-// the size.
-const maxInsertRows, maxInsertBytes = 1000, 4 << 20
-
-// insert writes rows under their gates.
-func (db *DB) insert(ctx context.Context, tx *sql.Tx, rows []outbox.Row) error {
-	s, err := db.inserting(rows)
-	if err != nil {
-		return err
-	}
-	return db.run(ctx, tx, s)
-}
-
 // inserting returns the script that writes rows under their gates. Rows of one transport
 // take their gates in the statement that gives the first of them its id; for several
 // transports, or queues, all gates are locked first. They are always locked in
@@ -195,13 +198,14 @@ type inserts struct {
 }
 
 func (in *inserts) add(s stored) {
+	size := len(s.body) + len(s.headers)
 	if into := insertInto[s.table()]; into != in.into {
 		in.flush()
 		in.into, in.next = into, repeating(in.named.Query(into))
-	} else if in.next.n == maxInsertRows || in.next.bytes > maxInsertBytes {
+	} else if in.next.full(size) {
 		in.flush()
 	}
-	in.next.add(s.Record.Name, len(s.body)+len(s.headers), in.row(s)...)
+	in.next.add(s.Record.Name, size, in.row(s)...)
 }
 
 // insertInto names the statements by table.

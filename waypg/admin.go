@@ -38,8 +38,27 @@ func query[T any](ctx context.Context, db *DB, set func(*catalog) sqlfile.Set, n
 	return found, translate(rows.Err())
 }
 
-func adminSQL(p *catalog) sqlfile.Set { return p.admin }
-func inboxSQL(p *catalog) sqlfile.Set { return p.inbox }
+// readRow scans the only row of a statement, or returns pgx.ErrNoRows.
+func (db *DB) readRow(ctx context.Context, set func(*catalog) sqlfile.Set, name string, args []any, into ...any) error {
+	p, err := db.ensureSchema(ctx)
+	if err != nil {
+		return err
+	}
+	return translate(db.pool.QueryRow(ctx, set(p).Query(name), args...).Scan(into...))
+}
+
+func adminSQL(p *catalog) sqlfile.Set  { return p.admin }
+func inboxSQL(p *catalog) sqlfile.Set  { return p.inbox }
+func outboxSQL(p *catalog) sqlfile.Set { return p.outbox }
+
+// toUTC converts times that the client has read in the zone of this machine. Nil is left out.
+func toUTC(times ...*time.Time) {
+	for _, t := range times {
+		if t != nil {
+			*t = t.UTC()
+		}
+	}
+}
 
 // limit is NULL, which means none, for zero.
 func limit(n int) *int { return nullIf(n == 0, n) }
@@ -47,12 +66,8 @@ func limit(n int) *int { return nullIf(n == 0, n) }
 // Outbox implements admin.Database: pending messages, then delayed ones.
 func (db *DB) Outbox(ctx context.Context, q admin.OutboxQuery) ([]admin.OutboxMessage, error) {
 	scan := func(rows pgx.Rows, m *admin.OutboxMessage) error {
-		var id [16]byte
-		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.DueAt, &m.Bytes, &m.Blocked)
-		m.ID, m.CreatedAt = id, m.CreatedAt.UTC()
-		if m.DueAt != nil {
-			*m.DueAt = m.DueAt.UTC()
-		}
+		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, (*[16]byte)(&m.ID), &m.CreatedAt, &m.DueAt, &m.Bytes, &m.Blocked)
+		toUTC(&m.CreatedAt, m.DueAt)
 		return err
 	}
 	found, err := []admin.OutboxMessage{}, error(nil)
@@ -89,12 +104,8 @@ func (db *DB) BlockedKeys(ctx context.Context, q admin.BlockedKeysQuery) ([]admi
 }
 
 func scanBlocked(rows pgx.Rows, b *admin.BlockedKey) error {
-	var id [16]byte
-	err := rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, &id, &b.HeadName, &b.Failures, &b.FirstFailedAt, &b.NextAttemptAt, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
-	b.HeadID, b.FirstFailedAt = id, b.FirstFailedAt.UTC()
-	if b.NextAttemptAt != nil {
-		*b.NextAttemptAt = b.NextAttemptAt.UTC()
-	}
+	err := rows.Scan(&b.Transport, &b.Route, &b.Key, &b.Row, (*[16]byte)(&b.HeadID), &b.HeadName, &b.Failures, &b.FirstFailedAt, &b.NextAttemptAt, &b.LastError, &b.State, &b.Policy, &b.Waiting, &b.Parked)
+	toUTC(&b.FirstFailedAt, b.NextAttemptAt)
 	return err
 }
 
@@ -102,12 +113,10 @@ func scanBlocked(rows pgx.Rows, b *admin.BlockedKey) error {
 func (db *DB) Relays(ctx context.Context) ([]admin.Relay, error) {
 	return query(ctx, db, adminSQL, "relays", func(rows pgx.Rows, r *admin.Relay) error {
 		err := rows.Scan(&r.Transport, &r.Host, &r.PID, &r.StartedAt, &r.SeenAt, &r.AgeSeconds, &r.Problem, &r.Since)
-		r.StartedAt, r.SeenAt, r.AgeSeconds = r.StartedAt.UTC(), r.SeenAt.UTC(), sqlcore.Age(r.AgeSeconds)
+		toUTC(&r.StartedAt, &r.SeenAt, r.Since)
+		r.AgeSeconds = sqlcore.Age(r.AgeSeconds)
 		if why, ok := strings.CutPrefix(r.Problem, degradedMark); ok {
 			r.Problem, r.Degraded = "", why
-		}
-		if r.Since != nil {
-			*r.Since = r.Since.UTC()
 		}
 		return err
 	})
@@ -135,7 +144,7 @@ func (db *DB) QueueStats(ctx context.Context) ([]admin.QueueStats, error) {
 func (db *DB) InboxStats(ctx context.Context) ([]admin.InboxStats, error) {
 	return query(ctx, db, inboxSQL, "stats", func(rows pgx.Rows, s *admin.InboxStats) error {
 		err := rows.Scan(&s.Handler, &s.Entries, &s.Oldest, &s.Newest)
-		s.Oldest, s.Newest = s.Oldest.UTC(), s.Newest.UTC()
+		toUTC(&s.Oldest, &s.Newest)
 		return err
 	})
 }
@@ -154,9 +163,8 @@ func (db *DB) InboxLookup(ctx context.Context, idOrKey string) ([]admin.InboxEnt
 }
 
 func scanEntry(rows pgx.Rows, e *admin.InboxEntry) error {
-	var id [16]byte
-	err := rows.Scan(&e.Handler, &e.DedupKey, &id, &e.ProcessedAt)
-	e.MessageID, e.ProcessedAt = id, e.ProcessedAt.UTC()
+	err := rows.Scan(&e.Handler, &e.DedupKey, (*[16]byte)(&e.MessageID), &e.ProcessedAt)
+	toUTC(&e.ProcessedAt)
 	return err
 }
 
@@ -168,12 +176,8 @@ func (db *DB) InboxEntries(ctx context.Context, q admin.InboxQuery) ([]admin.Inb
 
 // InboxOlder implements admin.Database.
 func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return 0, err
-	}
-	err = db.pool.QueryRow(ctx, p.inbox.Query("count_older"), age.Seconds()).Scan(&n)
-	return n, translate(err)
+	err = db.readRow(ctx, inboxSQL, "count_older", []any{age.Seconds()}, &n)
+	return n, err
 }
 
 // pruneBatch is how many entries one transaction removes.

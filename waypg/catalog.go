@@ -59,13 +59,13 @@ func (db *DB) locate(ctx context.Context, ask queryRow) (*catalog, error) {
 	if err := ask(ctx, connecting.Query("where")).Scan(&p.database, &schema); err != nil {
 		return nil, translate(err)
 	}
-	p.schema = db.schema
-	if p.schema == "" {
+	if p.schema = db.schema; p.schema == "" {
 		if schema == nil {
 			return nil, fmt.Errorf("waypg: no schema of the search path exists in %s: create one, or name it in the configuration", p.database)
 		}
-		if p.schema = *schema; !schemaForm.MatchString(p.schema) {
-			return nil, badSchema(p.schema)
+		p.schema = *schema
+		if err := checkNames(p.schema, db.prefix); err != nil {
+			return nil, err
 		}
 	}
 	p.namespace = namespace(p.database, p.schema, db.prefix)

@@ -21,7 +21,6 @@ import (
 	"github.com/waybill-go/waybill/history"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sqlcore"
-	"github.com/waybill-go/waybill/internal/sqlfile"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/worker"
 )
@@ -106,7 +105,6 @@ type DB struct {
 	wakes     sqlcore.Wakes
 	retries   sqlcore.Wakes // of retry queues, which may have the names of queues
 	due       atomic.Bool   // delayed messages are, as a claim has seen
-	pace      promotionPace
 	promoter  promoter
 	longest   atomic.Int64 // the longest delay of a retry so far
 	retaining sqlcore.Retention
@@ -136,7 +134,7 @@ func Open(ctx context.Context, connString string, cfg Config) (*DB, error) {
 	poolConfig.MaxConns = max(poolConfig.MaxConns, minConns)
 	conn, err := pgx.ConnectConfig(ctx, poolConfig.ConnConfig)
 	if err != nil {
-		return nil, fmt.Errorf("waypg: %w", translate(err))
+		return nil, fmt.Errorf("waypg: %w", translateOpen(err))
 	}
 	pooled, err := behindPooler(ctx, conn)
 	if err = errors.Join(err, conn.Close(ctx)); err != nil {
@@ -179,11 +177,8 @@ func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
 		return nil, errors.New("waypg: New needs a pool")
 	}
 	prefix := cmp.Or(cfg.Prefix, defaultPrefix)
-	if !sqlfile.ValidPrefix(prefix) {
-		return nil, badPrefix(prefix)
-	}
-	if cfg.Schema != "" && !schemaForm.MatchString(cfg.Schema) {
-		return nil, badSchema(cfg.Schema)
+	if err := checkNames(cmp.Or(cfg.Schema, "public"), prefix); err != nil {
+		return nil, err
 	}
 	if cfg.Retention < 0 || cfg.IdleTimeout < 0 {
 		return nil, fmt.Errorf("waypg: negative duration: Retention %v, IdleTimeout %v", cfg.Retention, cfg.IdleTimeout)
@@ -193,7 +188,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*DB, error) {
 		retention: cmp.Or(cfg.Retention, defaultRetention), idle: cmp.Or(cfg.IdleTimeout, defaultIdle),
 		transports: map[string]int16{}, relaying: map[int16]*relaying{},
 	}
-	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain)
+	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain, &db.retries)
 	if err := db.setUpWaking(cfg); err != nil {
 		return nil, err
 	}

@@ -48,35 +48,20 @@ func (db *DB) examine(ctx context.Context, with admin.Examination) ([]admin.Find
 
 // finding words a finding of the statements.
 func finding(code admin.Code, detail string) admin.Finding {
-	problem, remedy := detail, ""
-	switch code {
-	case admin.NotDurable:
-		problem = detail + ": a crash of the server's machine can lose or damage committed messages"
-		remedy = "set it to on in postgresql.conf, and reload"
-	case admin.MissingIndex:
-		problem = "an index is missing or invalid: " + detail
-		remedy = "create it as `schema print` has it"
-	case admin.FewConnections:
-		problem = detail + ": handlers wait for a connection, and leases that cannot be renewed meanwhile are lost"
-		remedy = "raise max_connections, or lower the concurrency of workers"
-	case admin.UnloggedTable:
-		problem = detail + ": a crash of the server empties it, and replicas do not have it"
-		remedy = "ALTER TABLE ... SET LOGGED"
-	case admin.SequenceCache:
-		problem = detail + ": messages of a key may be published or handled in another order than they were committed"
-		remedy = "ALTER SEQUENCE ... CACHE 1, and have the applications connect again"
-	case admin.AutovacuumOff:
-		problem = detail + ": dead rows slow relays and workers down more and more"
-		remedy = "turn autovacuum on, and set the storage parameters of the table as `schema print` has them"
-	case admin.OldTransaction:
-		problem = detail + ": vacuum keeps all rows deleted since, and claims read past them"
-		remedy = "end it (pg_terminate_backend, ROLLBACK PREPARED), and keep transactions short"
-	case admin.InactiveSlot:
-		problem = detail + ": the server keeps its log since, until the disk is full, and vacuum may keep deleted rows"
-		remedy = "start its reader, or pg_drop_replication_slot"
-	case admin.IdleTransaction:
-		problem = detail + ": keys that it has dispatched wait for it"
-		remedy = "commit or roll back in the application, and set idle_in_transaction_session_timeout"
+	if code == admin.MissingIndex {
+		return admin.NewFinding(code, "an index is missing or invalid: "+detail, "create it as `schema print` has it")
 	}
-	return admin.NewFinding(code, problem, remedy)
+	of := words[code]
+	return admin.NewFinding(code, detail+": "+of.effect, of.remedy)
+}
+
+var words = map[admin.Code]struct{ effect, remedy string }{
+	admin.NotDurable:      {"a crash of the server's machine can lose or damage committed messages", "set it to on in postgresql.conf, and reload"},
+	admin.FewConnections:  {"handlers wait for a connection, and leases that cannot be renewed meanwhile are lost", "raise max_connections, or lower the concurrency of workers"},
+	admin.UnloggedTable:   {"a crash of the server empties it, and replicas do not have it", "ALTER TABLE ... SET LOGGED"},
+	admin.SequenceCache:   {"messages of a key may be published or handled in another order than they were committed", "ALTER SEQUENCE ... CACHE 1, and have the applications connect again"},
+	admin.AutovacuumOff:   {"dead rows slow relays and workers down more and more", "turn autovacuum on, and set the storage parameters of the table as `schema print` has them"},
+	admin.OldTransaction:  {"vacuum keeps all rows deleted since, and claims read past them", "end it (pg_terminate_backend, ROLLBACK PREPARED), and keep transactions short"},
+	admin.InactiveSlot:    {"the server keeps its log since, until the disk is full, and vacuum may keep deleted rows", "start its reader, or pg_drop_replication_slot"},
+	admin.IdleTransaction: {"keys that it has dispatched wait for it", "commit or roll back in the application, and set idle_in_transaction_session_timeout"},
 }

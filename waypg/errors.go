@@ -16,50 +16,86 @@ import (
 
 // translate gives the client's errors waybill's meaning, by code.
 func translate(err error) error {
+	if lacksTransactions(err) && !errors.Is(err, errPoolMode) {
+		return fmt.Errorf("%w: %w", err, errPoolMode)
+	}
 	if unavailable(err) && !errors.Is(err, waybill.ErrUnavailable) {
 		return fmt.Errorf("%w: %w", waybill.ErrUnavailable, err)
 	}
 	return err
 }
 
+var errPoolMode = errors.New("waybill needs transactions: set pool_mode of PgBouncer to transaction or session")
+
+// lacksTransactions reports whether a PgBouncer in statement mode has refused a transaction.
+// The code is that of all of its errors.
+func lacksTransactions(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && strings.Contains(server.Message, "statement pooling mode")
+}
+
+// translateOpen is translate for the first connection: a login that is refused there
+// is more likely a mistake than an outage.
+func translateOpen(err error) error {
+	var server *pgconn.PgError
+	if errors.As(err, &server) && !serverUnavailable(server) {
+		return err
+	}
+	return translate(err)
+}
+
 // unavailable reports whether err says that the database cannot be reached, or
 // not for writing, whatever is asked of it.
 func unavailable(err error) bool {
 	var server *pgconn.PgError
-	if errors.As(err, &server) {
-		switch code := server.Code; {
-		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), strings.HasPrefix(code, "58"):
-			return true // connection, shutdown or start, input and output
-		case code == "53300", code == "53100", code == "53200": // too many connections, disk full, out of memory
-			return true
-		case code == "25006", code == "25P03", code == "25P04": // read-only, idle or transaction timeout
-			return true
-		case code == "57014", code == lockNotAvailable: // statement_timeout or a cancel from outside, lock_timeout
-			return true
-		}
-		return rolledBack(err)
+	var connect *pgconn.ConnectError // also of a login that is refused, as while its password is changed
+	if errors.As(err, &server) && !errors.As(err, &connect) {
+		return serverUnavailable(server)
 	}
 	if errors.Is(err, context.Canceled) {
 		return false
 	}
 	var network net.Error
-	var connect *pgconn.ConnectError
 	return errors.As(err, &network) || errors.As(err, &connect) || errors.Is(err, pgconn.ErrConnClosed) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || pgconn.Timeout(err)
 }
 
+// serverUnavailable is unavailable for the server's own errors.
+func serverUnavailable(err *pgconn.PgError) bool {
+	switch code := err.Code; {
+	case lacksTransactions(err):
+		return false
+	case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), strings.HasPrefix(code, "58"):
+		return true // connection, shutdown or start, input and output
+	case code == "53300", code == "53100", code == "53200": // too many connections, disk full, out of memory
+		return true
+	case code == "25006", code == "25P03", code == "25P04": // read-only, idle or transaction timeout
+		return true
+	case code == "57014", code == lockNotAvailable: // statement_timeout or a cancel from outside, lock_timeout
+		return true
+	case err.Routine == "RevalidateCachedQuery": // a column has another type: the client prepares the statement anew
+		return true
+	}
+	return rolledBack(err)
+}
+
+// lockNotAvailable is the code of lock_timeout.
+const lockNotAvailable = "55P03"
+
+// hasCode reports whether err is the server's, with a code that begins so.
+func hasCode(err error, code string) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && strings.HasPrefix(server.Code, code)
+}
+
 // rolledBack reports whether the server ended a transaction for a deadlock or a
 // serialization failure.
-func rolledBack(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && strings.HasPrefix(server.Code, "40")
-}
+func rolledBack(err error) bool { return hasCode(err, "40") }
 
 // refusesRecord reports whether an insert failed because of its values. Any other
 // failure is the database's, and would hit every other record as well.
 func refusesRecord(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && (strings.HasPrefix(server.Code, "22") || strings.HasPrefix(server.Code, "23") || strings.HasPrefix(server.Code, "54"))
+	return hasCode(err, "22") || hasCode(err, "23") || hasCode(err, "54")
 }
 
 // notCommitted reports whether a failed COMMIT is known to have had no effect:

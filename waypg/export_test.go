@@ -26,7 +26,7 @@ func (db *DB) SetNotifyEvery(d time.Duration) { db.notifier.every = d }
 
 // RetryQueueWithLease is RetryQueue with another lease than the default.
 func (db *DB) RetryQueueWithLease(transport string, lease time.Duration) (worker.RetryQueue, error) {
-	return db.retryQueue(transport, lease)
+	return sqlcore.NewRetries(retryStore{db}, &db.retries, transport, lease)
 }
 
 // QueueWake returns the channel that ends the pauses of a queue's receivers.

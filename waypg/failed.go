@@ -2,7 +2,6 @@ package waypg
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -21,14 +20,8 @@ func failedSQL(p *catalog) sqlfile.Set { return p.failed }
 func (db *DB) Failed(ctx context.Context, q admin.FailedQuery) ([]admin.FailedMessage, error) {
 	after, last := q.Span()
 	return query(ctx, db, failedSQL, "list", func(rows pgx.Rows, m *admin.FailedMessage) error {
-		var id [16]byte
-		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.Failures, &m.FirstFailedAt, &m.FailedAt, &m.LastError, &m.RemovedAt, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
-		m.ID, m.CreatedAt, m.FailedAt = id, m.CreatedAt.UTC(), m.FailedAt.UTC()
-		for _, at := range []*time.Time{m.FirstFailedAt, m.RemovedAt} {
-			if at != nil {
-				*at = at.UTC()
-			}
-		}
+		err := rows.Scan(&m.Number, &m.State, &m.Transport, &m.Name, &m.Key, (*[16]byte)(&m.ID), &m.CreatedAt, &m.Failures, &m.FirstFailedAt, &m.FailedAt, &m.LastError, &m.RemovedAt, &m.Bytes, &m.Source, &m.FailureTransport, &m.Handler, &m.ErrorType, &m.Fingerprint)
+		toUTC(&m.CreatedAt, &m.FailedAt, m.FirstFailedAt, m.RemovedAt)
 		return err
 	}, append(failedFilter(q), after, last, limit(q.Limit))...)
 }
@@ -46,7 +39,7 @@ func failedFilter(q admin.FailedQuery) []any {
 func (db *DB) FailedGroups(ctx context.Context, q admin.FailedQuery) ([]admin.FailedGroup, error) {
 	return query(ctx, db, failedSQL, "groups", func(rows pgx.Rows, g *admin.FailedGroup) error {
 		err := rows.Scan(&g.Fingerprint, &g.Messages, &g.FirstFailedAt, &g.LastFailedAt, &g.Names, &g.Handlers, &g.Example, &g.Error)
-		g.FirstFailedAt, g.LastFailedAt = g.FirstFailedAt.UTC(), g.LastFailedAt.UTC()
+		toUTC(&g.FirstFailedAt, &g.LastFailedAt)
 		return err
 	}, failedFilter(q)...)
 }
@@ -60,16 +53,12 @@ func (db *DB) FailedHours(ctx context.Context, q admin.FailedQuery, at time.Time
 
 // FailedAgain implements admin.DeadLetters.
 func (db *DB) FailedAgain(ctx context.Context, replayed ...admin.FailedMessage) (n int, err error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return 0, err
-	}
 	transports, ids := make([]string, len(replayed)), make([]string, len(replayed))
 	for i, m := range replayed {
 		transports[i], ids[i] = m.Transport, m.ID.String()
 	}
-	err = db.pool.QueryRow(ctx, p.failed.Query("failed_again"), transports, ids).Scan(&n)
-	return n, translate(err)
+	err = db.readRow(ctx, failedSQL, "failed_again", []any{transports, ids}, &n)
+	return n, err
 }
 
 // WorkerStats implements admin.Retries.
@@ -81,25 +70,18 @@ func (db *DB) WorkerStats(ctx context.Context) ([]admin.WorkerStats, error) {
 
 // FailedContent implements admin.Database.
 func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedContent, err error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return c, err
-	}
-	var meta string
-	err = db.pool.QueryRow(ctx, p.failed.Query("content"), number).Scan(&meta, &c.Body)
+	err = db.readRow(ctx, failedSQL, "content", []any{number}, (*[]byte)(&c.Headers), &c.Body)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, fmt.Errorf("failed message %d: %w", number, waybill.ErrNotFound)
 	}
-	c.Headers = json.RawMessage(meta)
-	return c, translate(err)
+	return c, err
 }
 
 // Audit implements admin.DeadLetters.
 func (db *DB) Audit(ctx context.Context, before int64, max int) ([]admin.AuditEntry, error) {
 	return query(ctx, db, failedSQL, "audit_list", func(rows pgx.Rows, e *admin.AuditEntry) error {
-		var filter string
-		err := rows.Scan(&e.Number, &e.At, &e.Actor, &e.Action, &filter, &e.Messages)
-		e.At, e.Filter = e.At.UTC(), json.RawMessage(filter)
+		err := rows.Scan(&e.Number, &e.At, &e.Actor, &e.Action, (*[]byte)(&e.Filter), &e.Messages)
+		toUTC(&e.At)
 		return err
 	}, before, limit(max))
 }

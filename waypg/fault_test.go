@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/test/testserver"
@@ -388,6 +389,27 @@ func TestErrorsSayWhetherTheDatabaseIsOutOfReach(t *testing.T) {
 	}
 	if _, err := waypg.Open(t.Context(), "postgres://waybill:secret@127.0.0.1:1/%zz", waypg.Config{}); err == nil || errors.Is(err, waybill.ErrUnavailable) {
 		t.Errorf("Open of a wrong DSN = %v", err)
+	}
+	// A login that is refused: a mistake at the start, and later perhaps a password that is just changed.
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("nobody")
+	if _, err := waypg.Open(t.Context(), u.String(), waypg.Config{}); err == nil || errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("Open with a refused login = %v, want another error than ErrUnavailable", err)
+	}
+	pool, err := pgxpool.New(t.Context(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	refused, err := waypg.New(pool, waypg.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := refused.SchemaStatus(t.Context()); !errors.Is(err, waybill.ErrUnavailable) {
+		t.Errorf("SchemaStatus with a refused login = %v, want ErrUnavailable", err)
 	}
 	// A role that may only read.
 	exec(t, db, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$")

@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/waypg"
+	"github.com/waybill-go/waybill/waytest"
 )
 
 func TestWaybillDispatchIsRelayedLikeAnyOther(t *testing.T) {
@@ -202,6 +203,39 @@ func TestWaybillDispatchRefusesWithAHint(t *testing.T) {
 			t.Errorf("b has %d messages, want 2", n)
 		}
 	})
+}
+
+func TestWaybillDispatchKnowsTheHeadersThatDispatchRefuses(t *testing.T) {
+	db := open(t, testserver.Postgres, waypg.Config{})
+	newOutbox(t, db, outbox.Config{})
+	waytest.Headers(t, func(name, value string) error {
+		_, err := db.Pool().Exec(t.Context(), "SELECT waybill_dispatch('x', 'k', $1, '')", map[string]string{name: value})
+		return err
+	})
+}
+
+func TestWaybillDispatchWithADelayWaits(t *testing.T) {
+	db := open(t, testserver.Postgres, waypg.Config{})
+	newOutbox(t, db, outbox.Config{})
+	exec(t, db, `SELECT waybill_dispatch('x', 'k', '{}', '{"key":"k","seq":2}', delay => interval '1 hour')`)
+	exec(t, db, `SELECT waybill_dispatch_all(ARRAY['x', 'x'], ARRAY['k', ''], ARRAY['{}', '{}']::jsonb[], ARRAY['{"key":"k","seq":1}', '{"key":"","seq":3}']::bytea[], delay => interval '1 microsecond')`)
+	exec(t, db, `SELECT waybill_dispatch('x', 'k', '{}', '{"key":"k","seq":0}', delay => interval '0')`)
+	if n := count(t, db, "SELECT count(*) FROM waybill_delayed WHERE due_at > clock_timestamp() + interval '59 minutes'"); n != 1 {
+		t.Errorf("%d messages wait for an hour, want 1", n)
+	}
+	if n := count(t, db, "SELECT count(*) FROM waybill_delayed"); n != 3 {
+		t.Errorf("%d messages wait, want 3", n)
+	}
+	sink := &recorder{}
+	drain(t, db, sink, outbox.RelayConfig{})
+	if diff := cmp.Diff(map[string]int{"k": 2, "": 1}, perKey(t, sink.got)); diff != "" {
+		t.Errorf("relayed (-want +got):\n%s", diff)
+	}
+	for _, delay := range []string{"-1 ms", "101 years"} {
+		if got := refusal(t, db, "SELECT waybill_dispatch('x', 'k', '{}', '', delay => '"+delay+"')"); !strings.Contains(got.Message, "allowed are 0 to 100 years") {
+			t.Errorf("delay %s: %q", delay, got.Message)
+		}
+	}
 }
 
 func refusal(t testing.TB, db *waypg.DB, statement string) *pgconn.PgError {

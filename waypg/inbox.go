@@ -134,12 +134,8 @@ func (db *DB) Contains(ctx context.Context, e inbox.Entry) (seen bool, err error
 	if err := e.Check(); err != nil {
 		return false, err
 	}
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return false, err
-	}
-	err = db.pool.QueryRow(ctx, p.inbox.Query("seen"), e.Handler, e.DedupKey).Scan(&seen)
-	return seen, translate(err)
+	err = db.readRow(ctx, inboxSQL, "seen", []any{e.Handler, e.DedupKey}, &seen)
+	return seen, err
 }
 
 // Insert implements inbox.Log.

@@ -124,15 +124,14 @@ func (n *notifier) run(ctx context.Context) {
 			return
 		}
 		n.announce(ctx)
-		pause := time.NewTimer(n.every)
+		pause := n.every
 		if n.failures > 0 {
-			pause.Reset(reconnect.After(n.failures, nil))
+			pause = reconnect.After(n.failures, nil)
 		}
 		select {
-		case <-pause.C:
+		case <-time.After(pause):
 		case <-n.stop: // seen again above
 		}
-		pause.Stop()
 	}
 }
 

@@ -2,14 +2,12 @@ package waypg
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const (
@@ -20,10 +18,10 @@ const (
 	promoteTime = 30 * time.Second
 	// heldWait bounds a promoter's wait for a dispatch lock.
 	heldWait = 200 * time.Millisecond
+	// heldPause is the delay of the next promotion after one that met held locks.
+	heldPause = 20 * time.Millisecond
 	// refusedBatch bounds the messages promoted one by one after a refused batch.
 	refusedBatch = 100
-
-	lockNotAvailable = "55P03"
 )
 
 // A promoter is the position of a promotion that left messages behind.
@@ -32,6 +30,20 @@ type promoter struct {
 	due  time.Time // of the last message read
 	id   int64
 	held []int32 // dispatch locks of other sessions, found since the beginning
+
+	next time.Time // earliest next promotion
+	wait time.Time // earliest next wait for a lock
+}
+
+// heldUp records that messages were left because their locks were held, and reports
+// whether to wait for one of the locks. At most a fifth of the time is spent waiting.
+func (at *promoter) heldUp(now time.Time) bool {
+	at.next = now.Add(heldPause)
+	if now.Before(at.wait) {
+		return false
+	}
+	at.wait = now.Add(5 * heldWait)
+	return true
 }
 
 // promoteDue promotes delayed messages if any is due.
@@ -47,18 +59,21 @@ func (db *DB) promoteDue(ctx context.Context, p *catalog) error {
 // dispatch lock an open transaction holds, until a later round: waiting for the
 // lock would hold up a relay and, with the locks already taken, every dispatcher.
 func (db *DB) promote(ctx context.Context, p *catalog) error {
-	if !db.pace.isDue(time.Now()) || !db.promoter.mu.TryLock() {
+	at := &db.promoter
+	if !at.mu.TryLock() {
 		return nil
 	}
-	defer db.promoter.mu.Unlock()
-	at := &db.promoter
+	defer at.mu.Unlock()
+	if time.Now().Before(at.next) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), promoteTime)
 	defer cancel()
 	_, more, err := at.batch(ctx, db, p, promoteRows, nil)
 	if refusesRecord(err) {
 		more, err = true, at.oneByOne(ctx, db, p)
 	}
-	if err == nil && !more && len(at.held) > 0 && db.pace.heldUp(time.Now(), heldWait) {
+	if err == nil && !more && len(at.held) > 0 && at.heldUp(time.Now()) {
 		err = db.promoteHeld(ctx, p, at.held[rand.IntN(len(at.held))])
 	}
 	if err != nil || !more || len(at.held) == 0 {
@@ -139,8 +154,7 @@ func (db *DB) promoteHeld(ctx context.Context, p *catalog, lock int32) error {
 		}
 		return nil // later rounds promote the rest
 	})
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == lockNotAvailable {
+	if hasCode(err, lockNotAvailable) {
 		return nil
 	}
 	return err

@@ -13,12 +13,15 @@ import (
 // bodies included.
 var schemaForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,62}$`)
 
-func badPrefix(prefix string) error {
-	return fmt.Errorf("waypg: table prefix %q: use lower case letters, digits and '_'", prefix)
-}
-
-func badSchema(schema string) error {
-	return fmt.Errorf("waypg: schema %q: use letters, digits, '_' and '-'", schema)
+// checkNames refuses others.
+func checkNames(schema, prefix string) error {
+	if !sqlfile.ValidPrefix(prefix) {
+		return fmt.Errorf("waypg: table prefix %q: use lower case letters, digits and '_'", prefix)
+	}
+	if !schemaForm.MatchString(schema) {
+		return fmt.Errorf("waypg: schema %q: use letters, digits, '_' and '-'", schema)
+	}
+	return nil
 }
 
 // qualify returns a function that puts schema and prefix in the place of those with which

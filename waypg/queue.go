@@ -203,11 +203,10 @@ func toDelivery(row pgx.CollectableRow) (*waybill.Delivery, error) {
 	d := &waybill.Delivery{Record: rec}
 	var delivered sqlcore.DeliveredRow
 	var meta string
-	var id [16]byte
-	if err := row.Scan(&delivered.ID, &id, &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt, &d.Failures, &delivered.Lease, &d.Redelivered); err != nil {
+	if err := row.Scan(&delivered.ID, (*[16]byte)(&rec.ID), &rec.Name, &rec.Key, &meta, &rec.Body, &rec.DispatchedAt, &d.Failures, &delivered.Lease, &d.Redelivered); err != nil {
 		return nil, err
 	}
-	rec.ID, rec.DispatchedAt = id, rec.DispatchedAt.UTC()
+	toUTC(&rec.DispatchedAt)
 	rec.Problem = headers.Decode(rec, meta)
 	delivered.Key = rec.Key
 	d.Tag = delivered

@@ -134,7 +134,7 @@ func TestQueueDispatchersOfAKeyTakeTurns(t *testing.T) {
 func TestOnlyALostLeaseMarksADeliveryAsRedelivered(t *testing.T) {
 	everywhere(t, func(t *testing.T, at opener) {
 		db := open(t, at, waypg.Config{})
-		dying, q := newQueue(t, db, "q", waypg.QueueConfig{Lease: 300 * time.Millisecond}), newQueue(t, db, "q", waypg.QueueConfig{})
+		dying, q := newQueue(t, db, "q", waypg.QueueConfig{Lease: time.Second}), newQueue(t, db, "q", waypg.QueueConfig{})
 		local(t, db, order{"x", 0})
 		take := func(from *waypg.Queue, what string, want bool) *waybill.Delivery {
 			t.Helper()
@@ -199,5 +199,39 @@ func TestSettlingLocksRowsInAscendingOrder(t *testing.T) {
 				t.Errorf("%s of %s = %v", verb, table, err)
 			}
 		}
+	}
+}
+
+// The first statement after a change of a column's type fails, as its plan was prepared before: a worker
+// does not end by it.
+func TestReceiverOutlivesAChangeOfATable(t *testing.T) {
+	t.Parallel()
+	db := open(t, testserver.Postgres, waypg.Config{})
+	q := newQueue(t, db, "q", waypg.QueueConfig{})
+	receive := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := q.Send(ctx, record(t, order{"k", 0})); err != nil {
+			return err
+		}
+		ds, err := q.Receive(ctx, 10)
+		if err != nil {
+			return err
+		}
+		return q.Ack(t.Context(), ds...)
+	}
+	for range 5 { // on each connection
+		if err := receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, db, "ALTER TABLE waybill_queue ALTER COLUMN message_name TYPE varchar(190)")
+	for try := range 5 {
+		if err := receive(); err != nil && !errors.Is(err, waybill.ErrUnavailable) {
+			t.Errorf("try %d after the change: %v, want nil or ErrUnavailable", try, err)
+		}
+	}
+	if err := receive(); err != nil {
+		t.Error(err)
 	}
 }

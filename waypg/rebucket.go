@@ -68,21 +68,15 @@ func (db *DB) rebucket(ctx context.Context, tx pgx.Tx, p *catalog, done *admin.R
 	if done.From == done.To {
 		done.Rows = int(moved.RowsAffected()) // rows that were in a wrong bucket
 	}
-	steps := []struct {
-		text string
-		args []any
-	}{
-		{p.rebucket.Query("move_blocked"), []any{done.To}},
-		{p.rebucket.Query("record"), []any{strconv.Itoa(done.To)}},
-		{strings.Replace(p.rebucket.Query("number"), "%d", strconv.Itoa(done.To), 1), nil},
-		{p.rebucket.Query("bump"), nil},
+	batch := &pgx.Batch{}
+	batch.Queue(p.rebucket.Query("move_blocked"), done.To)
+	batch.Queue(p.rebucket.Query("record"), strconv.Itoa(done.To))
+	batch.Queue(strings.Replace(p.rebucket.Query("number"), "%d", strconv.Itoa(done.To), 1))
+	batch.Queue(p.rebucket.Query("bump"))
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
 	}
-	for _, s := range steps {
-		if _, err := tx.Exec(ctx, s.text, s.args...); err != nil {
-			return err
-		}
-	}
-	if err := mendBuckets(ctx, tx, p); err != nil {
+	if err := mendBuckets(ctx, tx, p, nil); err != nil {
 		return err
 	}
 	done.Stall = time.Since(start)

@@ -63,12 +63,8 @@ func (db *DB) Wake(transport string, part outbox.Part) <-chan struct{} {
 
 // Backlog implements outbox.Store.
 func (db *DB) Backlog(ctx context.Context, transport string) (backlog outbox.Backlog, err error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return backlog, err
-	}
-	err = db.pool.QueryRow(ctx, p.outbox.Query("backlog"), transport).Scan(&backlog.Pending, &backlog.Blocked, &backlog.Delayed)
-	return backlog, translate(err)
+	err = db.readRow(ctx, outboxSQL, "backlog", []any{transport}, &backlog.Pending, &backlog.Blocked, &backlog.Delayed)
+	return backlog, err
 }
 
 // Transports implements outbox.Store.

@@ -133,7 +133,7 @@ func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
 	db := open(t, testserver.Postgres, waypg.Config{})
 	out := newOutbox(t, db, outbox.Config{})
 	key := ""
-	for i := 0; key == "" || outbox.Bucket(key, 64) != 2; i++ { // the second that is looked at
+	for i := 0; key == "" || outbox.Bucket(key, 64) != 2; i++ { // the second that is looked at; on a slow machine a round of 64 s later
 		key = fmt.Sprint("k", i)
 	}
 	late, err := db.Pool().Begin(t.Context())
@@ -157,7 +157,7 @@ func TestRowBelowAMarkIsFoundWithinARound(t *testing.T) {
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the late row comes", 60*time.Second, func() bool { return len(sink.all()) == 2 })
+	await(t, "the late row comes", 90*time.Second, func() bool { return len(sink.all()) == 2 })
 }
 
 func TestFailedSettleMovesNoMark(t *testing.T) {

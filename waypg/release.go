@@ -31,7 +31,7 @@ func (db *DB) Release(ctx context.Context, q admin.BlockedQuery) (n int, err err
 	if err != nil {
 		return 0, err
 	}
-	r := release{db: db, at: p, query: []any{q.Transport, q.Key, q.Route, q.Row}, key: q.Key, of: q}
+	r := release{db: db, at: p, query: []any{q.Transport, q.Key, q.Route, q.Row}, of: q}
 	if q.SkipHead {
 		err = r.skipHeads(ctx)
 	}
@@ -52,7 +52,6 @@ type release struct {
 	db    *DB
 	at    *catalog
 	query []any // selects entries
-	key   string
 	of    admin.BlockedQuery
 	began time.Time // by the database's clock
 	n     int       // entries released so far
@@ -242,7 +241,7 @@ func (r *release) bringBack(ctx context.Context, tx pgx.Tx, transport, bucket in
 	if _, err := tx.Exec(ctx, sql.Query("bump_buckets"), transport, []int16{bucket}); err != nil {
 		return 0, err
 	}
-	rows, err := tx.Query(ctx, sql.Query("releasable"), transport, bucket, r.key, r.began, releaseKeys)
+	rows, err := tx.Query(ctx, sql.Query("releasable"), transport, bucket, r.of.Key, r.began, releaseKeys)
 	if err != nil {
 		return 0, err
 	}

@@ -29,13 +29,9 @@ func (db *DB) beforeUnit(ctx context.Context) (*catalog, error) {
 
 // InboxRetention implements admin.Database.
 func (db *DB) InboxRetention(ctx context.Context) (time.Duration, error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return 0, err
-	}
 	var seconds int64
-	err = db.pool.QueryRow(ctx, p.inbox.Query("retention")).Scan(&seconds)
-	return time.Duration(seconds) * time.Second, translate(err)
+	err := db.readRow(ctx, inboxSQL, "retention", nil, &seconds)
+	return time.Duration(seconds) * time.Second, err
 }
 
 // SetInboxRetention implements admin.Database.

@@ -1,7 +1,6 @@
 package waypg
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/gofrs/uuid/v5"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -18,38 +16,19 @@ func retrySQL(p *catalog) sqlfile.Set { return p.retry }
 // Retries implements admin.Retries.
 func (db *DB) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.RetryingMessage, error) {
 	return query(ctx, db, retrySQL, "list", func(rows pgx.Rows, m *admin.RetryingMessage) error {
-		var id [16]byte
-		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, &id, &m.CreatedAt, &m.Failures, &m.Crashes, &m.DueAt, &m.Parked, &m.InFlight, &m.Bytes, &m.LastError)
-		m.ID, m.CreatedAt = id, m.CreatedAt.UTC()
-		if m.DueAt != nil {
-			*m.DueAt = m.DueAt.UTC()
-		}
+		err := rows.Scan(&m.Row, &m.Transport, &m.Name, &m.Key, (*[16]byte)(&m.ID), &m.CreatedAt, &m.Failures, &m.Crashes, &m.DueAt, &m.Parked, &m.InFlight, &m.Bytes, &m.LastError)
+		toUTC(&m.CreatedAt, m.DueAt)
 		return err
 	}, q.Transport, q.Key, q.After, limit(q.Limit))
 }
 
-// ReleaseRetries implements admin.Retries.
-func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
-	filter := map[string]string{"transport": transport, "key": key}
-	n, err := sqlcore.Audited(ctx, db.change, "retries release", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "release_parked", transport, key)
-	})
-	db.retries.HintQueue(transport)
-	return n, err
+// ReleaseParked implements sqlcore.OperatorTx.
+func (o operatorTx) ReleaseParked(ctx context.Context, transport, key string) (int, error) {
+	return o.Exec(ctx, "release_parked", transport, key)
 }
 
-// SkipParked implements admin.Retries.
-func (db *DB) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
-	filter := map[string]string{"transport": transport, "key": key}
-	n, err := sqlcore.Audited(ctx, db.change, "retries release --skip-head", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.(operatorTx).skipParked(ctx, transport, key, cmp.Or(failureTransport, "failed"))
-	})
-	db.retries.HintQueue(transport)
-	return n, err
-}
-
-// skipParked makes dead letters as retryStore.Move does.
-func (o operatorTx) skipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+// SkipParked implements sqlcore.OperatorTx. It makes dead letters as retryStore.Move does.
+func (o operatorTx) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
 	holder := uuid.Must(uuid.NewV4()).String()
 	rows, err := o.tx.Query(ctx, o.at.retry.Query("take_parked"), transport, key, holder)
 	if err != nil {
@@ -77,7 +56,7 @@ func (o operatorTx) skipParked(ctx context.Context, transport, key, failureTrans
 func (db *DB) FailedAttempts(ctx context.Context, transport string, id waybill.MessageID) ([]admin.FailedAttempt, error) {
 	return query(ctx, db, retrySQL, "attempts", func(rows pgx.Rows, a *admin.FailedAttempt) error {
 		err := rows.Scan(&a.Attempt, &a.At, &a.Worker, &a.Handler, &a.ErrorType, &a.Error, &a.Stack, &a.Fingerprint)
-		a.At = a.At.UTC()
+		toUTC(&a.At)
 		return err
 	}, transport, id.String())
 }

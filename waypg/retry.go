@@ -20,11 +20,7 @@ import (
 
 // RetryQueue implements worker.Store.
 func (db *DB) RetryQueue(transport string) (worker.RetryQueue, error) {
-	return db.retryQueue(transport, 0)
-}
-
-func (db *DB) retryQueue(transport string, lease time.Duration) (worker.RetryQueue, error) {
-	q, err := sqlcore.NewRetries(retryStore{db}, &db.retries, transport, lease)
+	q, err := sqlcore.NewRetries(retryStore{db}, &db.retries, transport, 0)
 	if err != nil {
 		return nil, fmt.Errorf("waypg: retry queue: %w", err)
 	}
@@ -83,10 +79,7 @@ func (s retryStore) Add(ctx context.Context, queue string, rows []sqlcore.RetryR
 	p, batch, holder := s.db.resolved(), &pgx.Batch{}, uuid.Must(uuid.NewV4()).String()
 	var locks []int32
 	for _, r := range rows {
-		of := r.Record.Key
-		if of == "" {
-			of = r.Record.ID.String()
-		}
+		of := cmp.Or(r.Record.Key, r.Record.ID.String())
 		if lock := lockNumber(retryLocks, int16(outbox.Bucket(of, queueBuckets))); !slices.Contains(locks, lock) {
 			locks = append(locks, lock)
 		}

@@ -15,13 +15,11 @@ import (
 func (db *DB) Sample(ctx context.Context, n int, fn func(admin.Sample) error) error {
 	_, err := query(ctx, db, adminSQL, "sample", func(rows pgx.Rows, _ *struct{}) error {
 		m := admin.Sample{Record: &waybill.Record{}}
-		var id [16]byte
 		var stored string
-		err := rows.Scan(&m.Source, &m.Transport, &m.Name, &m.Messages, &m.Row, &id, &m.Record.Key, &m.Record.DispatchedAt, &stored, &m.Record.Body)
+		err := rows.Scan(&m.Source, &m.Transport, &m.Name, &m.Messages, &m.Row, (*[16]byte)(&m.Record.ID), &m.Record.Key, &m.Record.DispatchedAt, &stored, &m.Record.Body)
 		if err != nil {
 			return err
 		}
-		m.Record.ID = id
 		sqlcore.CompleteSample(&m, stored)
 		return fn(m)
 	}, (n+1)/2, n/2)
@@ -31,11 +29,10 @@ func (db *DB) Sample(ctx context.Context, n int, fn func(admin.Sample) error) er
 // FindMessages implements admin.MessageFinder.
 func (db *DB) FindMessages(ctx context.Context, id waybill.MessageID, limit int) ([]admin.StoredMessage, error) {
 	return query(ctx, db, adminSQL, "find", func(rows pgx.Rows, m *admin.StoredMessage) error {
-		var id [16]byte
 		var stored string
 		var rec waybill.Record
-		err := rows.Scan(&m.Source, &m.Transport, &m.Row, &id, &m.Name, &m.Key, &stored, &m.CreatedAt)
-		m.ID, m.CreatedAt = id, m.CreatedAt.UTC()
+		err := rows.Scan(&m.Source, &m.Transport, &m.Row, (*[16]byte)(&m.ID), &m.Name, &m.Key, &stored, &m.CreatedAt)
+		toUTC(&m.CreatedAt)
 		_ = headers.Decode(&rec, stored) // a defect of other headers leaves these as they are
 		m.CausationID, m.CorrelationID = rec.Headers[waybill.HeaderCausationID], rec.Headers[waybill.HeaderCorrelationID]
 		return err

@@ -3,15 +3,11 @@ package waypg
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 	"github.com/waybill-go/waybill/internal/sqlfile"
 )
 
@@ -19,27 +15,13 @@ func scheduleSQL(p *catalog) sqlfile.Set { return p.schedule }
 
 // Schedules implements admin.Schedules and schedule.Store.
 func (db *DB) Schedules(ctx context.Context) (found []admin.Schedule, now time.Time, err error) {
-	type row struct {
-		name, spec, missed                   *string
-		doneUntil, last, nextTick, requested *time.Time
-	}
-	rows, err := query(ctx, db, scheduleSQL, "list", func(rows pgx.Rows, r *row) error {
-		return rows.Scan(&now, &r.name, &r.spec, &r.missed, &r.doneUntil, &r.last, &r.nextTick, &r.requested)
+	found, err = query(ctx, db, scheduleSQL, "list", func(rows pgx.Rows, s *admin.Schedule) error {
+		err := rows.Scan(&now, &s.Name, &s.Spec, &s.Missed, &s.DoneUntil, &s.LastTick, &s.NextTick, &s.RequestedAt)
+		toUTC(&s.DoneUntil, s.LastTick, &s.NextTick, s.RequestedAt)
+		return err
 	})
-	found = []admin.Schedule{}
-	for _, r := range rows {
-		if r.name == nil {
-			continue
-		}
-		for _, t := range []*time.Time{r.last, r.requested} {
-			if t != nil {
-				*t = t.UTC()
-			}
-		}
-		found = append(found, admin.Schedule{
-			Name: *r.name, Spec: *r.spec, Missed: *r.missed, DoneUntil: r.doneUntil.UTC(),
-			LastTick: r.last, NextTick: r.nextTick.UTC(), RequestedAt: r.requested,
-		})
+	if len(found) == 1 && found[0].Name == "" { // the time alone
+		found = []admin.Schedule{}
 	}
 	return found, now.UTC(), err
 }
@@ -91,29 +73,14 @@ func (db *DB) replaceSchedule(p *catalog, u *unit, old, replacement admin.Schedu
 	return p.schedule.Query("replace"), append(args, db.idleOf(u), old.Spec, old.DoneUntil, old.RequestedAt)
 }
 
-// TriggerSchedule implements admin.Schedules.
-func (db *DB) TriggerSchedule(ctx context.Context, name string) (requested time.Time, added bool, err error) {
-	p, err := db.ensureSchema(ctx)
-	if err != nil {
-		return requested, false, err
-	}
-	err = translate(db.inTx(ctx, func(tx pgx.Tx) error {
-		var pending *time.Time
-		err := tx.QueryRow(ctx, p.schedule.Query("requested"), name).Scan(&pending, &requested)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			return fmt.Errorf("schedule %q: %w", name, waybill.ErrNotFound)
-		case err != nil:
-			return err
-		case pending != nil:
-			requested = *pending
-			return nil
-		}
-		if _, err := tx.Exec(ctx, p.schedule.Query("request"), name, requested); err != nil {
-			return err
-		}
-		added = true
-		return sqlcore.Audit(ctx, operatorTx{db, p, tx}, "schedules trigger", map[string]string{"name": name}, 1)
-	}))
-	return requested.UTC(), added && err == nil, err
+// Requested implements sqlcore.OperatorTx.
+func (o operatorTx) Requested(ctx context.Context, schedule string) (pending *time.Time, now time.Time, err error) {
+	err = o.tx.QueryRow(ctx, o.at.schedule.Query("requested"), schedule).Scan(&pending, &now)
+	return pending, now, err
+}
+
+// Request implements sqlcore.OperatorTx.
+func (o operatorTx) Request(ctx context.Context, schedule string, at time.Time) error {
+	_, err := o.tx.Exec(ctx, o.at.schedule.Query("request"), schedule, at)
+	return err
 }

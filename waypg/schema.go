@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/sqlcore"
@@ -54,7 +53,7 @@ func (db *DB) SchemaUp(ctx context.Context) (admin.SchemaStatus, error) {
 // patiently runs a transaction that changes tables, with relays paused, until it
 // gets its locks.
 func (db *DB) patiently(ctx context.Context, p *catalog, change func() error) error {
-	version, err := db.schemaVersion(ctx, db.pool, p)
+	version, err := db.schemaVersion(ctx, db.pool.QueryRow, p)
 	if err != nil {
 		return err
 	}
@@ -64,15 +63,18 @@ func (db *DB) patiently(ctx context.Context, p *catalog, change func() error) er
 			_, err := db.pool.Exec(ctx, p.rebucket.Query("pause"), pauseTime.Seconds())
 			return err
 		}
-		defer func() { _, _ = db.pool.Exec(context.WithoutCancel(ctx), p.rebucket.Query("resume")) }()
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqlcore.RollbackTimeout)
+			defer cancel()
+			_, _ = db.pool.Exec(ctx, p.rebucket.Query("resume"))
+		}()
 	}
 	for try := 1; ; try++ {
 		if err := pause(); err != nil {
 			return err
 		}
 		err := change()
-		var server *pgconn.PgError
-		if errors.As(err, &server) && server.Code == "55P03" && try < lockTries && sleep(ctx, lockTimeout) {
+		if hasCode(err, lockNotAvailable) && try < lockTries && sleep(ctx, lockTimeout) {
 			continue
 		}
 		return err
@@ -97,7 +99,7 @@ func (db *DB) migrate(ctx context.Context, p *catalog) (applied []string, err er
 				return err
 			}
 		}
-		current, err := db.schemaVersion(ctx, tx, p)
+		current, err := db.schemaVersion(ctx, tx.QueryRow, p)
 		if err != nil {
 			return err
 		}
@@ -110,22 +112,13 @@ func (db *DB) migrate(ctx context.Context, p *catalog) (applied []string, err er
 		if current > all.Wanted() { // the tables are a newer version's
 			return nil
 		}
-		return db.mend(ctx, tx, p)
+		var wrong bool
+		if err := tx.QueryRow(ctx, p.outbox.Query("buckets_wrong")).Scan(&wrong); err != nil || !wrong {
+			return err
+		}
+		return mendBuckets(ctx, tx, p, nil)
 	})
 	return applied, err
-}
-
-// mend inserts missing bucket rows and deletes surplus ones, under the table lock
-// of add_transports, which keeps a rebucket out.
-func (db *DB) mend(ctx context.Context, tx pgx.Tx, p *catalog) error {
-	var wrong bool
-	if err := tx.QueryRow(ctx, p.outbox.Query("buckets_wrong")).Scan(&wrong); err != nil || !wrong {
-		return err
-	}
-	if _, err := tx.Exec(ctx, p.outbox.Query("add_transports"), []string{}); err != nil {
-		return err
-	}
-	return mendBuckets(ctx, tx, p)
 }
 
 func apply(ctx context.Context, tx pgx.Tx, m sqlcore.Migration, named sqlfile.Set) error {
@@ -158,7 +151,7 @@ func (db *DB) versions(ctx context.Context) (admin.SchemaStatus, error) {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
 	}
 	all := migrations(p.schema, db.prefix)
-	current, err := db.schemaVersion(ctx, db.pool, p)
+	current, err := db.schemaVersion(ctx, db.pool.QueryRow, p)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", translate(err))
 	}
@@ -172,11 +165,8 @@ func (db *DB) SchemaSQL() (string, error) { return SchemaSQL(db.schema, db.prefi
 // a migration tool of the user's own. Empty mean "public" and "waybill_".
 func SchemaSQL(schema, prefix string) (string, error) {
 	schema, prefix = cmp.Or(schema, "public"), cmp.Or(prefix, defaultPrefix)
-	if !sqlfile.ValidPrefix(prefix) {
-		return "", badPrefix(prefix)
-	}
-	if !schemaForm.MatchString(schema) {
-		return "", badSchema(schema)
+	if err := checkNames(schema, prefix); err != nil {
+		return "", err
 	}
 	all := migrations(schema, prefix)
 	named := mustNamed("migrate", schema, prefix)
@@ -187,18 +177,19 @@ func SchemaSQL(schema, prefix string) (string, error) {
 	return b.String(), nil
 }
 
-type querier interface {
-	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
-}
-
 // schemaVersion returns 0 when there are no tables.
-func (db *DB) schemaVersion(ctx context.Context, q querier, p *catalog) (int, error) {
+func (db *DB) schemaVersion(ctx context.Context, ask queryRow, p *catalog) (int, error) {
 	var exists bool
-	if err := q.QueryRow(ctx, p.migrate.Query("any_table")).Scan(&exists); err != nil || !exists {
+	var hidden *string
+	if err := ask(ctx, p.migrate.Query("any_table")).Scan(&exists, &hidden); err != nil || !exists {
 		return 0, err
 	}
+	if hidden != nil {
+		return 0, fmt.Errorf("%w: row level security hides all rows of %s.%s from this role: ALTER TABLE ... DISABLE ROW LEVEL SECURITY, or CREATE POLICY ... USING (true) on each table",
+			admin.ErrSchema, p.schema, *hidden)
+	}
 	var value string
-	err := q.QueryRow(ctx, p.migrate.Query("version")).Scan(&value)
+	err := ask(ctx, p.migrate.Query("version")).Scan(&value)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
@@ -232,7 +223,9 @@ func (db *DB) checkTables(ctx context.Context, status admin.SchemaStatus) error 
 		transport      *string
 		rows           *int
 	}
-	err := db.pool.QueryRow(ctx, db.resolved().outbox.Query("check_tables")).Scan(&t.recorded, &t.hash, &t.buckets, &t.cache, &t.transport, &t.rows)
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { // which a pooler may refuse
+		return tx.QueryRow(ctx, db.resolved().outbox.Query("check_tables")).Scan(&t.recorded, &t.hash, &t.buckets, &t.cache, &t.transport, &t.rows)
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("schema status: %w", translate(err))
@@ -249,12 +242,10 @@ func (db *DB) checkTables(ctx context.Context, status admin.SchemaStatus) error 
 
 // sleep waits for d and reports whether ctx allowed it.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	}
 }

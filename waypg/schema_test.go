@@ -175,13 +175,12 @@ func TestSchemaThatDoesNotFitIsRefusedByName(t *testing.T) {
 	})
 }
 
-// A role that may not create schemas may use the one that is there.
-func TestSchemaUpNeedsNoRightThatItDoesNotUse(t *testing.T) {
-	t.Parallel()
-	dsn := testserver.Postgres(t)
-	owner := connect(t, dsn, waypg.Config{})
-	role := "r" + strings.ToLower(strings.ReplaceAll(time.Now().Format("150405.000000"), ".", ""))
-	exec(t, owner, "CREATE ROLE "+role+" LOGIN; CREATE SCHEMA app AUTHORIZATION "+role)
+// asRole makes a role, completes a statement with its name to give it something, and returns the
+// DSN by which it logs in.
+func asRole(t *testing.T, owner *waypg.DB, dsn, grant string) string {
+	t.Helper()
+	role := fmt.Sprintf("r%d", time.Now().UnixNano())
+	exec(t, owner, "CREATE ROLE "+role+" LOGIN; "+grant+role)
 	t.Cleanup(func() {
 		_, _ = owner.Pool().Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol)
 	})
@@ -190,12 +189,40 @@ func TestSchemaUpNeedsNoRightThatItDoesNotUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.User(role)
-	db := openAt(t, u.String(), waypg.Config{Schema: "app"})
+	return u.String()
+}
+
+// A role that may not create schemas may use the one that is there.
+func TestSchemaUpNeedsNoRightThatItDoesNotUse(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	owner := connect(t, dsn, waypg.Config{})
+	db := openAt(t, asRole(t, owner, dsn, "CREATE SCHEMA app AUTHORIZATION "), waypg.Config{Schema: "app"})
 	put(t, db, outbox.Config{}, order{"k", 0})
 	sink := &recorder{}
 	drain(t, db, sink, outbox.RelayConfig{})
 	if len(sink.got) != 1 {
 		t.Errorf("%v came, want one message", sink.got)
+	}
+}
+
+// A role without a policy sees tables without rows: its relay would drain nothing, and say that all is well.
+func TestRowLevelSecurityWithoutAPolicyIsRefused(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	owner := openAt(t, dsn, waypg.Config{Prefix: "shop_"})
+	other := asRole(t, owner, dsn, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO ")
+	start := func() error {
+		_, err := connect(t, other, waypg.Config{Prefix: "shop_"}).SchemaStatus(t.Context())
+		return err
+	}
+	exec(t, owner, "ALTER TABLE shop_outbox ENABLE ROW LEVEL SECURITY")
+	if err := start(); !errors.Is(err, admin.ErrSchema) || !strings.Contains(err.Error(), "row level security hides all rows of public.shop_outbox") {
+		t.Errorf("with row level security and no policy: %v", err)
+	}
+	exec(t, owner, "CREATE POLICY every ON shop_outbox USING (true)")
+	if err := start(); err != nil {
+		t.Errorf("with a policy: %v", err)
 	}
 }
 
@@ -239,6 +266,42 @@ func TestPoolWithNamedStatementsBehindAPoolerIsRefused(t *testing.T) {
 		drain(t, db, sink, outbox.RelayConfig{})
 		if perKey(t, sink.got)["k"] != 2 {
 			t.Errorf("%v: %v came", mode, sink.got)
+		}
+	}
+}
+
+// A pooler in statement mode refuses transactions: each process says so at its start.
+func TestPoolerInStatementModeIsRefused(t *testing.T) {
+	t.Parallel()
+	dsn := testserver.Postgres(t)
+	openAt(t, dsn, waypg.Config{}) // with the tables
+	cfg, err := pgxpool.ParseConfig(testserver.StartPgBouncer(t, dsn, "statement"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	for name, start := range map[string]func(*waypg.DB) error{
+		"SchemaStatus": func(db *waypg.DB) error { _, err := db.SchemaStatus(ctx); return err },
+		"outbox.New":   func(db *waypg.DB) error { _, err := outbox.New(db, outbox.Config{}); return err },
+		"Receive": func(db *waypg.DB) error {
+			q, err := db.Queue("q", waypg.QueueConfig{})
+			if err == nil {
+				_, err = q.Receive(ctx, 1)
+			}
+			return err
+		},
+		"relay": func(db *waypg.DB) error {
+			relay, err := outbox.NewRelay(db, &recorder{}, outbox.RelayConfig{Drain: true})
+			if err == nil {
+				err = relay.Run(ctx)
+			}
+			return err
+		},
+	} {
+		if err := start(over(t, cfg.Copy(), waypg.Config{})); err == nil || errors.Is(err, waybill.ErrUnavailable) || strings.Count(err.Error(), "set pool_mode of PgBouncer to transaction") != 1 {
+			t.Errorf("%s = %v", name, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/waybill-go/waybill/internal/sqlcore"
@@ -164,10 +165,11 @@ func (s *settlement) send(ctx context.Context) (gone int, err error) {
 	if s.routes {
 		batch.Queue(sql.Query("bump_routes"), s.transport)
 	}
-	deletes := -1
 	if len(s.keyed.ids) > 0 {
-		deletes = batch.Len()
-		batch.Queue(sql.Query("delete_outbox"), s.keyed.at, s.keyed.ids)
+		batch.Queue(sql.Query("delete_outbox"), s.keyed.at, s.keyed.ids).Exec(func(tag pgconn.CommandTag) error {
+			gone = int(tag.RowsAffected())
+			return nil
+		})
 	}
 	if len(s.unkeyed.ids) > 0 {
 		batch.Queue(sql.Query("delete_unkeyed"), s.unkeyed.at, s.unkeyed.ids)
@@ -179,22 +181,9 @@ func (s *settlement) send(ctx context.Context) (gone int, err error) {
 	if s.routes && s.part == outbox.Retries {
 		batch.Queue(sql.Query("due_with_route"), s.transport, s.freed.routes)
 	}
-	batch.Queue("COMMIT")
-	results := s.conn.SendBatch(ctx, batch)
-	for i := range batch.Len() {
-		tag, err := results.Exec()
-		if i == deletes {
-			gone = int(tag.RowsAffected())
-		}
-		if err == nil && i == batch.Len()-1 && tag.String() == "ROLLBACK" {
-			err = pgx.ErrTxCommitRollback
-		}
-		if err != nil {
-			_ = results.Close() // it says the same
-			return 0, err
-		}
-	}
-	return gone, results.Close()
+	queueCommit(batch)
+	err = s.conn.SendBatch(ctx, batch).Close()
+	return gone, err
 }
 
 // reason is the text of a failure, clipped for its column.

@@ -1,9 +1,11 @@
 package waypg
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,11 +62,14 @@ func (s *SQLDB) InTx(ctx context.Context, fn func(ctx context.Context, tx *sql.T
 	defer conn.Close()
 	// The transaction ends by our word alone: a context that ends between COMMIT
 	// and its answer must not decide the result. A server that has vanished ends it, too.
+	// Its begin alone ends with ctx.
 	began, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
+	begun := context.AfterFunc(ctx, end)
 	tx, err := conn.BeginTx(began, nil)
+	begun()
 	if err != nil {
-		return fmt.Errorf("begin: %w", translate(err))
+		return fmt.Errorf("begin: %w", translate(cmp.Or(ctx.Err(), err)))
 	}
 	u := &unit{db: s.DB}
 	// While the unit is open, its function and its keep-alive alone use the connection.
@@ -160,20 +165,16 @@ func (s *SQLDB) insert(ctx context.Context, p *catalog, tx *sql.Tx, rows []outbo
 	if err != nil {
 		return err
 	}
-	var taken []*int32
-	for i := range locks {
-		taken = append(taken, &locks[i])
+	numbers := make([]string, len(locks))
+	for i, lock := range locks {
+		numbers[i] = fmt.Sprint(lock)
 	}
-	if len(taken) == 0 {
-		taken = append(taken, nil) // no lock, for the sake of synchronous_commit
-	}
-	for _, lock := range taken {
-		if _, err := tx.ExecContext(ctx, p.outbox.Query("lock_one"), p.namespace, lock); err != nil {
-			return fmt.Errorf("dispatch lock: %w", translate(err))
-		}
+	array := "{" + strings.Join(numbers, ",") + "}" // may be empty, for the sake of synchronous_commit
+	if _, err := tx.ExecContext(ctx, p.outbox.Query("lock_many"), p.namespace, array); err != nil {
+		return fmt.Errorf("dispatch lock: %w", translate(err))
 	}
 	for _, r := range all {
-		query, args := r.statement(p)
+		query, args := r.statement(p, nil)
 		_, err := tx.ExecContext(ctx, query, args...)
 		if err == nil && r.Unique != nil {
 			query, args := confirmUnique(p, r.Row)

@@ -44,7 +44,7 @@ func (db *DB) lockUnique(ctx context.Context, u *unit, ask queryRow, key string)
 	case taken:
 		return waybill.ParseMessageID(holder)
 	case u != nil:
-		return outbox.UniqueHolder(u.Rows(), key), nil
+		return u.UniqueHolder(key), nil
 	}
 	return none, nil
 }

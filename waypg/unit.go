@@ -205,21 +205,8 @@ func (db *DB) commit(ctx context.Context, p *catalog, conn *pgx.Conn, rows []out
 			return err
 		}
 	}
-	batch.Queue("COMMIT")
-	results := conn.SendBatch(ctx, batch)
-	var err error
-	for i := range batch.Len() {
-		tag, failed := results.Exec()
-		if err == nil && failed == nil && i == batch.Len()-1 && tag.String() == "ROLLBACK" {
-			failed = pgx.ErrTxCommitRollback
-		}
-		if err == nil {
-			err = failed
-		}
-	}
-	if closing := results.Close(); err == nil {
-		err = closing
-	}
+	queueCommit(batch)
+	err := conn.SendBatch(ctx, batch).Close()
 	if err == nil {
 		return nil
 	}
@@ -227,6 +214,16 @@ func (db *DB) commit(ctx context.Context, p *catalog, conn *pgx.Conn, rows []out
 		return fmt.Errorf("commit: %w", db.translateInsert(err)) // it is still open
 	}
 	return commitError(err, rows)
+}
+
+// queueCommit adds COMMIT, which fails where the server answers that it has rolled back.
+func queueCommit(batch *pgx.Batch) {
+	batch.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() == "ROLLBACK" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
 }
 
 // commitError says whether a failed commit is known to have failed.

@@ -73,7 +73,7 @@ func pooled(t testing.TB) string {
 func bounced(t testing.TB, dsn string) string {
 	t.Helper()
 	bouncer.once.Do(func() {
-		u, err := url.Parse(testserver.StartPgBouncer(forPackage, dsn))
+		u, err := url.Parse(testserver.StartPgBouncer(forPackage, dsn, "transaction"))
 		if err != nil {
 			t.Fatal(err)
 		}

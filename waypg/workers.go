@@ -36,10 +36,8 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 		if err := rows.Scan(&text, &w.StartedAt, &w.SeenAt, &w.AgeSeconds, &w.StopRequestedAt); err != nil {
 			return err
 		}
-		w.StartedAt, w.SeenAt, w.AgeSeconds = w.StartedAt.UTC(), w.SeenAt.UTC(), sqlcore.Age(w.AgeSeconds)
-		if w.StopRequestedAt != nil {
-			*w.StopRequestedAt = w.StopRequestedAt.UTC()
-		}
+		toUTC(&w.StartedAt, &w.SeenAt, w.StopRequestedAt)
+		w.AgeSeconds = sqlcore.Age(w.AgeSeconds)
 		return json.Unmarshal(text, &w.Report)
 	})
 }
@@ -48,7 +46,7 @@ func (db *DB) Workers(ctx context.Context) ([]admin.Worker, error) {
 func (db *DB) PausedTransports(ctx context.Context) ([]admin.Pause, error) {
 	return query(ctx, db, adminSQL, "paused", func(rows pgx.Rows, p *admin.Pause) error {
 		err := rows.Scan(&p.Transport, &p.Since, &p.Actor, &p.Reason)
-		p.Since = p.Since.UTC()
+		toUTC(&p.Since)
 		return err
 	})
 }

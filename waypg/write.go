@@ -44,13 +44,7 @@ func (db *DB) addTransports(ctx context.Context, names []string) error {
 		return err
 	}
 	if wrong || slices.ContainsFunc(names, func(name string) bool { return db.knownTransport(name) == 0 }) {
-		err := db.inTx(ctx, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, p.outbox.Query("add_transports"), names); err != nil {
-				return err
-			}
-			return mendBuckets(ctx, tx, p)
-		})
-		if err != nil {
+		if err := db.inTx(ctx, func(tx pgx.Tx) error { return mendBuckets(ctx, tx, p, names) }); err != nil {
 			return err
 		}
 	}
@@ -59,14 +53,13 @@ func (db *DB) addTransports(ctx context.Context, names []string) error {
 	return err
 }
 
-// mendBuckets inserts missing bucket rows and deletes surplus ones. No rebucket may
-// run meanwhile.
-func mendBuckets(ctx context.Context, tx pgx.Tx, p *catalog) error {
-	if _, err := tx.Exec(ctx, p.outbox.Query("add_buckets")); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, p.outbox.Query("remove_buckets"))
-	return err
+// mendBuckets adds transports, inserts missing bucket rows and deletes surplus ones.
+func mendBuckets(ctx context.Context, tx pgx.Tx, p *catalog, transports []string) error {
+	batch := &pgx.Batch{}
+	batch.Queue(p.outbox.Query("add_transports"), transports)
+	batch.Queue(p.outbox.Query("add_buckets"))
+	batch.Queue(p.outbox.Query("remove_buckets"))
+	return tx.SendBatch(ctx, batch).Close()
 }
 
 // Write implements outbox.Writer.
@@ -188,18 +181,19 @@ func (db *DB) prepare(rows []outbox.Row) (all []stored, locks []int32, err error
 	return all, locks, nil
 }
 
-// statement returns the insert of the row alone, under locks taken before.
-func (s stored) statement(p *catalog) (query string, args []any) {
+// statement returns the insert of the row alone, under a lock that it takes, or for nil under
+// locks taken before.
+func (s stored) statement(p *catalog, lock *int32) (query string, args []any) {
 	id, rec := s.Record.ID.String(), s.Record
 	switch {
 	case rec.Delay > 0:
 		return p.outbox.Query("insert_delayed"), []any{s.transport, s.Transport, nullIf(s.Queue == "", s.Queue), s.created.Add(rec.Delay), id, rec.Name, rec.Key, s.headers, s.body, s.created}
 	case s.Queue != "":
-		return p.queue.Query("insert"), []any{s.Queue, id, rec.Name, rec.Key, s.headers, s.body, s.created}
+		return p.queue.Query("insert_one"), []any{p.namespace, lock, s.Queue, id, rec.Name, rec.Key, s.headers, s.body, s.created}
 	case rec.Key == "":
 		return p.outbox.Query("insert_unkeyed"), []any{s.transport, s.Transport, id, rec.Name, s.headers, s.body, s.created}
 	}
-	return p.outbox.Query("insert_row"), []any{s.transport, s.Transport, s.buckets, s.bucket, id, rec.Name, rec.Key, s.headers, s.body, s.created}
+	return p.outbox.Query("insert_one"), []any{p.namespace, lock, s.transport, s.Transport, s.buckets, s.bucket, id, rec.Name, rec.Key, s.headers, s.body, s.created}
 }
 
 // maxInsertRows and maxInsertBytes bound a statement that inserts many rows.
@@ -217,25 +211,20 @@ func (db *DB) queueInserts(p *catalog, batch *pgx.Batch, rows []outbox.Row) erro
 			batch.Queue(query, args...)
 		}
 	}
-	var lock *int32 // of a single row; NULL takes none
-	if len(locks) > 0 {
-		lock = &locks[0]
-	}
-	if len(all) == 1 && all[0].Queue != "" && all[0].Record.Delay == 0 {
-		_, args := all[0].statement(p)
-		batch.Queue(p.queue.Query("insert_one"), append([]any{p.namespace, lock}, args...)...)
-		return nil
-	}
-	if len(all) == 1 && all[0].Queue == "" && all[0].Record.Delay == 0 && all[0].Record.Key != "" {
-		s := all[0]
-		batch.Queue(p.outbox.Query("insert_one"), p.namespace, lock, s.transport, s.Transport, s.buckets, s.bucket, s.Record.ID.String(), s.Record.Name, s.Record.Key, s.headers, s.body, s.created)
+	if len(all) == 1 && all[0].Record.Delay == 0 && (all[0].Queue != "" || all[0].Record.Key != "") {
+		var lock *int32 // NULL takes none
+		if len(locks) > 0 {
+			lock = &locks[0]
+		}
+		query, args := all[0].statement(p, lock)
+		batch.Queue(query, args...)
 		return nil
 	}
 	batch.Queue(p.outbox.Query("lock_many"), p.namespace, locks)
 	many := map[string]*columns{} // by transport or queue
 	for _, s := range all {
 		if s.Record.Delay > 0 || s.Queue == "" && s.Record.Key == "" {
-			query, args := s.statement(p)
+			query, args := s.statement(p, nil)
 			batch.Queue(query, args...)
 			continue
 		}

@@ -15,9 +15,6 @@ import (
 
 // query runs a statement of an operator's and scans each row.
 func query[T any](ctx context.Context, db *DB, text string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return nil, err
-	}
 	rows, err := db.readRows(ctx, text, args...)
 	if err != nil {
 		return nil, translate(err)
@@ -153,9 +150,6 @@ func (db *DB) InboxEntries(ctx context.Context, q admin.InboxQuery) ([]admin.Inb
 
 // InboxOlder implements admin.Database.
 func (db *DB) InboxOlder(ctx context.Context, age time.Duration) (n int, err error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return 0, err
-	}
 	before := time.Now().Add(-age).UnixMicro()
 	err = db.readRow(ctx, db.inboxSQL.Query("count_older"), []any{before}, []any{&n})
 	return n, err
@@ -166,9 +160,6 @@ const pruneBatch = 1000
 
 // InboxPrune implements admin.Database.
 func (db *DB) InboxPrune(ctx context.Context, age time.Duration, progress func(int)) (int, error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return 0, err
-	}
 	recorded, err := db.InboxRetention(ctx)
 	if err := errors.Join(err, admin.CheckRetention(age, recorded)); err != nil {
 		return 0, err

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -94,11 +95,11 @@ type DB struct {
 	// retryQueueSQL is queueSQL for the table of the retry queues.
 	retryQueueSQL sqlfile.Set
 
-	kept statements // of the writer
+	kept  statements  // of the writer
+	ready atomic.Bool // the schema was checked
 
 	mu         sync.Mutex
-	ready      bool // the schema was checked
-	leaders    int  // relays of this process
+	leaders    int // relays of this process
 	leaderLock *fileLock
 	cursors    map[int64]cursor // by transport
 	claimed    map[part]bool    // parts with a claim that is not settled
@@ -144,6 +145,9 @@ func Open(ctx context.Context, path string, cfg Config) (*DB, error) {
 // of work holds the connection: in its context the reads of the DB, too, are refused with
 // waybill.ErrNestedTransaction.
 func New(pool *sql.DB, cfg Config) (*DB, error) {
+	if pool == nil {
+		return nil, errors.New("waysqlite: New needs a pool")
+	}
 	if n := pool.Stats().MaxOpenConnections; n != 1 {
 		return nil, fmt.Errorf("waysqlite: the pool may open %d connections, call SetMaxOpenConns(1): SQLite has one writer", n)
 	}
@@ -159,7 +163,7 @@ func newDB(ctx context.Context, writer, reader *sql.DB, cfg Config) (*DB, error)
 		writer: writer, reader: reader, prefix: prefix, retention: cmp.Or(cfg.Retention, defaultRetention), busy: cmp.Or(cfg.BusyTimeout, defaultBusy),
 		cursors: map[int64]cursor{}, claimed: map[part]bool{}, kept: statements{of: map[string]*sql.Stmt{}},
 	}
-	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain)
+	db.operator = sqlcore.NewOperator(db.change, db.dispatchAgain, &db.retries)
 	for name, set := range map[string]*sqlfile.Set{"outbox": &db.outboxSQL, "failed": &db.failedSQL, "inbox": &db.inboxSQL, "queue": &db.queueSQL, "unique": &db.uniqueSQL, "retry": &db.retrySQL, "schedule": &db.scheduleSQL, "admin": &db.adminSQL, "history": &db.historySQL, "migrate": &db.migrateSQL} {
 		*set = mustNamed(name, prefix)
 	}

@@ -104,9 +104,6 @@ func (db *DB) Audit(ctx context.Context, before int64, limit int) ([]admin.Audit
 // FailedContent implements admin.Database. Headers of another program's that are
 // no JSON are one string of it.
 func (db *DB) FailedContent(ctx context.Context, number int64) (c admin.FailedContent, err error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return c, err
-	}
 	var meta string
 	err = db.readRow(ctx, db.failedSQL.Query("content"), []any{number}, []any{&meta, &c.Body})
 	if errors.Is(err, sql.ErrNoRows) {

@@ -56,9 +56,6 @@ func (o operatorTx) Write(ctx context.Context, row outbox.Row) error {
 
 // change is a sqlcore.Transact without dispatches.
 func (db *DB) change(ctx context.Context, fn func(ctx context.Context, tx sqlcore.OperatorTx) error) error {
-	if err := db.checkSchema(ctx); err != nil {
-		return err
-	}
 	return db.write(ctx, func(tx *txn) error { return fn(ctx, operatorTx{db, tx}) })
 }
 

@@ -10,9 +10,6 @@ import (
 
 // AddHistory implements history.Store.
 func (db *DB) AddHistory(ctx context.Context, rows []history.Row) error {
-	if err := db.checkSchema(ctx); err != nil {
-		return err
-	}
 	return db.write(ctx, func(tx *txn) error {
 		for _, row := range rows {
 			if _, err := tx.exec(ctx, db.historySQL.Query("add"), row.Args()...); err != nil {

@@ -71,9 +71,6 @@ func (db *DB) Contains(ctx context.Context, e inbox.Entry) (bool, error) {
 	if err := e.Check(); err != nil {
 		return false, err
 	}
-	if err := db.checkSchema(ctx); err != nil {
-		return false, err
-	}
 	var seen bool
 	err := db.readRow(ctx, db.inboxSQL.Query("seen"), []any{e.Handler, e.DedupKey}, []any{&seen})
 	return seen, err

@@ -27,9 +27,6 @@ func (db *DB) writeRetention(ctx context.Context, statement string, d time.Durat
 
 // InboxRetention implements admin.Database.
 func (db *DB) InboxRetention(ctx context.Context) (time.Duration, error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return 0, err
-	}
 	var seconds int64
 	err := db.readRow(ctx, db.inboxSQL.Query("retention"), nil, []any{&seconds})
 	return time.Duration(seconds) * time.Second, err
@@ -37,9 +34,6 @@ func (db *DB) InboxRetention(ctx context.Context) (time.Duration, error) {
 
 // SetInboxRetention implements admin.Database.
 func (db *DB) SetInboxRetention(ctx context.Context, d time.Duration) error {
-	if err := db.checkSchema(ctx); err != nil {
-		return err
-	}
 	return db.writeRetention(ctx, "set_retention", d)
 }
 

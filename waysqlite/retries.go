@@ -22,29 +22,14 @@ func (db *DB) Retries(ctx context.Context, q admin.RetriesQuery) ([]admin.Retryi
 	}, q.Transport, q.Key, q.After, cmp.Or(q.Limit, -1), time.Now().UnixMicro())
 }
 
-// ReleaseRetries implements admin.Retries.
-func (db *DB) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
-	filter := map[string]string{"transport": transport, "key": key}
-	n, err := sqlcore.Audited(ctx, db.change, "retries release", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return tx.Exec(ctx, "release_parked", transport, key)
-	})
-	db.retries.HintQueue(transport)
-	return n, err
+// ReleaseParked implements sqlcore.OperatorTx.
+func (o operatorTx) ReleaseParked(ctx context.Context, transport, key string) (int, error) {
+	return o.Exec(ctx, "release_parked", transport, key)
 }
 
-// SkipParked implements admin.Retries.
-func (db *DB) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
-	filter := map[string]string{"transport": transport, "key": key}
-	n, err := sqlcore.Audited(ctx, db.change, "retries release --skip-head", filter, func(ctx context.Context, tx sqlcore.OperatorTx) (int, error) {
-		return retryStore{db}.skipParked(ctx, tx.(operatorTx).txn, transport, key, cmp.Or(failureTransport, "failed"))
-	})
-	db.retries.HintQueue(transport)
-	return n, err
-}
-
-// skipParked makes dead letters as Move does.
-func (s retryStore) skipParked(ctx context.Context, tx *txn, transport, key, failureTransport string) (int, error) {
-	rows, err := tx.query(ctx, s.db.retrySQL.Query("parked"), transport, key)
+// SkipParked implements sqlcore.OperatorTx. It makes dead letters as retryStore.Move does.
+func (o operatorTx) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+	rows, err := o.query(ctx, o.db.retrySQL.Query("parked"), transport, key)
 	if err != nil {
 		return 0, err
 	}
@@ -62,11 +47,11 @@ func (s retryStore) skipParked(ctx context.Context, tx *txn, transport, key, fai
 		return 0, err
 	}
 	for _, id := range heads {
-		if err := s.place(ctx, tx, id, sqlcore.RetryRow{DeadLetters: failureTransport}); err != nil {
+		if err := (retryStore{o.db}).place(ctx, o.txn, id, sqlcore.RetryRow{DeadLetters: failureTransport}); err != nil {
 			return 0, err
 		}
 	}
-	return len(heads), next(ctx, tx, s.db.retryQueueSQL, transport, keys)
+	return len(heads), next(ctx, o.txn, o.db.retryQueueSQL, transport, keys)
 }
 
 // FailedAttempts implements admin.Retries.

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/sqlcore"
@@ -16,11 +15,7 @@ import (
 
 // RetryQueue implements worker.Store.
 func (db *DB) RetryQueue(transport string) (worker.RetryQueue, error) {
-	return db.retryQueue(transport, 0)
-}
-
-func (db *DB) retryQueue(transport string, lease time.Duration) (worker.RetryQueue, error) {
-	q, err := sqlcore.NewRetries(retryStore{db}, &db.retries, transport, lease)
+	q, err := sqlcore.NewRetries(retryStore{db}, &db.retries, transport, 0)
 	if err != nil {
 		return nil, fmt.Errorf("waysqlite: retry queue: %w", err)
 	}

@@ -3,13 +3,9 @@ package waysqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/sqlcore"
 )
 
 // Schedules implements admin.Schedules and schedule.Store.
@@ -64,29 +60,16 @@ func unixMicro(t *time.Time) any {
 	return t.UnixMicro()
 }
 
-// TriggerSchedule implements admin.Schedules.
-func (db *DB) TriggerSchedule(ctx context.Context, name string) (requested time.Time, added bool, err error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return requested, false, err
-	}
-	err = db.write(ctx, func(tx *txn) error {
-		var pending sql.NullInt64
-		var now int64
-		err := tx.QueryRowContext(ctx, db.scheduleSQL.Query("requested"), name).Scan(&pending, &now)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("schedule %q: %w", name, waybill.ErrNotFound)
-		case err != nil:
-			return err
-		case pending.Valid:
-			requested = micros(pending.Int64)
-			return nil
-		}
-		if _, err := tx.exec(ctx, db.scheduleSQL.Query("request"), now, name); err != nil {
-			return err
-		}
-		requested, added = micros(now), true
-		return sqlcore.Audit(ctx, operatorTx{db, tx}, "schedules trigger", map[string]string{"name": name}, 1)
-	})
-	return requested, added && err == nil, err
+// Requested implements sqlcore.OperatorTx.
+func (o operatorTx) Requested(ctx context.Context, schedule string) (pending *time.Time, now time.Time, err error) {
+	var since sql.NullInt64
+	var clock int64
+	err = o.QueryRowContext(ctx, o.db.scheduleSQL.Query("requested"), schedule).Scan(&since, &clock)
+	return microsOrNil(since), micros(clock), err
+}
+
+// Request implements sqlcore.OperatorTx.
+func (o operatorTx) Request(ctx context.Context, schedule string, at time.Time) error {
+	_, err := o.exec(ctx, o.db.scheduleSQL.Query("request"), at.UnixMicro(), schedule)
+	return err
 }

@@ -69,7 +69,7 @@ func noteVersion(named sqlfile.Set, version int) string {
 // SchemaStatus compares the tables with the schema of this version of waybill.
 func (db *DB) SchemaStatus(ctx context.Context) (admin.SchemaStatus, error) {
 	all := migrations(db.prefix)
-	pool, err := db.readPool(ctx)
+	pool, err := db.freeReader(ctx)
 	if err != nil {
 		return admin.SchemaStatus{}, fmt.Errorf("schema status: %w", err)
 	}
@@ -132,21 +132,15 @@ func (db *DB) schemaVersion(ctx context.Context, q querier) (int, error) {
 // checkSchema refuses tables that are missing, older than this version knows,
 // or more than one version ahead of it. It asks until the answer is good.
 func (db *DB) checkSchema(ctx context.Context) error {
-	db.mu.Lock()
-	ready := db.ready
-	db.mu.Unlock()
-	if ready {
+	if db.ready.Load() {
 		return nil
 	}
 	status, err := db.SchemaStatus(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = status.Err()
 	}
-	if err := status.Err(); err != nil {
-		return err
+	if err == nil {
+		db.ready.Store(true)
 	}
-	db.mu.Lock()
-	db.ready = true
-	db.mu.Unlock()
-	return nil
+	return err
 }

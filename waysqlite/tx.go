@@ -66,12 +66,15 @@ func (tx *txn) close() {
 	}
 }
 
-// write runs fn in a transaction of the writer; ctx bounds the wait for it, but not
-// its commit. Inside a unit of work, which holds the writer's only connection, it
+// write runs fn in a transaction of the writer, on usable tables; ctx bounds the wait for
+// it, but not its commit. Inside a unit of work, which holds the writer's only connection, it
 // would deadlock and is refused.
 func (db *DB) write(ctx context.Context, fn func(tx *txn) error) error {
 	if waybill.InUnit(ctx, db) {
 		return waybill.ErrNestedTransaction
+	}
+	if err := db.checkSchema(ctx); err != nil {
+		return err
 	}
 	conn, err := db.writerConn(ctx)
 	if err != nil {
@@ -89,16 +92,24 @@ func (db *DB) write(ctx context.Context, fn func(tx *txn) error) error {
 	return translate(tx.Commit())
 }
 
-// readPool returns the pool for a read. In a pool of New the writer has the only connection:
-// inside a unit of work, which holds it, a read would wait for ever and is refused.
+// readPool returns the pool for a read of usable tables.
 func (db *DB) readPool(ctx context.Context) (*sql.DB, error) {
+	if err := db.checkSchema(ctx); err != nil {
+		return nil, err
+	}
+	return db.freeReader(ctx)
+}
+
+// freeReader returns the pool for a read. In a pool of New the writer has the only connection:
+// inside a unit of work, which holds it, a read would wait for ever and is refused.
+func (db *DB) freeReader(ctx context.Context) (*sql.DB, error) {
 	if db.reader == db.writer && waybill.InUnit(ctx, db) {
 		return nil, waybill.ErrNestedTransaction
 	}
 	return db.reader, nil
 }
 
-// readRows is QueryContext of the pool for reads.
+// readRows is QueryContext of readPool.
 func (db *DB) readRows(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	pool, err := db.readPool(ctx)
 	if err != nil {

@@ -24,7 +24,7 @@ func (db *DB) LockUnique(ctx context.Context, tx *sql.Tx, key string) (waybill.M
 	case taken:
 		return waybill.MessageID(holder), nil
 	case u != nil:
-		return outbox.UniqueHolder(u.Rows(), key), nil
+		return u.UniqueHolder(key), nil
 	}
 	return waybill.MessageID{}, nil
 }

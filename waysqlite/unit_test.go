@@ -91,6 +91,9 @@ func TestPoolOfSeveralConnectionsIsRefused(t *testing.T) {
 	if _, err := waysqlite.New(pool, waysqlite.Config{}); err == nil || !strings.Contains(err.Error(), "SetMaxOpenConns(1)") {
 		t.Errorf("New with an unlimited pool = %v, want a refusal that says what to call", err)
 	}
+	if _, err := waysqlite.New(nil, waysqlite.Config{}); err == nil || !strings.Contains(err.Error(), "New needs a pool") {
+		t.Errorf("New without a pool = %v, want a refusal", err)
+	}
 }
 
 // The end of a wait for the writing connection says nothing about a message.

@@ -12,9 +12,6 @@ import (
 
 // ReportWorkers implements worker.Registry.
 func (db *DB) ReportWorkers(ctx context.Context, r worker.Report) (told worker.Instructions, err error) {
-	if err := db.checkSchema(ctx); err != nil {
-		return told, err
-	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return told, err

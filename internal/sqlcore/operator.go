@@ -1,6 +1,7 @@
 package sqlcore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -15,7 +16,8 @@ import (
 	"github.com/waybill-go/waybill/outbox"
 )
 
-// An OperatorTx is a transaction in which an operator changes dead letters.
+// An OperatorTx is a transaction in which an operator changes dead letters, or messages that
+// wait for a retry.
 type OperatorTx interface {
 	// Exec runs a statement of failed.sql, and returns how many rows it has changed.
 	Exec(ctx context.Context, statement string, args ...any) (int, error)
@@ -25,6 +27,14 @@ type OperatorTx interface {
 	Replay(ctx context.Context, numbers []int64) (int, error)
 	// Write dispatches.
 	Write(ctx context.Context, row outbox.Row) error
+	// ReleaseParked makes the parked messages of a retry queue claimable, or those of one of
+	// its keys, and returns how many. SkipParked makes them dead letters.
+	ReleaseParked(ctx context.Context, transport, key string) (int, error)
+	SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error)
+	// Requested locks a schedule, and returns the time of its pending request, or nil, and the
+	// present time. It returns sql.ErrNoRows without the schedule. Request makes a request.
+	Requested(ctx context.Context, schedule string) (pending *time.Time, now time.Time, err error)
+	Request(ctx context.Context, schedule string, at time.Time) error
 }
 
 // A Transact runs fn in a transaction, and translates its errors.
@@ -55,10 +65,14 @@ func Audited(ctx context.Context, in Transact, action string, filter any, change
 type Operator struct {
 	change   Transact
 	dispatch Transact // in which Write is possible
+	retries  *Wakes   // of retry queues
 }
 
-// NewOperator returns an Operator that dispatches by the second Transact alone.
-func NewOperator(change, dispatch Transact) Operator { return Operator{change, dispatch} }
+// NewOperator returns an Operator that dispatches by the second Transact alone. The wakes
+// are those of retry queues.
+func NewOperator(change, dispatch Transact, retries *Wakes) Operator {
+	return Operator{change, dispatch, retries}
+}
 
 // byNumber is the filter of an action on given dead letters.
 func byNumber(numbers []int64) any { return map[string][]int64{"numbers": numbers} }
@@ -135,6 +149,48 @@ func (o Operator) RemoveFailed(ctx context.Context, numbers ...int64) (int, erro
 	return Audited(ctx, o.change, "failed remove", byNumber(numbers), func(ctx context.Context, tx OperatorTx) (int, error) {
 		return tx.Exec(ctx, "remove", numbers)
 	})
+}
+
+// ReleaseRetries implements admin.Retries.
+func (o Operator) ReleaseRetries(ctx context.Context, transport, key string) (int, error) {
+	return o.unpark(ctx, "retries release", transport, key, func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.ReleaseParked(ctx, transport, key)
+	})
+}
+
+// SkipParked implements admin.Retries.
+func (o Operator) SkipParked(ctx context.Context, transport, key, failureTransport string) (int, error) {
+	return o.unpark(ctx, "retries release --skip-head", transport, key, func(ctx context.Context, tx OperatorTx) (int, error) {
+		return tx.SkipParked(ctx, transport, key, cmp.Or(failureTransport, "failed"))
+	})
+}
+
+func (o Operator) unpark(ctx context.Context, action, transport, key string, change func(context.Context, OperatorTx) (int, error)) (int, error) {
+	n, err := Audited(ctx, o.change, action, map[string]string{"transport": transport, "key": key}, change)
+	o.retries.HintQueue(transport)
+	return n, err
+}
+
+// TriggerSchedule implements admin.Schedules.
+func (o Operator) TriggerSchedule(ctx context.Context, name string) (requested time.Time, added bool, err error) {
+	err = o.change(ctx, func(ctx context.Context, tx OperatorTx) error {
+		pending, now, err := tx.Requested(ctx, name)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("schedule %q: %w", name, waybill.ErrNotFound)
+		case err != nil:
+			return err
+		case pending != nil:
+			requested = *pending
+			return nil
+		}
+		if err := tx.Request(ctx, name, now); err != nil {
+			return err
+		}
+		requested, added = now, true
+		return Audit(ctx, tx, "schedules trigger", map[string]string{"name": name}, 1)
+	})
+	return requested.UTC(), added && err == nil, err
 }
 
 // StopWorkers implements admin.Workers.

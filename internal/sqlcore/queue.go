@@ -75,7 +75,7 @@ type receiver struct {
 	// looked is when the claims that have found rows since began with a look, in Unix
 	// nanoseconds; 0 after a claim without rows.
 	looked atomic.Int64
-	short  atomic.Int64 // time of the last claim that has found fewer rows than its limit, in Unix nanoseconds
+	next   atomic.Int64 // the end of the last claimGap, in Unix nanoseconds
 }
 
 const minLease, defaultLease = 50 * time.Millisecond, 15 * time.Second
@@ -152,16 +152,16 @@ func (q *Queue) insert(ctx context.Context, items []outbox.Item) error {
 // pollMin and pollMax bound the delay between looks at an empty queue.
 const pollMin, pollMax = 5 * time.Millisecond, 250 * time.Millisecond
 
-// claimEvery is how far apart claims are that find fewer rows than they may: messages that come
-// one by one are claimed together.
-const claimEvery = 2 * time.Millisecond
+// claimGap is the time from a claim that has found n rows, fewer than its limit, to the next one:
+// the more messages come, the more of them are claimed together.
+func claimGap(n int) time.Duration { return min(max(time.Duration(n), 2), 10) * time.Millisecond }
 
 // Receive implements waybill.Receiver. Between looks at an empty queue it waits from 5
 // to 250 ms; a commit in this process ends the wait. When ctx ends before the first look
 // is done, the error wraps waybill.ErrUnavailable, too.
 func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	looked, wake := false, make(chan struct{})
-	for pause := min(claimEvery, claimEvery-time.Since(time.Unix(0, q.short.Load()))); ; pause = min(max(2*pause, pollMin), pollMax) {
+	for pause := min(claimGap(limit), time.Until(time.Unix(0, q.next.Load()))); ; pause = min(max(2*pause, pollMin), pollMax) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -172,13 +172,13 @@ func (q *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		} else if err != nil {
 			return nil, err
 		}
-		began := time.Now().UnixNano()
+		began := time.Now()
 		ds, err := q.claim(ctx, limit)
 		if err != nil && !over(ctx) {
 			return nil, fmt.Errorf("queue %s: %w", q.self.Queue, err)
 		}
 		if len(ds) < limit {
-			q.short.Store(began)
+			q.next.Store(began.Add(claimGap(len(ds))).UnixNano())
 		}
 		if len(ds) > 0 {
 			return ds, nil

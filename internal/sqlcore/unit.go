@@ -49,15 +49,19 @@ func (u *Unit) End() []outbox.Row {
 	return u.rows
 }
 
-// Rows returns a copy of the rows.
-func (u *Unit) Rows() []outbox.Row {
+// UniqueHolder returns the message that takes a unique key, or the zero id.
+func (u *Unit) UniqueHolder(key string) waybill.MessageID {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return slices.Clone(u.rows)
+	return outbox.UniqueHolder(u.rows, key)
 }
 
 // Mark returns the number of rows, for Undo.
-func (u *Unit) Mark() int { return len(u.Rows()) }
+func (u *Unit) Mark() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.rows)
+}
 
 // Undo removes the rows added since Mark.
 func (u *Unit) Undo(mark int) {

@@ -42,9 +42,6 @@ AND    o.id > GREATEST(0, ?)
 ORDER  BY o.id
 LIMIT  ?;
 
--- name: buckets
-SELECT CAST(value AS UNSIGNED) FROM app.waybill_meta WHERE name = 'buckets';
-
 -- name: delayed_list
 -- In the order of the index: those that cannot be promoted come last.
 SELECT d.id, COALESCE(t.name, CONCAT('queue://', d.queue)), d.message_name, d.partition_key, d.message_id,

@@ -76,10 +76,11 @@ FROM   app.waybill_outbox_blocked FORCE INDEX (PRIMARY)
 WHERE  transport = ? AND route > '';
 
 -- name: blocked_keys
--- The blocked keys of a bucket, in a UNION with locked_state.
-(SELECT 'key', ?, 0, partition_key
+-- The blocked keys of buckets, in a UNION with locked_state. A branch for each of 32 buckets takes four times
+-- as long to plan.
+(SELECT 'key', bucket, 0, partition_key
  FROM   app.waybill_outbox_blocked FORCE INDEX (waybill_outbox_blocked_by_bucket)
- WHERE  transport = ? AND bucket = ? AND partition_key > ''
+ WHERE  transport = ? AND bucket IN (?) AND partition_key > ''
  LIMIT  ?);
 
 -- name: last_id

@@ -1,5 +1,14 @@
 -- Dead letters: messages that were skipped by a relay, or failed in a worker.
 
+-- name: chosen
+-- The condition of the dead letters that list, groups and hours are about, where they have a ? for WHERE.
+CASE WHEN ? = '' THEN state <> 'removed' ELSE state = ? END
+AND   (? = '' OR transport = ?) AND (? = '' OR partition_key = ?) AND (? = '' OR message_name = ?)
+AND   (? = '' OR FIND_IN_SET(id, ?)) AND (? = '' OR source = ?) AND (? = '' OR failure_transport = ?)
+AND   (? = '' OR handler = ?) AND (? = '' OR fingerprint = ?)
+AND   (? = '' OR LOCATE(LOWER(?), LOWER(last_error)) > 0)
+AND    failed_at >= ? AND failed_at < ?;
+
 -- name: list
 -- Without bodies.
 SELECT id, state, transport, message_name, partition_key, message_id,
@@ -9,12 +18,7 @@ SELECT id, state, transport, message_name, partition_key, message_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', removed_at), LENGTH(body), source, failure_transport,
        handler, error_type, fingerprint
 FROM   app.waybill_failed
-WHERE  CASE WHEN ? = '' THEN state <> 'removed' ELSE state = ? END
-AND   (? = '' OR transport = ?) AND (? = '' OR partition_key = ?) AND (? = '' OR message_name = ?)
-AND   (? = '' OR FIND_IN_SET(id, ?)) AND (? = '' OR source = ?) AND (? = '' OR failure_transport = ?)
-AND   (? = '' OR handler = ?) AND (? = '' OR fingerprint = ?)
-AND   (? = '' OR LOCATE(LOWER(?), LOWER(last_error)) > 0)
-AND    failed_at >= ? AND failed_at < ?
+WHERE  ?
 AND    id > ? AND id <= ?
 ORDER  BY id
 LIMIT  ?;
@@ -28,12 +32,7 @@ FROM  (SELECT fingerprint, CASE WHEN fingerprint = '' THEN SHA2(last_error, 256)
               message_name, handler, COUNT(*) AS messages,
               MIN(COALESCE(first_failed_at, failed_at)) AS first_at, MAX(failed_at) AS last_at, MAX(id) AS example
        FROM   app.waybill_failed
-       WHERE  CASE WHEN ? = '' THEN state <> 'removed' ELSE state = ? END
-       AND   (? = '' OR transport = ?) AND (? = '' OR partition_key = ?) AND (? = '' OR message_name = ?)
-       AND   (? = '' OR FIND_IN_SET(id, ?)) AND (? = '' OR source = ?) AND (? = '' OR failure_transport = ?)
-       AND   (? = '' OR handler = ?) AND (? = '' OR fingerprint = ?)
-       AND   (? = '' OR LOCATE(LOWER(?), LOWER(last_error)) > 0)
-       AND    failed_at >= ? AND failed_at < ?
+       WHERE  ?
        GROUP  BY fingerprint, kind, message_name, handler) AS g
 JOIN   app.waybill_failed AS e ON e.id = g.example;
 
@@ -42,12 +41,7 @@ JOIN   app.waybill_failed AS e ON e.id = g.example;
 SELECT fingerprint, MIN(CASE WHEN fingerprint = '' THEN last_error ELSE '' END),
        TIMESTAMPDIFF(HOUR, failed_at, ?) AS ago, COUNT(*)
 FROM   app.waybill_failed
-WHERE  CASE WHEN ? = '' THEN state <> 'removed' ELSE state = ? END
-AND   (? = '' OR transport = ?) AND (? = '' OR partition_key = ?) AND (? = '' OR message_name = ?)
-AND   (? = '' OR FIND_IN_SET(id, ?)) AND (? = '' OR source = ?) AND (? = '' OR failure_transport = ?)
-AND   (? = '' OR handler = ?) AND (? = '' OR fingerprint = ?)
-AND   (? = '' OR LOCATE(LOWER(?), LOWER(last_error)) > 0)
-AND    failed_at >= ? AND failed_at < ?
+WHERE  ?
 GROUP  BY fingerprint, CASE WHEN fingerprint = '' THEN SHA2(last_error, 256) ELSE '' END, ago;
 
 -- name: failed_again

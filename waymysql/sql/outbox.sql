@@ -4,8 +4,9 @@ SELECT t.id, t.name,
        (SELECT COUNT(*) FROM app.waybill_outbox_bucket AS b WHERE b.transport = t.id AND b.bucket >= 0)
 FROM   app.waybill_transport AS t;
 
--- name: buckets_to_add
--- The number of buckets, under a lock that schema rebucket takes as well.
+-- name: lock_number
+-- The number of buckets, which is locked for a new transport, and for a rebucket, first: dispatchers that lock
+-- it do so before any dispatch lock.
 SELECT value
 FROM   app.waybill_meta
 WHERE  name = 'buckets'
@@ -59,11 +60,10 @@ WHERE  t.name = ?;
 -- Settings under which the outbox would lose its order, or a relay its rows. The
 -- session's value counts.
 SHOW SESSION VARIABLES
-WHERE  variable_name IN ('version', 'wsrep_on', 'auto_increment_increment', 'auto_increment_offset',
-                         'read_only', 'super_read_only', 'innodb_read_only',
-                         'innodb_flush_log_at_trx_commit', 'log_bin', 'idle_transaction_timeout',
-                         'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout',
-                         'max_statement_time', 'max_execution_time', 'max_allowed_packet');
+WHERE  variable_name IN ('wsrep_on', 'auto_increment_increment', 'read_only', 'super_read_only',
+                         'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin',
+                         'idle_transaction_timeout', 'idle_write_transaction_timeout',
+                         'idle_readonly_transaction_timeout', 'max_statement_time');
 
 -- name: change_nothing
 -- Changes no row: a client that counts those found counts one.

@@ -7,13 +7,6 @@ VALUES ('relays_paused_until', UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND);
 -- name: resume
 DELETE FROM app.waybill_meta WHERE name = 'relays_paused_until';
 
--- name: read
--- First: dispatchers that lock the number do so before any dispatch lock.
-SELECT value
-FROM   app.waybill_meta
-WHERE  name = 'buckets'
-FOR    UPDATE;
-
 -- name: lock_gates
 -- Transactions that dispatch or promote messages end first, and begin after.
 SELECT g.transport

@@ -1,7 +1,8 @@
 -- name: list
 -- The schedules and the database's time, which decides which ticks are due; the time alone
 -- if there are none.
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), s.name, s.spec, s.missed,
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), COALESCE(s.name, ''),
+       COALESCE(s.spec, ''), COALESCE(s.missed, ''),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.done_until),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.last_tick),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.next_tick),

@@ -1,7 +1,8 @@
 -- Statements that name no table of waybill.
 
 -- name: version
-SELECT VERSION();
+-- With the largest packet that the server reads.
+SELECT VERSION(), @@max_allowed_packet;
 
 -- name: binary_log
 SHOW MASTER STATUS;

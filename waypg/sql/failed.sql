@@ -142,9 +142,17 @@ DELETE FROM public.waybill_failed WHERE id = $1 AND state = 'skipped'
 RETURNING transport, message_id, message_name, partition_key, headers, body, created_at;
 
 -- name: remove
--- The row stays, as a record of the missing message.
-UPDATE public.waybill_failed SET state = 'removed', body = '', headers = '{}', removed_at = clock_timestamp()
-WHERE  id = ANY ($1::bigint[]) AND state IN ('skipped', 'failed');
+-- The row stays, as a record of the missing message. Rows are locked in ascending order, as replay and take lock
+-- them: an UPDATE alone locks them as it finds them, and operators at once deadlock.
+WITH chosen AS (
+    SELECT f.id FROM public.waybill_failed AS f
+    WHERE  f.id = ANY ($1::bigint[]) AND f.state IN ('skipped', 'failed')
+    ORDER  BY f.id
+    FOR    UPDATE)
+UPDATE public.waybill_failed AS f
+SET    state = 'removed', body = '', headers = '{}', removed_at = clock_timestamp()
+FROM   chosen AS c
+WHERE  f.id = c.id;
 
 -- name: release_parked
 UPDATE public.waybill_retry SET held = 0, held_until = '-infinity'
@@ -152,7 +160,9 @@ WHERE  queue = $1 AND ($2 = '' OR partition_key = $2) AND held_until = 'infinity
 
 -- name: replay
 -- Puts workers' messages into the retry queues again. Their failures begin anew. A message that is in its retry
--- queue already stays as it is there. An entry whose row was deleted by hand is replayed too.
+-- queue already stays as it is there. An entry whose row was deleted by hand is replayed too. One that another
+-- operator has replayed while this statement waited for its lock seems to be such a one, by a snapshot from
+-- before, and is not counted: its row is there.
 WITH chosen AS (
     SELECT f.* FROM public.waybill_failed AS f
     WHERE  f.id = ANY ($1::bigint[])
@@ -169,5 +179,8 @@ replayed AS (
     SELECT c.transport, c.message_id, c.message_name, c.partition_key, c.headers, c.body, c.created_at
     FROM   chosen AS c
     ORDER  BY c.id
-    ON     CONFLICT (queue, message_id) DO NOTHING)
-UPDATE public.waybill_failed AS f SET state = 'retrying' FROM chosen AS c WHERE f.id = c.id;
+    ON     CONFLICT (queue, message_id) DO NOTHING
+    RETURNING queue, message_id)
+UPDATE public.waybill_failed AS f SET state = 'retrying' FROM chosen AS c
+WHERE  f.id = c.id
+AND   (c.state = 'failed' OR (c.transport, c.message_id) IN (SELECT r.queue, r.message_id FROM replayed AS r));

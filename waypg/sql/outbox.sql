@@ -42,7 +42,8 @@ DELETE FROM public.waybill_outbox_bucket WHERE bucket >= public.waybill_buckets(
 
 -- name: insert_one
 -- One message: the bucket's dispatch lock, which is held to commit, and then the row, whose id is given under
--- the lock. A bucket or transport that differs from the process's cache is NULL, which the table refuses.
+-- the lock. A bucket or transport that differs from the process's cache is NULL, which the table refuses. NULL
+-- is the number of a lock that was taken before.
 WITH lock AS MATERIALIZED (
     SELECT pg_advisory_xact_lock($1::int, $2::int),
            CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
@@ -61,11 +62,6 @@ SELECT count(*), CASE WHEN current_setting('synchronous_commit') IN ('off', 'loc
                       THEN set_config('synchronous_commit', 'on', true) END
 FROM  (SELECT pg_advisory_xact_lock($1::int, k) FROM unnest($2::int[]) AS u (k) OFFSET 0) AS locks;
 
--- name: lock_one
-SELECT pg_advisory_xact_lock($1::int, $2::int),
-       CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
-            THEN set_config('synchronous_commit', 'on', true) END;
-
 -- name: insert_many
 -- Several messages of one transport, in the order of the arrays, under locks taken before.
 INSERT INTO public.waybill_outbox (
@@ -77,14 +73,6 @@ FROM   unnest($4::smallint[], $5::bytea[], $6::text[], $7::text[], $8::jsonb[], 
               $10::timestamptz[])
        WITH ORDINALITY AS u (bucket, message_id, message_name, partition_key, headers, body, created_at, n)
 ORDER  BY u.n;
-
--- name: insert_row
--- One message under a lock taken before, for drivers without arrays.
-INSERT INTO public.waybill_outbox (
-       transport, bucket, message_id, message_name, partition_key, headers, body, created_at)
-VALUES ((SELECT t.id FROM public.waybill_transport AS t WHERE t.id = $1::smallint AND t.name = $2::text),
-        CASE WHEN public.waybill_buckets() = $3::int THEN $4::smallint END,
-        $5::uuid, $6::text, $7::text, $8::jsonb, $9::bytea, $10::timestamptz);
 
 -- name: insert_unkeyed
 INSERT INTO public.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body, created_at)

@@ -2,12 +2,8 @@
 -- aside behind a row of its key in flight. A claim waits for no row, and a settling transaction locks rows
 -- in ascending order, so none deadlocks with another.
 
--- name: insert
-INSERT INTO public.waybill_queue (queue, message_id, message_name, partition_key, headers, body, created_at)
-VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, $6::bytea, $7::timestamptz);
-
 -- name: insert_one
--- One message, under the dispatch lock of its key's bucket if it has a key. Its id is given under the lock.
+-- One message, under the dispatch lock of its key's bucket, or under NULL. Its id is given under the lock.
 WITH lock AS MATERIALIZED (
     SELECT pg_advisory_xact_lock($1::int, $2::int),
            CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')

@@ -1,6 +1,7 @@
 -- name: list
 -- The schedules and the database's time, which decides which ticks are due; the time alone if there are none.
-SELECT clock_timestamp(), s.name, s.spec, s.missed, s.done_until, s.last_tick, s.next_tick, s.requested_at
+SELECT clock_timestamp(), coalesce(s.name, ''), coalesce(s.spec, ''), coalesce(s.missed, ''),
+       coalesce(s.done_until, now()), s.last_tick, coalesce(s.next_tick, now()), s.requested_at
 FROM  (SELECT 1) AS one
 LEFT   JOIN public.waybill_schedule AS s ON true
 ORDER  BY s.name;

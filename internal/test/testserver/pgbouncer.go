@@ -12,30 +12,30 @@ import (
 	"github.com/waybill-go/waybill/internal/test/testserver/port"
 )
 
-// StartPgBouncer starts a PgBouncer in transaction mode, without support for
+// StartPgBouncer starts a PgBouncer with a pool_mode, without support for
 // prepared statements, in front of the server of dsn, and returns dsn as it is
 // reached through it. It ends with tb.
-func StartPgBouncer(tb testing.TB, dsn string) string {
+func StartPgBouncer(tb testing.TB, dsn, mode string) string {
 	tb.Helper()
-	in, err := attempts(func() (*instance, error) { return newPgBouncer(dsn) })
+	in, err := attempts(func() (*instance, error) { return newPgBouncer(dsn, mode) })
 	if err != nil {
 		tb.Fatalf("testserver: PgBouncer: %v", err)
 	}
 	return serve(tb, in).URL()
 }
 
-func newPgBouncer(dsn string) (*instance, error) {
+func newPgBouncer(dsn, mode string) (*instance, error) {
 	in, err := newInstance("pgbouncer", "postgres")
 	if err != nil {
 		return nil, err
 	}
-	if err := in.becomePgBouncer(dsn); err != nil {
+	if err := in.becomePgBouncer(dsn, mode); err != nil {
 		return nil, errors.Join(err, in.remove())
 	}
 	return in, nil
 }
 
-func (in *instance) becomePgBouncer(dsn string) error {
+func (in *instance) becomePgBouncer(dsn, mode string) error {
 	bouncer, err := program("pgbouncer", "/usr/sbin", "apt-get install pgbouncer")
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (in *instance) becomePgBouncer(dsn string) error {
 		"listen_port":               fmt.Sprint(p),
 		"unix_socket_dir":           "",
 		"auth_type":                 "any",
-		"pool_mode":                 "transaction",
+		"pool_mode":                 mode,
 		"max_client_conn":           "500",
 		"default_pool_size":         "20",
 		"ignore_startup_parameters": "extra_float_digits",

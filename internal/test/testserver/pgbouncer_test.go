@@ -7,7 +7,7 @@ import (
 
 func TestPgBouncerGivesItsServersToTransactions(t *testing.T) {
 	t.Parallel()
-	dsn := StartPgBouncer(t, Postgres(t))
+	dsn := StartPgBouncer(t, Postgres(t), "transaction")
 	if got := query(t, dsn, "CREATE TABLE thing (id int); INSERT INTO thing VALUES (7); SELECT id FROM thing"); got != "CREATE TABLE\nINSERT 0 1\n7" {
 		t.Errorf("through PgBouncer = %q, want a row 7", got)
 	}

@@ -313,7 +313,8 @@ FROM   n
 JOIN   (SELECT 0 AS transport UNION ALL SELECT -1 UNION ALL SELECT -2) AS of_queues;
 
 -- Writes one message and returns its id: the part that waybill_dispatch and its
--- friends share. The gate is locked by the statement that gives the id, so that
+-- friends share. The delay is in milliseconds; a message with one waits in
+-- waybill_delayed, and takes no lock. The gate is locked by the statement that gives the id, so that
 -- the order holds without an open transaction, too. Texts are compared by their
 -- length where they may be empty: to some collations ' ' is ''.
 CREATE PROCEDURE app.waybill_insert(IN p_transport TEXT CHARACTER SET utf8mb4,
@@ -321,6 +322,7 @@ CREATE PROCEDURE app.waybill_insert(IN p_transport TEXT CHARACTER SET utf8mb4,
                                     IN p_key TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
                                     IN p_headers LONGTEXT CHARACTER SET utf8mb4,
                                     IN p_body LONGBLOB,
+                                    IN p_delay BIGINT,
                                     OUT p_id CHAR(36) CHARACTER SET ascii)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -332,6 +334,8 @@ BEGIN
     DECLARE v_gone BOOLEAN DEFAULT FALSE;
     DECLARE v_hex CHAR(32) CHARACTER SET ascii;
     DECLARE v_n INT DEFAULT 0;
+    DECLARE v_header LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+    DECLARE v_value LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
     DECLARE v_error VARCHAR(128) CHARACTER SET utf8mb4;
     SELECT COUNT(*), MIN(t.id), MIN(t.name) INTO v_transports, v_transport, v_name
     FROM   waybill_transport AS t
@@ -348,6 +352,8 @@ BEGIN
     ELSEIF p_name IS NULL OR LENGTH(p_name) NOT BETWEEN 1 AND 190 OR p_name REGEXP '[^A-Za-z0-9._-]' THEN
         SET v_error = CONCAT('waybill: ', COALESCE(LEFT(p_name, 40), 'NULL'),
                              ' is not a message name: 1 to 190 letters, digits, . _ and -');
+    ELSEIF p_delay NOT BETWEEN 0 AND 100 * 365 * 86400000 THEN
+        SET v_error = CONCAT('waybill: the delay is ', p_delay, ' ms, allowed are 0 to 100 years');
     ELSEIF LENGTH(p_key) > 255 THEN
         SET v_error = CONCAT('waybill: the key has ', LENGTH(p_key), ' bytes, allowed are 255');
     ELSEIF LOCATE(CHAR(0 USING utf8mb4), p_key) > 0 THEN
@@ -366,10 +372,34 @@ BEGIN
                              ' is not JSON, or nested too deep; name another kind in the header content-type');
     END IF;
     WHILE v_error IS NULL AND v_n < JSON_LENGTH(p_headers) DO
-        IF JSON_TYPE(JSON_EXTRACT(JSON_EXTRACT(p_headers, '$.*'), CONCAT('$[', v_n, ']'))) <> 'STRING' THEN
-            SET v_error = 'waybill: the values of headers must be strings, such as {"tenant": "acme"}';
-        END IF;
+        SET v_value = JSON_EXTRACT(JSON_EXTRACT(p_headers, '$.*'), CONCAT('$[', v_n, ']'));
+        SET v_header = JSON_UNQUOTE(JSON_EXTRACT(JSON_KEYS(p_headers), CONCAT('$[', v_n, ']')));
         SET v_n = v_n + 1;
+        IF JSON_TYPE(v_value) <> 'STRING' THEN
+            SET v_error = 'waybill: the values of headers must be strings, such as {"tenant": "acme"}';
+        ELSEIF LENGTH(v_header) NOT BETWEEN 1 AND 255 OR v_header REGEXP '[^!#$%&''*+.^_`|~0-9A-Za-z-]' THEN
+            SET v_error = CONCAT('waybill: "', LEFT(v_header, 40),
+                                 '" is not the name of a header: 1 to 255 letters, digits, - and _');
+        ELSEIF v_header NOT IN ('content-type', 'x-correlation-id', 'x-causation-id', 'x-idempotency-key')
+               AND LOWER(v_header) REGEXP
+                   CONCAT('^(content-type|type|user_id|expiration|cc|bcc|x-(first|last)-death-.*',
+                          '|x-(correlation-id|causation-id|idempotency-key|handled-by|message-id|attempt',
+                          '|partition-key|publish-no|dispatched-at|death|delivery-count|acquired-count))$') THEN
+            SET v_error = CONCAT('waybill: the header ', LEFT(v_header, 60),
+                                 ' belongs to waybill or the broker');
+        ELSE
+            SET v_value = JSON_UNQUOTE(v_value);
+            IF LOCATE(CHAR(0 USING utf8mb4), v_value) > 0 OR v_value REGEXP
+               CONCAT('[', CHAR(1 USING utf8mb4), '-', CHAR(8 USING utf8mb4), CHAR(10 USING utf8mb4), '-',
+                      CHAR(31 USING utf8mb4), CHAR(127 USING utf8mb4), ']') THEN
+                SET v_error = CONCAT('waybill: the value of the header ', LEFT(v_header, 60),
+                                     ' has a control character');
+            ELSEIF LENGTH(v_value) > 255 AND v_header IN
+                   ('content-type', 'x-correlation-id', 'x-causation-id', 'x-idempotency-key') THEN
+                SET v_error = CONCAT('waybill: the value of the header ', v_header, ' has ', LENGTH(v_value),
+                                     ' bytes, allowed are 255');
+            END IF;
+        END IF;
     END WHILE;
     IF v_error IS NOT NULL THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = v_error;
@@ -379,7 +409,12 @@ BEGIN
                                   12, '0'),
                              LEFT(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256), 20)));
     SET v_hex = INSERT(INSERT(v_hex, 13, 1, '7'), 17, 1, SUBSTRING('89ab', 1 + FLOOR(RAND() * 4), 1));
-    IF LENGTH(p_key) = 0 THEN
+    IF p_delay > 0 THEN
+        INSERT INTO waybill_delayed
+               (due_at, transport, message_id, message_name, partition_key, headers, body)
+        VALUES (UTC_TIMESTAMP(6) + INTERVAL 1000 * p_delay MICROSECOND,
+                v_transport, UNHEX(v_hex), p_name, p_key, p_headers, p_body);
+    ELSEIF LENGTH(p_key) = 0 THEN
         INSERT INTO waybill_outbox_unkeyed (transport, message_id, message_name, headers, body)
         VALUES (v_transport, UNHEX(v_hex), p_name, p_headers, p_body);
     ELSE
@@ -424,9 +459,7 @@ CREATE PROCEDURE app.waybill_dispatch(IN p_name TEXT CHARACTER SET utf8mb4,
                                       IN p_body LONGBLOB)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-    DECLARE v_id CHAR(36) CHARACTER SET ascii;
-    CALL waybill_insert(NULL, p_name, p_key, p_headers, p_body, v_id);
-    SELECT v_id AS id;
+    CALL waybill_dispatch_later(NULL, p_name, p_key, p_headers, p_body, NULL);
 END;
 
 -- The same where the outbox has several transports.
@@ -437,8 +470,20 @@ CREATE PROCEDURE app.waybill_dispatch_to(IN p_transport TEXT CHARACTER SET utf8m
                                          IN p_body LONGBLOB)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
+    CALL waybill_dispatch_later(p_transport, p_name, p_key, p_headers, p_body, NULL);
+END;
+
+-- The same after a delay in milliseconds.
+CREATE PROCEDURE app.waybill_dispatch_later(IN p_transport TEXT CHARACTER SET utf8mb4,
+                                            IN p_name TEXT CHARACTER SET utf8mb4,
+                                            IN p_key TEXT CHARACTER SET utf8mb4,
+                                            IN p_headers LONGTEXT CHARACTER SET utf8mb4,
+                                            IN p_body LONGBLOB,
+                                            IN p_delay BIGINT)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
     DECLARE v_id CHAR(36) CHARACTER SET ascii;
-    CALL waybill_insert(p_transport, p_name, p_key, p_headers, p_body, v_id);
+    CALL waybill_insert(p_transport, p_name, p_key, p_headers, p_body, p_delay, v_id);
     SELECT v_id AS id;
 END;
 
@@ -519,7 +564,7 @@ BEGIN
         FETCH c_messages INTO v_name, v_key, v_headers, v_body;
         SET v_n = v_n + 1;
         CALL waybill_insert(p_transport, JSON_UNQUOTE(v_name), JSON_UNQUOTE(v_key), v_headers,
-                                FROM_BASE64(JSON_UNQUOTE(v_body)), v_id);
+                                FROM_BASE64(JSON_UNQUOTE(v_body)), NULL, v_id);
         SET v_ids = CONCAT(v_ids, CASE WHEN v_n = 1 THEN '"' ELSE '","' END, v_id);
     END WHILE;
     CLOSE c_messages;

@@ -342,21 +342,36 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
              + get_byte(sha256(convert_to(key, 'UTF8')), 1)) % buckets)::smallint
 $$;
 
+-- Whether a caller of waybill_dispatch cannot set a header: waybill or a broker does. The names of some that a
+-- caller sets are those of waybill in lower case alone.
+CREATE FUNCTION public.waybill_is_reserved(name text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT name NOT IN ('content-type', 'x-correlation-id', 'x-causation-id', 'x-idempotency-key')
+           AND lower(name) ~ ('^(content-type|type|user_id|expiration|cc|bcc|x-(first|last)-death-.*'
+                              || '|x-(correlation-id|causation-id|idempotency-key|handled-by|message-id|attempt'
+                              || '|partition-key|publish-no|dispatched-at|death|delivery-count|acquired-count))$')
+$$;
+
 -- Dispatches several messages in the caller's transaction, in the order of the arrays, and returns their ids.
 -- Call it last: the locks on the keys' buckets are held until the transaction ends. Where the outbox has
 -- several transports, name one. It locks the buckets in ascending order, so it cannot deadlock with another
--- call. The lock on the table comes first: the number of buckets does not change after it.
+-- call. The lock on the table comes first: the number of buckets does not change after it. With a delay they
+-- take no lock, and wait in waybill_delayed.
 CREATE FUNCTION public.waybill_dispatch_all(
-    names text[], keys text[], headers jsonb[], bodies bytea[], transport text DEFAULT NULL)
+    names text[], keys text[], headers jsonb[], bodies bytea[], transport text DEFAULT NULL,
+    delay interval DEFAULT NULL)
 RETURNS uuid[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     target smallint;
     n      integer := cardinality(waybill_dispatch_all.names);
+    later  boolean := coalesce(waybill_dispatch_all.delay > '0', false);
+    due    timestamptz := clock_timestamp() + waybill_dispatch_all.delay;
     millis bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
     ids    uuid[] := '{}';
     name   text;
     key    text;
     meta   jsonb;
+    fault  text;
     tested integer := 0;
 BEGIN
     IF n IS NULL
@@ -364,6 +379,10 @@ BEGIN
        OR cardinality(waybill_dispatch_all.headers) IS DISTINCT FROM n
        OR cardinality(waybill_dispatch_all.bodies) IS DISTINCT FROM n THEN
         RAISE EXCEPTION 'waybill: the arrays are NULL or have different lengths'
+              USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF waybill_dispatch_all.delay NOT BETWEEN '0' AND '100 years' THEN
+        RAISE EXCEPTION 'waybill: the delay is %, allowed are 0 to 100 years', waybill_dispatch_all.delay
               USING ERRCODE = 'invalid_parameter_value';
     END IF;
     target := public.waybill_transport_id(waybill_dispatch_all.transport);
@@ -386,9 +405,26 @@ BEGIN
                             octet_length(convert_to(key, 'UTF8'))
                   USING ERRCODE = 'invalid_parameter_value';
         END IF;
-        IF EXISTS (SELECT 1 FROM jsonb_each(meta) AS h WHERE jsonb_typeof(h.value) <> 'string') THEN
-            RAISE EXCEPTION 'waybill: the values of headers must be strings'
-                  USING HINT = 'such as {"tenant": "acme"}', ERRCODE = 'invalid_parameter_value';
+        SELECT CASE WHEN jsonb_typeof(h.value) <> 'string'
+                    THEN 'the values of headers must be strings, such as {"tenant": "acme"}'
+                    WHEN h.key !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}$'
+                    THEN format('%L is not the name of a header: 1 to 255 letters, digits, - and _', h.key)
+                    WHEN public.waybill_is_reserved(h.key)
+                    THEN format('the header %s belongs to waybill or the broker', h.key)
+                    WHEN (h.value #>> '{}') ~ '[\x01-\x08\x0a-\x1f\x7f]'
+                    THEN format('the value of the header %s has a control character', h.key)
+                    WHEN h.key IN ('content-type', 'x-correlation-id', 'x-causation-id', 'x-idempotency-key')
+                         AND octet_length(h.value #>> '{}') > 255
+                    THEN format('the value of the header %s has %s bytes, allowed are 255',
+                                h.key, octet_length(h.value #>> '{}'))
+               END
+        INTO   fault
+        FROM   jsonb_each(meta) AS h
+        ORDER  BY 1
+        LIMIT  1;
+        IF fault IS NOT NULL THEN
+            RAISE EXCEPTION 'waybill: %', fault
+                  USING HINT = 'see Headers in docs/schema.md', ERRCODE = 'invalid_parameter_value';
         END IF;
         IF octet_length(meta::text) > 65536 THEN
             RAISE EXCEPTION 'waybill: headers have % bytes, allowed are 65536', octet_length(meta::text)
@@ -424,11 +460,16 @@ BEGIN
             target * 65536 + b.bucket)
     FROM  (SELECT DISTINCT public.waybill_bucket_of(k.key, public.waybill_buckets()) AS bucket
            FROM   unnest(waybill_dispatch_all.keys) AS k (key)
-           WHERE  k.key <> ''
+           WHERE  k.key <> '' AND NOT later
            ORDER  BY 1
            OFFSET 0) AS b;
     FOR i IN 1 .. n LOOP
-        IF waybill_dispatch_all.keys[i] = '' THEN
+        IF later THEN
+            INSERT INTO public.waybill_delayed (
+                   due_at, transport, message_id, message_name, partition_key, headers, body)
+            VALUES (due, target, ids[i], waybill_dispatch_all.names[i], waybill_dispatch_all.keys[i],
+                    waybill_dispatch_all.headers[i], waybill_dispatch_all.bodies[i]);
+        ELSIF waybill_dispatch_all.keys[i] = '' THEN
             INSERT INTO public.waybill_outbox_unkeyed (transport, message_id, message_name, headers, body)
             VALUES (target, ids[i], waybill_dispatch_all.names[i], waybill_dispatch_all.headers[i],
                     waybill_dispatch_all.bodies[i]);
@@ -446,7 +487,8 @@ END $$;
 -- The same for one message. Several calls with different keys in one transaction can deadlock with another
 -- transaction that has them in another order.
 CREATE FUNCTION public.waybill_dispatch(
-    name text, key text, headers jsonb, body bytea, transport text DEFAULT NULL)
+    name text, key text, headers jsonb, body bytea, transport text DEFAULT NULL, delay interval DEFAULT NULL)
 RETURNS uuid LANGUAGE sql VOLATILE AS $$
-    SELECT (public.waybill_dispatch_all(ARRAY[name], ARRAY[key], ARRAY[headers], ARRAY[body], transport))[1]
+    SELECT (public.waybill_dispatch_all(ARRAY[name], ARRAY[key], ARRAY[headers], ARRAY[body],
+                                        transport, delay))[1]
 $$;

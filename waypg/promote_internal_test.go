@@ -6,18 +6,17 @@ import (
 )
 
 func TestPromoterWaitsForHeldLocksAFifthOfTheTimeAtTheMost(t *testing.T) {
-	var p promotionPace
+	var p promoter
 	now := time.Now()
-	const wait = time.Second
 	waited, looks := time.Duration(0), 0
 	for start := now; now.Sub(start) < time.Minute; {
-		if !p.isDue(now) {
+		if now.Before(p.next) {
 			now = now.Add(time.Millisecond)
 			continue
 		}
 		looks++
-		if p.heldUp(now, wait) {
-			now, waited = now.Add(wait), waited+wait
+		if p.heldUp(now) {
+			now, waited = now.Add(heldWait), waited+heldWait
 		}
 	}
 	if waited < 10*time.Second || waited > 12*time.Second {
