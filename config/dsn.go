@@ -50,7 +50,7 @@ var schemeForm = regexp.MustCompile(`^[a-z][a-z0-9+.-]{0,31}$`)
 func parseDSN(s string) (DSN, error) {
 	word, rest, ok := strings.Cut(s, "://")
 	if !ok || !schemeForm.MatchString(word) {
-		return DSN{}, problem("not a DSN: it does not begin with a scheme", "such as sqlite://./waybill.db or queue://orders")
+		return DSN{}, problem("not a DSN: it does not begin with a scheme", "such as postgres://app@localhost/shop, mysql://app@localhost/shop, sqlite://./waybill.db or queue://orders")
 	}
 	plain, inOrder := strings.CutPrefix(word, "ordered-")
 	canonical, spec, ok := lookupScheme(plain)

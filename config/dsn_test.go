@@ -118,6 +118,7 @@ func TestWrongDSNsSayWhatToWrite(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"":                                          "not a DSN",
 		"waybill.db":                                "not a DSN",
+		"host=db user=app dbname=shop":              "such as postgres://app@localhost/shop, mysql://app@localhost/shop,",
 		"kafak://h":                                 `unknown scheme "kafak" (did you mean "kafka"?)`,
 		"postgress://h":                             `did you mean "postgres"?`,
 		"ordered-quue://h":                          `unknown scheme "ordered-quue" (did you mean "queue"?)`,

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -91,7 +93,11 @@ func (x expander) readFile(path string) (content, origin string, err *Error) {
 	}
 	data, readErr := readAtMost(path, most)
 	if readErr != nil {
-		e := problem(readErr.Error(), "")
+		hint := mayRead
+		if errors.Is(readErr, fs.ErrNotExist) {
+			hint = "a relative path begins at the directory of the configuration"
+		}
+		e := problem(readErr.Error(), hint)
 		e.cause = readErr
 		return "", "", e
 	}
@@ -101,6 +107,9 @@ func (x expander) readFile(path string) (content, origin string, err *Error) {
 	s := strings.TrimSuffix(string(data), "\n")
 	return strings.TrimSuffix(s, "\r"), "file " + path, nil
 }
+
+// mayRead is the remedy for a file that is there and cannot be read.
+const mayRead = "give the path of a file that the user of this process may read"
 
 // readAtMost reads up to most+1 bytes: one too many shows that there are more.
 func readAtMost(path string, most int64) ([]byte, error) {

@@ -29,7 +29,8 @@ func TestExpandReplacesVariablesAndFiles(t *testing.T) {
 	for s, want := range map[string]string{
 		"$": "a bare $", "$A": "a bare $", "a$ b": "a bare $", "${A": "${ without }", "${}": "not a variable name", "${a-b}": "not a variable name",
 		"${1}": "not a variable name", "${NONE}": "variable NONE is not set", "${NONE:-${A}}": "a $ in the default of ${NONE}",
-		"${file:}": "without a path", "${file:gone}": "gone",
+		"${file:}": "without a path", "${file:gone}": "gone: no such file or directory (a relative path begins at the directory of the configuration)",
+		"${file:.}": "is a directory (give the path of a file that the user of this process may read)",
 	} {
 		if got, _, err := x.expand(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("expand(%q) = %q, %v, want an error with %q", s, got, err, want)

@@ -7,15 +7,19 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // DefaultFile is the file that Load looks for where none is named.
 const DefaultFile = "waybill.yaml"
 
+// misnamedFile is refused where DefaultFile is missing: the defaults would run in its place.
+const misnamedFile = "waybill.yml"
+
 // Load reads the file at path. An empty path means the file that the
 // environment variable WAYBILL_CONFIG names; if it is unset or empty,
-// ./waybill.yaml; and if there is no such file, the defaults. A file that was
-// named has to exist. Nil for getenv means os.LookupEnv.
+// ./waybill.yaml; and if there is no such file, the defaults, unless there is a
+// ./waybill.yml. A file that was named has to exist. Nil for getenv means os.LookupEnv.
 func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
 	if getenv == nil {
 		getenv = os.LookupEnv
@@ -27,11 +31,14 @@ func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
 	data, err := readAtMost(cmp.Or(path, DefaultFile), maxBytes)
 	switch {
 	case path == "" && errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(misnamedFile); err == nil {
+			return nil, &Error{File: misnamedFile, Problem: "this file is not read, and there is no " + DefaultFile, Hint: "rename it, or give its path"}
+		}
 		return Parse("", nil, getenv)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, &Error{File: path, Problem: "there is no such file", Hint: cmp.Or(hint, "give the path of one, or leave it out: then "+DefaultFile+" is read if it exists"), cause: err}
 	case err != nil:
-		return nil, &Error{File: cmp.Or(path, DefaultFile), Problem: err.Error(), Hint: hint, cause: err}
+		return nil, &Error{File: cmp.Or(path, DefaultFile), Problem: err.Error(), Hint: join("; ", hint, mayRead), cause: err}
 	}
 	return Parse(cmp.Or(path, DefaultFile), data, getenv)
 }
@@ -59,14 +66,15 @@ func Parse(name string, data []byte, getenv func(string) (string, bool)) (*Confi
 	c.file = name
 	c.read(r)(root, nil)
 
-	// A value that could not be read has its default now: errors about that are
+	// A value that could not be read has its default now: errors about it and its keys are
 	// left out.
 	unread := map[string]bool{}
 	for _, e := range r.errs {
 		unread[e.Path] = true
 	}
 	for _, e := range c.problems(r.written) {
-		if !unread[e.Path] {
+		inside := func(opaque string) bool { return strings.HasPrefix(e.Path, opaque) }
+		if !unread[e.Path] && !slices.ContainsFunc(r.opaque, inside) {
 			r.errs = append(r.errs, e)
 		}
 	}

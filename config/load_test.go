@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -57,8 +58,30 @@ func TestLoadRefusesANamedFileThatIsMissing(t *testing.T) {
 	if err := os.Mkdir("waybill.yaml", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load("", environment(nil)); err == nil {
-		t.Error("a waybill.yaml that cannot be read is passed over")
+	for env, want := range map[string]string{"": " (give the path of a file that", "waybill.yaml": " (named by WAYBILL_CONFIG; give the path of a file that"} {
+		if _, err := Load("", environment(map[string]string{"WAYBILL_CONFIG": env})); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Load of a waybill.yaml that cannot be read = %v, want an error with %q", err, want)
+		}
+	}
+}
+
+func TestLoadDoesNotRunTheDefaultsBesideAMisnamedFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("waybill.yml", []byte("database: sqlite://./yml.db"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const want = "waybill.yml: this file is not read, and there is no waybill.yaml (rename it, or give its path)"
+	if c, err := Load("", environment(nil)); err == nil || err.Error() != want {
+		t.Errorf("Load beside waybill.yml = %v, %v, want %s", c, err, want)
+	}
+	if c, err := Load("waybill.yml", environment(nil)); err != nil || c.Database.Path != "./yml.db" {
+		t.Errorf("Load of waybill.yml = %v, %v", c, err)
+	}
+	if err := os.WriteFile(DefaultFile, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load("", environment(nil)); err != nil {
+		t.Errorf("Load of %s beside waybill.yml = %v", DefaultFile, err)
 	}
 }
 

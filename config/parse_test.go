@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -138,7 +139,7 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"messages: {a: {b: c}}":                       `messages.a: unknown key "b" (a message has no keys; where it goes stands under routing)`,
 		"inbox: {}\n\ninbox: {}":                      "waybill.yaml:3: inbox: duplicate key (it is also on line 1)",
 		"transports:\n  a: {dsn: 'sync://'}\n  a: {}": "waybill.yaml:3: transports.a: duplicate key (it is also on line 2)",
-		"database:":                                   "waybill.yaml:1: database: no value (remove the key to have the default)",
+		"database:":                                   "waybill.yaml:1: database: no value (give it one, or remove the key if it has a default)",
 		"database: {}":                                "waybill.yaml:1: database: a mapping where a single value belongs",
 		"outbox: strict":                              "outbox: a single value where a mapping belongs",
 		"- a":                                         "waybill.yaml:1: a list where a mapping belongs",
@@ -146,7 +147,7 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		"database: ${NOPE}":                           "waybill.yaml:1: database: the environment variable NOPE is not set (set it, or write ${NOPE:-default})",
 		"database: a$b":                               "database: a bare $",
 		"transports:\n  events: {}":                   "waybill.yaml:2: transports.events.dsn: no DSN (such as queue://events)",
-		"transports: {events: 'amqp://h'}":            "transports.events: a single value where a mapping belongs",
+		"transports: {events: 'amqp://h'}":            "transports.events: a single value where a mapping belongs (write events: { dsn: ... })",
 		"transports: {a: {dsn: 'postgres://h'}}":      `transports.a.dsn: scheme "postgres" is a database, not a transport`,
 		"transports: {Events: {dsn: 'amqp://h'}}":     "transports.Events: not a transport name",
 		"transports: {a: {dsn: 'sync://', retry: {max_retries: 1.5}}}":                                  "transports.a.retry.max_retries: \"1.5\" is not a whole number",
@@ -168,7 +169,8 @@ func TestWrongFilesSayWhereAndWhatToWrite(t *testing.T) {
 		transport + "routing: {order.*.x: slow}":                                                        `routing."order.*.x": not a pattern (write a message name, "prefix.*" or "*")`,
 		transport + "routing: {'order*': slow}":                                                         "not a pattern",
 		transport + "routing: {'.*': slow}":                                                             "not a pattern",
-		transport + "routing: {Order.placed: slow}":                                                     "not a pattern",
+		transport + "routing: {Örder: slow}":                                                            "not a pattern",
+		transport + "routing: {order.placed: Slow}":                                                     `unknown transport "Slow"`,
 		"messages: {order..placed: {}}":                                                                 `messages."order..placed": not a message name`,
 		"messages: {" + strings.Repeat("a", 191) + ": {}}":                                              "not a message name",
 		"inbox: {retention: -1d}":                                                                       "inbox.retention: -1d is not above zero",
@@ -231,6 +233,56 @@ func TestAWrongEnvironmentIsNamed(t *testing.T) {
 waybill.yaml:1: inbox.retention: "${DAYS}" is not a duration (such as 15s, 1h30m or 30d) (from environment DAYS)`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestMessagesMayHaveTheNamesThatProgramsGiveThem(t *testing.T) {
+	c, err := Parse("waybill.yaml", []byte(`
+transports: { events: { dsn: "queue://events" } }
+messages: { OrderPlaced: {} }
+routing: { OrderPlaced: events, "Shop.*": events }
+outbox: { routes: { OrderPlaced: { exchange: orders } } }
+schedules: { nightly: { message: OrderPlaced, every: 1h } }
+`), environment(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Schedules["nightly"].Message; got != "OrderPlaced" {
+		t.Errorf("message of the schedule = %q, want OrderPlaced", got)
+	}
+}
+
+// The keys of a value of the wrong kind are not missing.
+func TestAValueInPlaceOfAMappingIsOneError(t *testing.T) {
+	for _, content := range []string{
+		"transports: {async: 'amqp://h?queue=q'}\nrouting: {'*': async}\nworkers: {async: {}}",
+		"transports: {async: ['amqp://h']}", "schedules: {nightly: 1h}", "outbox: strict", "workers: {}\ntransports: x",
+	} {
+		_, err := Parse("w.yaml", []byte(content), environment(nil))
+		if errs := unwrapAll(err); len(errs) != 1 || !strings.Contains(errs[0].Problem, "where a mapping belongs") {
+			t.Errorf("Parse(%q) = %v\nwant one error", content, err)
+		}
+	}
+}
+
+func TestWorkersWithoutAQueueOfTheirOwnAreRefused(t *testing.T) {
+	const shared = `its queue is that of the worker "a" (a queue has one worker in a process`
+	for dsns, want := range map[[2]string]string{
+		{"amqp://h?queue=q", "amqp://h/%2f?queue=q&exchange=x&bind=x:y"}: shared,
+		{"amqps://u:p@h/v?queue=q", "amqp://h/v?queue=q"}:                shared,
+		{"queue://q", "queue://q"}:                                       shared,
+		{"queue://q", "queue://q?database=sqlite:%2F%2F.%2Fwaybill.db"}:  shared,
+		{"queue://q", "queue://q?database=sqlite:%2F%2F.%2Fother.db"}:    "",
+		{"queue://q", "queue://other"}:                                   "",
+		{"amqp://h?queue=q", "amqp://h/v?queue=q"}:                       "",
+		{"amqp://h?queue=q", "amqp://h?queue=r"}:                         "",
+		{"amqp://h?queue=q", "amqp://h?exchange=x"}:                      "workers.b: the DSN of the transport names no queue to receive from (add the option queue",
+		{"memory://", "memory://"}:                                       "",
+	} {
+		_, err := Parse("w.yaml", fmt.Appendf(nil, "transports:\n  a: {dsn: '%s'}\n  b: {dsn: '%s'}\nworkers: {a: {}, b: {}}", dsns[0], dsns[1]), environment(nil))
+		if errs := unwrapAll(err); want == "" && err != nil || want != "" && (len(errs) != 1 || !strings.Contains(err.Error(), want)) {
+			t.Errorf("workers of %v: %v, want %q", dsns, err, want)
+		}
 	}
 }
 

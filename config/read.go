@@ -20,6 +20,7 @@ type reader struct {
 	errs    []*Error
 	lines   map[string]int    // of every key, by path
 	origins map[string]string // of every single value, by path
+	opaque  []string          // paths of values in place of mappings
 	written written
 }
 
@@ -77,7 +78,12 @@ func (r *reader) entries(n *node, at keyPath) []entry {
 		return nil
 	}
 	if n.kind != mapping {
-		r.fail(n.line, at, fmt.Sprintf("%s where a mapping belongs", n.kind), "write key: value pairs")
+		hint := "write key: value pairs"
+		if len(at) == 2 && at[0] == "transports" && n.kind == scalar { // the habit of Symfony
+			hint = "write " + safe(at[1]) + ": { dsn: ... }"
+		}
+		r.fail(n.line, at, fmt.Sprintf("%s where a mapping belongs", n.kind), hint)
+		r.opaque = append(r.opaque, at.String()+".")
 		return nil
 	}
 	var kept []entry
@@ -102,7 +108,7 @@ func (r *reader) scalar(n *node, at keyPath) (expanded, from string, ok bool) {
 		r.origins[at.String()] = byDefault
 		return "", "", false
 	case n.kind == null:
-		r.fail(n.line, at, "no value", "remove the key to have the default")
+		r.fail(n.line, at, "no value", "give it one, or remove the key if it has a default")
 		return "", "", false
 	case n.kind != scalar:
 		r.fail(n.line, at, fmt.Sprintf("%s where a single value belongs", n.kind), "")

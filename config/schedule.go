@@ -63,7 +63,7 @@ func (v *validation) schedules() {
 		s, at := v.c.Schedules[name], keyPath{"schedules", name}
 		v.check(validName(name), at, "not a name of a schedule", nameRule)
 		v.check(s.Message != "", at.child("message"), "no message", "write the name of the message to dispatch")
-		v.check(s.Message == "" || validName(s.Message), at.child("message"), "not a message name", nameRule)
+		v.check(s.Message == "" || validMessage(s.Message), at.child("message"), "not a message name", messageRule)
 		v.timing(at, s)
 		switch s.Missed {
 		case "", schedule.Latest, schedule.Skip, schedule.All:

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -27,10 +28,14 @@ const (
 	maxRetries   = 10_000
 )
 
-var messageName = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
+var (
+	configName  = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
+	messageName = regexp.MustCompile(`^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$`) // programs and waybill_dispatch take capitals, too
+)
 
 const (
 	nameRule    = "a name is a to z and 0 to 9, in parts joined by . _ or -, at most 190 bytes"
+	messageRule = "a name is letters and digits, in parts joined by . _ or -, at most 190 bytes"
 	patternRule = `write a message name, "prefix.*" or "*"`
 )
 
@@ -45,7 +50,7 @@ func (c *Config) problems(w written) []*Error {
 		v.route(pattern, c.Routing[pattern])
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Messages)) {
-		v.check(validName(name), keyPath{"messages", name}, "not a message name", nameRule)
+		v.check(validMessage(name), keyPath{"messages", name}, "not a message name", messageRule)
 	}
 	v.inbox()
 	for _, name := range slices.Sorted(maps.Keys(c.Workers)) {
@@ -170,7 +175,7 @@ const maxShort = 255
 
 func validPattern(pattern string) bool {
 	prefix, open := strings.CutSuffix(pattern, ".*")
-	return pattern == "*" || validName(pattern) || open && validName(prefix)
+	return pattern == "*" || validMessage(pattern) || open && validMessage(prefix)
 }
 
 func (v *validation) route(pattern string, transports []string) {
@@ -220,6 +225,7 @@ func (v *validation) worker(name string, w Worker) {
 	v.check(w.SlowHandler >= 0 && (w.SlowHandler > 0 || v.c.lines[slow.String()] == 0), slow, "it is not above zero", "leave it out for the default")
 	if t, ok := v.c.Transports[name]; ok {
 		v.check(t.DSN.Scheme != "sync", at, "a sync transport has no worker", "its messages are handled by their sender")
+		v.queue(at, name, t.DSN)
 		prefetch := w.Prefetch
 		if prefetch == 0 && Takes(t.DSN.Scheme, "prefetch") {
 			prefetch = t.DSN.Int("prefetch", 0)
@@ -227,6 +233,40 @@ func (v *validation) worker(name string, w Worker) {
 		v.check(prefetch == 0 || w.Concurrency <= prefetch, at.child("concurrency"),
 			fmt.Sprintf("of %d messages %d are in flight at most, by the prefetch", w.Concurrency, prefetch), "raise the prefetch, or leave it out for the default")
 	}
+}
+
+// queue refuses a worker without a queue, and two of one queue: they would share its messages
+// whatever their keys, and keep their retries apart.
+func (v *validation) queue(at keyPath, name string, d DSN) {
+	from := v.c.queueOf(d)
+	if from == "" {
+		v.check(d.Scheme != "amqp" && d.Scheme != "amqps", at, "the DSN of the transport names no queue to receive from", "add the option queue, and bind to take messages of an exchange")
+		return
+	}
+	for _, other := range slices.Sorted(maps.Keys(v.c.Workers)) {
+		if t, ok := v.c.Transports[other]; ok && other < name && v.c.queueOf(t.DSN) == from {
+			v.fail(at, "its queue is that of the worker "+quote(other), "a queue has one worker in a process: the keys of their messages would lose their order")
+			return
+		}
+	}
+}
+
+// queueOf identifies the queue that a worker receives from. It is empty without one, and for
+// schemes without queues.
+func (c *Config) queueOf(d DSN) string {
+	switch d.Scheme {
+	case "queue":
+		database, ok := d.DSN("database")
+		if !ok {
+			database = c.Database
+		}
+		return database.Reveal() + " " + d.Host
+	case "amqp", "amqps":
+		if queue := d.Text("queue", ""); queue != "" {
+			return d.Host + " " + cmp.Or(d.Path, "/") + " " + queue
+		}
+	}
+	return ""
 }
 
 func (v *validation) limits() {
@@ -272,6 +312,10 @@ func (v *validation) fail(at keyPath, what, hint string) {
 }
 
 func validName(name string) bool {
+	return len(name) <= maxNameBytes && configName.MatchString(name)
+}
+
+func validMessage(name string) bool {
 	return len(name) <= maxNameBytes && messageName.MatchString(name)
 }
 

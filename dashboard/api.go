@@ -275,9 +275,6 @@ func (d *Dashboard) apiChange(r *request, kind string) error {
 }
 
 func (d *Dashboard) apiRelease(r *request) error {
-	if err := r.ParseForm(); err != nil {
-		return bad("the form cannot be read", "send application/x-www-form-urlencoded")
-	}
 	q, err := parseRelease(r.PostForm)
 	if err != nil {
 		return err

@@ -118,9 +118,6 @@ func (d *Dashboard) confirm(r *request, kind string, values url.Values, changed 
 
 // selected reads the selection of a form, and counts it: see counted.
 func (d *Dashboard) selected(r *request) (f failedFilter, n int, until time.Time, err error) {
-	if err := r.ParseForm(); err != nil {
-		return f, 0, until, bad("the form cannot be read", "send application/x-www-form-urlencoded")
-	}
 	if f, err = selection(r.PostForm); err != nil {
 		return f, 0, until, err
 	}

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/url"
 	"strconv"
@@ -93,10 +94,7 @@ func (d *Dashboard) charts(ctx context.Context, values url.Values) (v chartsView
 	s := spans[span]
 	v.Span = s.name
 	for _, other := range spans {
-		changed := url.Values{}
-		for name, texts := range values {
-			changed[name] = texts
-		}
+		changed := maps.Clone(values)
 		changed.Set("range", other.name)
 		v.Spans = append(v.Spans, [2]string{other.name, "/?" + changed.Encode()})
 	}
@@ -209,7 +207,7 @@ func inSeconds(s float64) string {
 	switch {
 	case s == 0:
 		return "0"
-	case s < 1:
+	case s < .9995: // above it, three digits of milliseconds would be 1e+03
 		return strconv.FormatFloat(1000*s, 'g', 3, 64) + " ms"
 	case s < 10:
 		return strconv.FormatFloat(s, 'g', 2, 64) + " s"

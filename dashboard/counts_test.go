@@ -103,25 +103,47 @@ func TestPagesDoNotWaitForReleases(t *testing.T) {
 func TestSlowReadersKeepNoConnection(t *testing.T) {
 	f := newFixture(t, dashboard.Config{})
 	f.letters(900, strings.Repeat("long ", 1500), "{}")
-	address, err := url.Parse(f.url)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 3 {
-		conn, err := net.Dial("tcp", address.Host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if _, err := fmt.Fprintf(conn, "GET /api/v1/failed?limit=1000 HTTP/1.1\r\nHost: %s\r\n\r\n", address.Host); err != nil {
-			t.Fatal(err)
-		}
-		status := make([]byte, len("HTTP/1.1 200"))
-		if _, err := io.ReadFull(conn, status); err != nil || string(status) != "HTTP/1.1 200" {
-			t.Fatalf("the answer begins with %q: %v", status, err)
-		}
+		f.slowly("GET /api/v1/failed?limit=1000", "", "HTTP/1.1 200")
 	}
 	if root, _ := f.get("/operations"); root == nil {
 		t.Error("a page is not answered while others are not read")
 	}
+}
+
+// A slow writer has sent the first byte of its form. The answer to Expect says that a handler
+// reads the rest.
+func TestSlowFormsKeepNoConnection(t *testing.T) {
+	f := newFixture(t, dashboard.Config{})
+	for range 3 {
+		conn := f.slowly("POST /failed/retry", "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 10\r\nExpect: 100-continue\r\n", "HTTP/1.1 100")
+		if _, err := io.WriteString(conn, "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if root, _ := f.get("/operations"); root == nil {
+		t.Error("a page is not answered while forms are being sent")
+	}
+}
+
+// slowly sends a request over a new connection, and reads the first bytes of the answer alone.
+func (f *fixture) slowly(request, headers, begins string) net.Conn {
+	f.t.Helper()
+	address, err := url.Parse(f.url)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", address.Host)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = conn.Close() })
+	if _, err := fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: %s\r\n%s\r\n", request, address.Host, headers); err != nil {
+		f.t.Fatal(err)
+	}
+	status := make([]byte, len(begins))
+	if _, err := io.ReadFull(conn, status); err != nil || string(status) != begins {
+		f.t.Fatalf("the answer begins with %q: %v", status, err)
+	}
+	return conn
 }

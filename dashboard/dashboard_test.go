@@ -426,6 +426,18 @@ func TestDashboardWithoutUsersIsForThisMachine(t *testing.T) {
 	}
 }
 
+func TestRedirectsStayBelowThePrefix(t *testing.T) {
+	f := newFixture(t, dashboard.Config{Prefix: "/ops/waybill"})
+	for path, want := range map[string]string{"": "/ops/waybill/", "//outbox?key=k": "/ops/waybill/outbox?key=k", "/static/../failed": "/ops/waybill/failed"} {
+		if res, _ := f.do("GET", path, nil); res.Header.Get("Location") != want {
+			t.Errorf("%q: %s to %q, want %q", path, res.Status, res.Header.Get("Location"), want)
+		}
+	}
+	if res, _ := f.do("GET", "s", nil); res.StatusCode != http.StatusNotFound {
+		t.Errorf("another path with the same beginning: %s", res.Status)
+	}
+}
+
 type order struct{ ID string }
 
 func (order) MessageName() string    { return "order.placed" }

@@ -59,9 +59,6 @@ func (d *Dashboard) editable(r *request) (m admin.FailedMessage, content admin.F
 
 // edited reads the form of an edit: which message it changes, and its content as it is.
 func (d *Dashboard) edited(r *request) (m admin.FailedMessage, content admin.FailedContent, err error) {
-	if err := r.ParseForm(); err != nil {
-		return m, content, bad("the form cannot be read", "send it again")
-	}
 	if m, content, err = d.editable(r); err != nil {
 		return m, content, err
 	}

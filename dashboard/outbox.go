@@ -293,9 +293,6 @@ func (d *Dashboard) confirmRelease(r *request) error {
 }
 
 func (d *Dashboard) release(r *request) error {
-	if err := r.ParseForm(); err != nil {
-		return bad("the form cannot be read", "send it again")
-	}
 	q, err := parseRelease(r.PostForm)
 	if err != nil {
 		return err

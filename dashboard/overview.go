@@ -204,7 +204,7 @@ func stateOfRelay(r admin.Relay) RelayState {
 	case r.Ago(r.SeenAt) > silence:
 		return RelayState{r, "silent for " + duration(r.Ago(r.SeenAt)), false}
 	case r.Problem != "":
-		return RelayState{r, "broker unavailable" + since + ": " + text(r.Problem), false}
+		return RelayState{r, "cannot publish" + since + ": " + text(r.Problem), false}
 	case r.Degraded != "":
 		return RelayState{r, "works, degraded" + since + " (polls only): " + text(r.Degraded), false}
 	}

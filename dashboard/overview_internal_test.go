@@ -18,7 +18,7 @@ func TestStateOfARelayIsByTheClockOfItsDatabase(t *testing.T) {
 		}{
 			{admin.Relay{SeenAt: seen, AgeSeconds: 1}, "works"},
 			{admin.Relay{SeenAt: seen, AgeSeconds: 30}, "silent for 30s"},
-			{admin.Relay{SeenAt: seen, AgeSeconds: 1, Problem: "away", Since: &since}, "broker unavailable for 6.0s: away"},
+			{admin.Relay{SeenAt: seen, AgeSeconds: 1, Problem: "away", Since: &since}, "cannot publish for 6.0s: away"},
 		} {
 			if got := stateOfRelay(c.relay); got.State != c.want {
 				t.Errorf("a clock %v off: %q, want %q", off, got.State, c.want)

@@ -116,9 +116,6 @@ func (d *Dashboard) pausable(r *request) (admin.Workers, string, error) {
 	if !ok {
 		return nil, "", &Error{http.StatusNotFound, "this database has no reports of workers", ""}
 	}
-	if err := r.ParseForm(); err != nil {
-		return nil, "", bad("the form cannot be read", "send application/x-www-form-urlencoded")
-	}
 	transport := r.PostForm.Get("transport")
 	if transport == "" {
 		return nil, "", bad("transport is missing", "the name of one in the list")

@@ -117,9 +117,6 @@ func (d *Dashboard) confirmParked(r *request) error {
 }
 
 func (d *Dashboard) releaseParked(r *request) error {
-	if err := r.ParseForm(); err != nil {
-		return bad("the form cannot be read", "send it again")
-	}
 	v, err := d.countParked(r.Context(), r.PostForm)
 	if err != nil {
 		return err
@@ -149,9 +146,6 @@ func (d *Dashboard) startParked(r *request, v parkedView) (int, error) {
 
 // apiReleaseParked is releaseParked without a page: a form with its count.
 func (d *Dashboard) apiReleaseParked(r *request) error {
-	if err := r.ParseForm(); err != nil {
-		return bad("the form cannot be read", "send application/x-www-form-urlencoded")
-	}
 	v, err := d.countParked(r.Context(), r.PostForm)
 	if err != nil {
 		return err

@@ -99,7 +99,13 @@ func (d *Dashboard) routes() http.Handler {
 		http.ServeFileFS(w, r, static, strings.TrimPrefix(r.URL.Path, "/"))
 	})
 	front.Handle("/", d.authenticated(guarded.Handler(mux)))
-	return http.StripPrefix(d.cfg.Prefix, secured(front))
+	if d.cfg.Prefix == "" {
+		return secured(front)
+	}
+	// It redirects to the prefix with a slash; behind StripPrefix a mux would redirect to "/".
+	mounted := http.NewServeMux()
+	mounted.Handle(d.cfg.Prefix+"/", http.StripPrefix(d.cfg.Prefix, secured(front)))
+	return mounted
 }
 
 // secured sets the headers of every answer: nothing is loaded from elsewhere, and no script
@@ -162,6 +168,10 @@ func (d *Dashboard) serve(route route) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if err := parseForm(r); err != nil {
+			d.fail(w, r, err)
+			return
+		}
 		ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 		defer cancel()
 		release, err := acquire(ctx, d.slots)
@@ -177,6 +187,14 @@ func (d *Dashboard) serve(route route) http.Handler {
 			d.counts.outdate() // before the answer, which is short, is sent
 		}
 	})
+}
+
+// parseForm reads the form of a change. A slow client has no connection to the database meanwhile.
+func parseForm(r *http.Request) error {
+	if r.Method == http.MethodPost && r.ParseForm() != nil {
+		return bad("the form cannot be read", "send application/x-www-form-urlencoded")
+	}
+	return nil
 }
 
 // A releasingWriter gives the connection of its request back when the answer begins: a slow client

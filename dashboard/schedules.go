@@ -63,9 +63,6 @@ func (d *Dashboard) triggerSchedule(r *request) error {
 // trigger requests one message of the schedule that a form names. It returns the time of the
 // request, and whether there was none before.
 func (d *Dashboard) trigger(r *request) (requested time.Time, added bool, err error) {
-	if err := r.ParseForm(); err != nil {
-		return requested, false, bad("the form cannot be read", "send application/x-www-form-urlencoded")
-	}
 	name := r.PostForm.Get("name")
 	if name == "" {
 		return requested, false, bad("name is missing", "the name of a schedule")

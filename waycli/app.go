@@ -91,7 +91,7 @@ type Database interface {
 	outbox.Store
 	inbox.Log
 	inbox.Pruner
-	// Dispatcher returns a Dispatch for an outbox on the database.
+	// Dispatcher returns a Dispatch for an outbox on the database: NewDispatch.
 	Dispatcher(cfg outbox.Config) (Dispatch, error)
 	// Schedule returns the Run of schedules that dispatch to an outbox on the database:
 	// RunSchedules.

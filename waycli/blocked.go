@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,8 @@ has nowhere to put), keys, and single messages without a key. Nothing of a key
 overtakes its head. A relay goes on trying what is retrying; "outbox release" has
 it tried at once. A parked key (outbox.on_exhausted) is not tried until "outbox
 release" brings its rows back. Policy is what becomes of an entry after
-outbox.retry.max_attempts.
+outbox.retry.max_attempts. With --key it lists what holds this key: its own entry, or
+the route of its first message.
 
 With --json: {"keys": [{"transport", "route", "key", "row", "head_id",
 "head_name", "failures", "first_failed_at", "next_attempt_at", "last_error",
@@ -55,31 +57,52 @@ func (s *session) outboxBlocked(ctx context.Context, transport, key string, limi
 		if key == "" {
 			return db.Blocked(ctx, transport, limit)
 		}
-		return db.BlockedKeys(ctx, admin.BlockedKeysQuery{Transport: transport, Key: key, Limit: limit})
+		return holding(ctx, db, admin.BlockedKeysQuery{Transport: transport, Key: key, Limit: limit})
 	})
 	if err != nil {
 		return err
 	}
-	if s.flags.json {
-		s.stdout.json(struct {
-			Keys []admin.BlockedKey `json:"keys"`
-			More bool               `json:"more"`
-		}{keys, more})
-		return nil
-	}
-	rows := make([][]any, len(keys))
-	for i, k := range keys {
+	printPage(s, "keys", keys, more, []string{"TRANSPORT", "BLOCKED", "STATE", "POLICY", "WAITING", "PARKED", "FAILURES", "SINCE", "NEXT IN", "HEAD", "ID", "ERROR"}, func(k admin.BlockedKey) []any {
 		next := "-"
 		if k.NextAttemptAt != nil {
 			next = short(max(0, time.Until(*k.NextAttemptAt)))
 		}
-		rows[i] = []any{k.Transport, blockedWhat(k), k.State, k.Policy, k.Waiting, k.Parked, k.Failures, ago(k.FirstFailedAt), next, k.HeadName, k.HeadID, k.LastError}
-	}
-	s.stdout.table([]string{"TRANSPORT", "BLOCKED", "STATE", "POLICY", "WAITING", "PARKED", "FAILURES", "SINCE", "NEXT IN", "HEAD", "ID", "ERROR"}, rows)
-	if more {
-		s.say("there are more: --limit 0 shows all")
-	}
+		return []any{k.Transport, blockedWhat(k), k.State, k.Policy, k.Waiting, k.Parked, k.Failures, ago(k.FirstFailedAt), next, k.HeadName, k.HeadID, k.LastError}
+	})
 	return nil
+}
+
+// holding returns the entries that hold a key: its own, and the blocked route of its first
+// message, with the messages of the key that wait.
+func holding(ctx context.Context, db admin.Database, q admin.BlockedKeysQuery) ([]admin.BlockedKey, error) {
+	found, err := db.BlockedKeys(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	const maxRoutes = 1000
+	entries, err := db.BlockedKeys(ctx, admin.BlockedKeysQuery{Transport: q.Transport, Limit: maxRoutes})
+	if err != nil {
+		return nil, err
+	}
+	read := map[string][]admin.OutboxMessage{} // by transport, which may have many blocked routes
+	for _, e := range entries {
+		if e.Route == "" {
+			break // routes are the first of the list
+		}
+		messages, known := read[e.Transport]
+		if !known {
+			if messages, err = db.Outbox(ctx, admin.OutboxQuery{Transport: e.Transport, Key: q.Key}); err != nil {
+				return nil, err
+			}
+			messages = slices.DeleteFunc(messages, func(m admin.OutboxMessage) bool { return m.DueAt != nil })
+			read[e.Transport] = messages
+		}
+		if len(messages) > 0 && messages[0].Name == e.Route {
+			e.Waiting = len(messages)
+			found = append(found, e)
+		}
+	}
+	return found, nil
 }
 
 // blockedWhat names k as "outbox release" takes it.
@@ -105,7 +128,8 @@ key come back in batches and in order. It removes nothing, so it does not ask; a
 message that is refused again waits again, or is parked again.
 
 --skip-head moves the refused message to the dead letters first, from where
-"failed retry" sends it after all: its key continues without it.
+"failed retry" sends it after all: its key continues without it. A route has no such
+message, and is tried.
 
 KEY is a partition key, --route a message name, --row the number of a message
 without key, as "outbox blocked" shows them; --all is all of them. --transport
@@ -151,7 +175,7 @@ func checkRelease(args []string, q *admin.BlockedQuery, all bool) error {
 	case selected == 0:
 		return &Error{Usage, errors.New("release what? nothing is selected"), "give a KEY, --route, --row or --all"}
 	case q.Route != "" && q.SkipHead:
-		return &Error{Usage, errors.New("a route has no refused message to skip"), "give a KEY, --row or --all with --skip-head"}
+		return &Error{Usage, errors.New("a route has no refused message to skip"), "bind a queue to it, and leave --skip-head out"}
 	case selected > 1:
 		return &Error{Usage, errors.New("KEY, --route, --row and --all exclude each other"), "give one of them"}
 	}
@@ -171,13 +195,15 @@ func (s *session) outboxRelease(ctx context.Context, q admin.BlockedQuery) error
 		return &Error{NotFound, fmt.Errorf("nothing to release: %w", waybill.ErrNotFound), fmt.Sprintf("`%s outbox blocked` lists what is blocked", s.app.Name)}
 	}
 	if s.flags.json {
-		s.stdout.json(struct {
-			Released int `json:"released"`
-		}{released})
+		s.stdout.json(map[string]any{"released": released})
 		return nil
 	}
 	if q.SkipHead {
-		s.stdout.line("%s released: each refused message is a dead letter, `%s failed list --source outbox` shows it", plural(released, "blocked entry"), s.app.Name)
+		routes := ""
+		if q.Key == "" && q.Row == 0 {
+			routes = "; a route has none, and is tried now"
+		}
+		s.stdout.line("%s released: each refused message is a dead letter, `%s failed list --source outbox` shows it%s", plural(released, "blocked entry"), s.app.Name, routes)
 		return nil
 	}
 	s.stdout.line("%s released: a relay tries them now", plural(released, "blocked entry"))

@@ -2,6 +2,7 @@ package waycli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -125,7 +126,11 @@ func (s *session) brokerError(name string, err error) error {
 	if errors.Is(err, waybill.ErrUnavailable) {
 		kind = Unavailable
 	}
-	advice := adviceIn(err, "check that the broker runs there, and user, password and virtual host")
+	advice := "check that the broker runs there, and user, password and virtual host"
+	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
+		advice = "the broker's certificate must be in date, for that host or the name in the option server_name, and by an issuer in the file of the option ca"
+	}
+	advice = adviceIn(err, advice)
 	origin := fmt.Sprintf("%s comes from %s", s.cfg.Transports[name].DSN, s.cfg.Origins()["transports."+pathKey(name)+".dsn"])
 	return &Error{kind, &TransportError{name, err}, joined(advice, origin)}
 }

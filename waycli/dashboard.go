@@ -42,9 +42,9 @@ NAME" prints NAME:HASH). In place of a hash sha256=SUM is a user whose requests 
 bearer token with that SHA-256 sum (printf %s TOKEN | sha256sum), and proxy one who
 comes through a proxy only: --proxy-header names the header in which it has the name of
 the user, which is believed of connections from --proxy-from alone. Role is viewer
-(reads), operator (retries, edits and releases) or admin (removes, too); viewer+bodies
-and so on sees headers and bodies of messages. Put a proxy with TLS in front of an
-address that others reach.
+(reads), operator (retries, edits and releases) or admin (removes, stops workers and
+pauses transports, too); viewer+bodies and so on sees headers and bodies of messages.
+Put a proxy with TLS in front of an address that others reach.
 
 --read-only refuses every change, and its sessions of the database are read-only.
 --redact-header and --redact-path hide values of headers, and of fields of JSON
@@ -83,9 +83,7 @@ func (s *session) dashboard(ctx context.Context, f dashboardFlags) error {
 	}
 	url := fmt.Sprintf("http://%s%s/", listener.Addr(), f.prefix)
 	if s.flags.json {
-		s.stdout.json(struct {
-			URL string `json:"url"`
-		}{url})
+		s.stdout.json(map[string]any{"url": url})
 	} else {
 		s.stdout.line("%s", url)
 	}

@@ -56,19 +56,15 @@ func (s *session) routes() error {
 		routes = append(routes, route{name, to, r.Exchange, r.RoutingKey, cmp.Or(r.OnExhausted, cfg.Outbox.OnExhausted)})
 	}
 	if s.flags.json {
-		s.stdout.json(struct {
-			Routes []route `json:"routes"`
-		}{routes})
+		s.stdout.json(map[string]any{"routes": routes})
 		return nil
 	}
 	header := []string{"NAME", "TRANSPORTS"}
 	if len(cfg.Outbox.Routes) > 0 {
 		header = append(header, "EXCHANGE", "ROUTING KEY", "ON EXHAUSTED")
 	}
-	rows := make([][]any, len(routes))
-	for i, r := range routes {
-		rows[i] = []any{r.Name, strings.Join(r.Transports, ", "), r.Exchange, r.RoutingKey, r.OnExhausted}[:len(header)]
-	}
-	s.stdout.table(header, rows)
+	tableOf(s.stdout, header, routes, func(r route) []any {
+		return []any{r.Name, strings.Join(r.Transports, ", "), r.Exchange, r.RoutingKey, r.OnExhausted}[:len(header)]
+	})
 	return nil
 }

@@ -68,17 +68,13 @@ func (s *session) debugRetry(names []string) error {
 		plans[i] = p
 	}
 	if s.flags.json {
-		s.stdout.json(struct {
-			Transports []retryPlan `json:"transports"`
-		}{plans})
+		s.stdout.json(map[string]any{"transports": plans})
 		return nil
 	}
-	rows := make([][]any, len(plans))
-	for i, p := range plans {
+	tableOf(s.stdout, []string{"TRANSPORT", "RETRIES AFTER", "COVERS", "ON EXHAUSTED", "FAILURE TRANSPORT", "STORE"}, plans, func(p retryPlan) []any {
 		covers := config.FormatDuration(time.Duration(p.Covers * float64(time.Second)))
-		rows[i] = []any{p.Transport, delaysText(p.delays), covers, p.OnExhausted, p.FailureTransport, p.Store}
-	}
-	s.stdout.table([]string{"TRANSPORT", "RETRIES AFTER", "COVERS", "ON EXHAUSTED", "FAILURE TRANSPORT", "STORE"}, rows)
+		return []any{p.Transport, delaysText(p.delays), covers, p.OnExhausted, p.FailureTransport, p.Store}
+	})
 	return nil
 }
 

@@ -31,7 +31,8 @@ func (c *cli) dispatchCommand() *cobra.Command {
 		Short: "Write messages to the outbox, or to a queue of the database",
 		Long: `Write a message to the outbox of the configured database, or at once to its
 transport if that is a queue of the same database. Routing is that of the
-configuration. Only names that stand under messages in it are accepted.
+configuration. Only names that stand under messages in it are accepted; a program with
+handlers accepts its own in place of these: those of handlers and of waybill.Register.
 
 The body is one JSON value and passes byte for byte: the second argument, the
 content of --body-file, or standard input when it is "-" or missing. It prints the

@@ -91,9 +91,7 @@ func (s *session) allOf(ctx context.Context, checks ...func(context.Context) ([]
 
 func (s *session) printFindings(found []admin.Finding) {
 	if s.flags.json {
-		s.stdout.json(struct {
-			Findings []admin.Finding `json:"findings"`
-		}{found})
+		s.stdout.json(map[string]any{"findings": found})
 		return
 	}
 	for _, f := range found {

@@ -174,7 +174,7 @@ func (s *session) relayFindings(ctx context.Context) ([]admin.Finding, error) {
 	}
 	for _, r := range relays {
 		if why := cmp.Or(r.Problem, r.Degraded); why != "" && r.Ago(r.SeenAt) <= silence {
-			add(admin.RelayProblem, r.Transport, fmt.Sprintf("the relay of process %d on %s reports: %s", r.PID, r.Host, why), "mend the broker or the connection it names; the relay tries again by itself")
+			add(admin.RelayProblem, r.Transport, fmt.Sprintf("the relay of process %d on %s reports: %s", r.PID, r.Host, why), "mend the broker, database or connection it names; the relay tries again by itself")
 		}
 	}
 	for _, t := range withoutRelay(stats, relays) {

@@ -85,21 +85,9 @@ func (s *session) failedList(ctx context.Context, f failedFilter, page admin.Fai
 		return err
 	}
 	s.mentionStores()
-	if s.flags.json {
-		s.stdout.json(struct {
-			Messages []admin.FailedMessage `json:"messages"`
-			More     bool                  `json:"more"`
-		}{found, more})
-		return nil
-	}
-	rows := make([][]any, len(found))
-	for i, m := range found {
-		rows[i] = []any{m.Number, m.State, m.Transport, m.Name, m.Key, m.ID, ago(m.FailedAt), m.Failures, m.Bytes, m.Handler, m.LastError}
-	}
-	s.stdout.table([]string{"NUMBER", "STATE", "TRANSPORT", "NAME", "KEY", "ID", "FAILED", "FAILURES", "BYTES", "HANDLER", "ERROR"}, rows)
-	if more {
-		s.say("there are more: --limit 0 shows all")
-	}
+	printPage(s, "messages", found, more, []string{"NUMBER", "STATE", "TRANSPORT", "NAME", "KEY", "ID", "FAILED", "FAILURES", "BYTES", "HANDLER", "ERROR"}, func(m admin.FailedMessage) []any {
+		return []any{m.Number, m.State, m.Transport, m.Name, m.Key, m.ID, ago(m.FailedAt), m.Failures, m.Bytes, m.Handler, m.LastError}
+	})
 	return nil
 }
 
@@ -149,16 +137,12 @@ func (s *session) failedGroups(ctx context.Context, f failedFilter) error {
 	}
 	s.mentionStores()
 	if s.flags.json {
-		s.stdout.json(struct {
-			Groups []admin.FailedGroup `json:"groups"`
-		}{groups})
+		s.stdout.json(map[string]any{"groups": groups})
 		return nil
 	}
-	rows := make([][]any, len(groups))
-	for i, g := range groups {
-		rows[i] = []any{count(g.Messages), ago(g.FirstFailedAt), ago(g.LastFailedAt), several(g.Names), several(g.Handlers), g.Fingerprint, g.Example, g.Error}
-	}
-	s.stdout.table([]string{"MESSAGES", "FIRST", "LAST", "NAME", "HANDLER", "FINGERPRINT", "EXAMPLE", "ERROR"}, rows)
+	tableOf(s.stdout, []string{"MESSAGES", "FIRST", "LAST", "NAME", "HANDLER", "FINGERPRINT", "EXAMPLE", "ERROR"}, groups, func(g admin.FailedGroup) []any {
+		return []any{count(g.Messages), ago(g.FirstFailedAt), ago(g.LastFailedAt), several(g.Names), several(g.Handlers), g.Fingerprint, g.Example, g.Error}
+	})
 	return nil
 }
 

@@ -14,7 +14,8 @@ func (c *cli) failedRemoveCommand() *cobra.Command {
 		Use:   "remove [NUMBER...]",
 		Short: "Remove dead letters for good",
 		Long: `Remove dead letters for good: they are never sent. What they carried is
-deleted; that they were there stays on record ("failed list --state removed").
+deleted; that they were there stays on record ("failed list --state removed"), with
+their keys and errors, and in the audit the body that "failed edit" has replaced.
 
 It counts first and asks; --yes does not ask, and without a terminal it is needed.
 --dry-run counts by the same query.

@@ -156,7 +156,6 @@ type batches struct {
 const maxBatch = 100
 
 func (b *batches) run(ctx context.Context) error {
-	ctx = b.filter.action(ctx)
 	stop := b.s.showProgress(progress{message: b.message, verb: b.verb, done: func() int { return int(b.done.Load()) }})
 	defer stop()
 	size := maxBatch
@@ -191,7 +190,11 @@ func (b *batches) change(ctx context.Context, numbers []int64) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	n, err := b.do(ctx, numbers...)
+	filter := b.filter
+	if len(filter.Numbers) > 0 {
+		filter.Numbers = numbers // the audit has a row for each chunk
+	}
+	n, err := b.do(filter.action(ctx), numbers...)
 	if err == nil {
 		b.tried += len(numbers)
 		b.done.Add(int64(n))

@@ -2,6 +2,7 @@ package waycli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -34,6 +35,27 @@ func TestInterruptLetsTheChunkEnd(t *testing.T) {
 	}
 	if !slices.Equal(tried, []int{maxBatch, maxBatch}) || b.done.Load() != 2*maxBatch {
 		t.Errorf("chunks of %v were tried, %d messages count", tried, b.done.Load())
+	}
+}
+
+// The audit has a row for each chunk: with the numbers of all in each it would grow with their square.
+func TestAuditHasEachNumberOnce(t *testing.T) {
+	b := batches{s: &session{app: App{Name: "waybill"}, stderr: newScreen(io.Discard)}, filter: failedFilter{Since: "2h"}}
+	for n := range int64(3*maxBatch - 1) {
+		b.found = append(b.found, selected{number: n + 1})
+		b.filter.Numbers = append(b.filter.Numbers, n+1)
+	}
+	var audited []int64
+	b.do = func(ctx context.Context, numbers ...int64) (int, error) {
+		var row failedFilter
+		err := json.Unmarshal(admin.ActionOf(ctx, nil).Filter, &row)
+		if audited = append(audited, row.Numbers...); row.Since != "2h" || !slices.Equal(row.Numbers, numbers) {
+			t.Errorf("the row of %d numbers has %d, and --since %q", len(numbers), len(row.Numbers), row.Since)
+		}
+		return len(numbers), err
+	}
+	if err := b.run(t.Context()); err != nil || !slices.Equal(audited, b.filter.Numbers) {
+		t.Errorf("run = %v with %d numbers in the audit, want each of %d once", err, len(audited), len(b.filter.Numbers))
 	}
 }
 

@@ -81,6 +81,9 @@ func (s *session) showFailed(m admin.FailedMessage, content admin.FailedContent)
 		{"state", m.State}, {"transport", m.Transport}, {"name", m.Name}, {"key", m.Key}, {"id", m.ID},
 		{"created", m.CreatedAt.Format(time.RFC3339)}, {"failed", m.FailedAt.Format(time.RFC3339)}, {"failures", m.Failures},
 	}
+	if m.RemovedAt != nil {
+		rows = append(rows, []any{"removed", m.RemovedAt.Format(time.RFC3339)})
+	}
 	if m.Source == admin.FromWorker {
 		rows = append(rows, []any{"failure transport", m.FailureTransport}, []any{"handler", m.Handler}, []any{"error type", m.ErrorType}, []any{"fingerprint", m.Fingerprint})
 	}
@@ -92,12 +95,10 @@ func (s *session) showAttempts(attempts []admin.FailedAttempt) {
 	if len(attempts) == 0 {
 		return
 	}
-	rows := make([][]any, len(attempts))
-	for i, a := range attempts {
-		rows[i] = []any{a.Attempt, a.At.Format(time.RFC3339), a.Worker, a.Handler, a.ErrorType, a.Error}
-	}
 	s.stdout.line("")
-	s.stdout.table([]string{"ATTEMPT", "AT", "WORKER", "HANDLER", "TYPE", "ERROR"}, rows)
+	tableOf(s.stdout, []string{"ATTEMPT", "AT", "WORKER", "HANDLER", "TYPE", "ERROR"}, attempts, func(a admin.FailedAttempt) []any {
+		return []any{a.Attempt, a.At.Format(time.RFC3339), a.Worker, a.Handler, a.ErrorType, a.Error}
+	})
 	for _, a := range attempts {
 		if a.Stack == "" {
 			continue

@@ -32,9 +32,10 @@ With --json: {"inbox": [{"handler", "entries", "oldest", "newest"}]}.`,
 			Short: "Say which handlers have handled a message",
 			Long: `Say which handlers have handled a message. ID is a message id or an idempotency
 key, which is looked up under all message names. Exit code 3 says that none has,
-or that it is forgotten. It lists where the message is stored still, such as among the
-dead letters, and the messages that it has caused (causation id), as far as they are
-stored: it searches up to 5,000 messages of each table, the newest of most.
+or that it is forgotten. It lists where the message of an id is stored, handled or not,
+such as in a retry queue or among the dead letters, and the messages that it has caused
+(causation id), as far as they are stored: it searches up to 5,000 messages of each table,
+the newest of most.
 
 With --json: {"entries": [{"handler", "dedup_key", "message_id", "processed_at"}],
 "stored": [{"source", "transport", "row", "name", "key", "id", "created_at",
@@ -84,26 +85,14 @@ func (s *session) inboxList(ctx context.Context, handler string, limit int) erro
 	if err != nil {
 		return err
 	}
-	if s.flags.json {
-		s.stdout.json(struct {
-			Entries []admin.InboxEntry `json:"entries"`
-			More    bool               `json:"more"`
-		}{entries, more})
-		return nil
-	}
-	s.entryTable(entries)
-	if more {
-		s.say("there are more: --limit 0 shows all")
-	}
+	printPage(s, "entries", entries, more, entryHeader, entryRow)
 	return nil
 }
 
-func (s *session) entryTable(entries []admin.InboxEntry) {
-	rows := make([][]any, len(entries))
-	for i, e := range entries {
-		rows[i] = []any{e.Handler, e.DedupKey, e.MessageID, e.ProcessedAt.Format(time.RFC3339)}
-	}
-	s.stdout.table([]string{"HANDLER", "DEDUP KEY", "MESSAGE", "PROCESSED"}, rows)
+var entryHeader = []string{"HANDLER", "DEDUP KEY", "MESSAGE", "PROCESSED"}
+
+func entryRow(e admin.InboxEntry) []any {
+	return []any{e.Handler, e.DedupKey, e.MessageID, e.ProcessedAt.Format(time.RFC3339)}
 }
 
 func (s *session) inboxStats(ctx context.Context) error {
@@ -116,9 +105,7 @@ func (s *session) inboxStats(ctx context.Context) error {
 		return err
 	}
 	if s.flags.json {
-		s.stdout.json(struct {
-			Inbox []admin.InboxStats `json:"inbox"`
-		}{stats})
+		s.stdout.json(map[string]any{"inbox": stats})
 		return nil
 	}
 	s.inboxTable(stats)
@@ -126,11 +113,9 @@ func (s *session) inboxStats(ctx context.Context) error {
 }
 
 func (s *session) inboxTable(stats []admin.InboxStats) {
-	rows := make([][]any, len(stats))
-	for i, h := range stats {
-		rows[i] = []any{h.Handler, count(h.Entries), ago(h.Oldest), ago(h.Newest)}
-	}
-	s.stdout.table([]string{"HANDLER", "ENTRIES", "OLDEST", "NEWEST"}, rows)
+	tableOf(s.stdout, []string{"HANDLER", "ENTRIES", "OLDEST", "NEWEST"}, stats, func(h admin.InboxStats) []any {
+		return []any{h.Handler, count(h.Entries), ago(h.Oldest), ago(h.Newest)}
+	})
 }
 
 func (s *session) inboxLookup(ctx context.Context, id string) error {
@@ -138,30 +123,31 @@ func (s *session) inboxLookup(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	entries, err := db.InboxLookup(ctx, id)
-	if errors.Is(err, waybill.ErrNotFound) {
-		return &Error{NotFound, err, "no handler has recorded it, or inbox.retention has passed; an id or an idempotency key finds it"}
-	}
-	if err != nil {
-		return err
+	entries, unhandled := db.InboxLookup(ctx, id)
+	if unhandled != nil && !errors.Is(unhandled, waybill.ErrNotFound) {
+		return unhandled
 	}
 	message, err := waybill.ParseMessageID(id)
-	if err != nil {
-		message = entries[0].MessageID // of an idempotency key
+	if err != nil && len(entries) > 0 {
+		message, err = entries[0].MessageID, nil // of an idempotency key
 	}
-	stored, err := db.FindMessages(ctx, message, admin.FindLimit)
-	if err != nil {
-		return err
+	stored := []admin.StoredMessage{} // [] and not null in JSON
+	if err == nil {
+		if stored, err = db.FindMessages(ctx, message, admin.FindLimit); err != nil {
+			return err
+		}
 	}
-	if s.flags.json {
-		s.stdout.json(struct {
-			Entries []admin.InboxEntry    `json:"entries"`
-			Stored  []admin.StoredMessage `json:"stored"`
-		}{entries, stored})
-		return nil
+	switch {
+	case len(entries) == 0 && len(stored) == 0:
+	case s.flags.json:
+		s.stdout.json(map[string]any{"entries": entries, "stored": stored})
+	default:
+		tableOf(s.stdout, entryHeader, entries, entryRow)
+		s.storedTable(stored)
 	}
-	s.entryTable(entries)
-	s.storedTable(stored)
+	if unhandled != nil {
+		return &Error{NotFound, unhandled, "no handler has recorded it, or inbox.retention has passed; an id or an idempotency key finds it"}
+	}
 	return nil
 }
 
@@ -170,12 +156,10 @@ func (s *session) storedTable(stored []admin.StoredMessage) {
 	if len(stored) == 0 {
 		return
 	}
-	rows := make([][]any, len(stored))
-	for i, m := range stored {
-		rows[i] = []any{m.Source, m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), cmp.Or(m.CausationID, "-")}
-	}
 	s.stdout.line("\nStored")
-	s.stdout.table([]string{"SOURCE", "ROW", "TRANSPORT", "NAME", "KEY", "MESSAGE", "AGE", "CAUSED BY"}, rows)
+	tableOf(s.stdout, []string{"SOURCE", "ROW", "TRANSPORT", "NAME", "KEY", "MESSAGE", "AGE", "CAUSED BY"}, stored, func(m admin.StoredMessage) []any {
+		return []any{m.Source, m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), cmp.Or(m.CausationID, "-")}
+	})
 }
 
 func (c *cli) inboxPruneCommand() *cobra.Command {

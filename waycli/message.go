@@ -74,6 +74,21 @@ func (s *session) newDispatcher(ctx context.Context, to string) (*dispatcher, er
 	return d, err
 }
 
+// NewDispatch makes the Dispatch of an outbox. It is for the packages of drivers.
+func NewDispatch[TX any](db outbox.Writer[TX], cfg outbox.Config) (Dispatch, error) {
+	out, err := outbox.New(db, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, msgs ...any) (ids []waybill.MessageID, err error) {
+		err = out.InTx(ctx, func(ctx context.Context, tx outbox.Tx[TX]) error {
+			ids, err = out.DispatchAll(ctx, tx.SQL(), msgs...)
+			return err
+		})
+		return ids, err
+	}, nil
+}
+
 // addressedOutbox is outboxOf with the transport of messages without a route, or else the
 // given one. It returns an error if messages would have neither.
 func addressedOutbox(cfg *config.Config, otherwise string) (out outbox.Config, err error) {

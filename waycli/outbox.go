@@ -59,21 +59,9 @@ func (s *session) outboxList(ctx context.Context, q admin.OutboxQuery) error {
 	if err != nil {
 		return err
 	}
-	if s.flags.json {
-		s.stdout.json(struct {
-			Messages []admin.OutboxMessage `json:"messages"`
-			More     bool                  `json:"more"`
-		}{messages, more})
-		return nil
-	}
-	rows := make([][]any, len(messages))
-	for i, m := range messages {
-		rows[i] = []any{m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), m.Bytes, stateOf(m)}
-	}
-	s.stdout.table([]string{"ROW", "TRANSPORT", "NAME", "KEY", "ID", "AGE", "BYTES", "STATE"}, rows)
-	if more {
-		s.say("there are more: --limit 0 shows all")
-	}
+	printPage(s, "messages", messages, more, []string{"ROW", "TRANSPORT", "NAME", "KEY", "ID", "AGE", "BYTES", "STATE"}, func(m admin.OutboxMessage) []any {
+		return []any{m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), m.Bytes, stateOf(m)}
+	})
 	return nil
 }
 
@@ -90,6 +78,18 @@ func upTo[T any](limit int, list func(limit int) ([]T, error)) (found []T, more 
 		found = found[:limit]
 	}
 	return found, more, nil
+}
+
+// printPage prints what upTo returns: with --json under a name.
+func printPage[T any](s *session, name string, items []T, more bool, header []string, row func(T) []any) {
+	if s.flags.json {
+		s.stdout.json(map[string]any{name: items, "more": more})
+		return
+	}
+	tableOf(s.stdout, header, items, row)
+	if more {
+		s.say("there are more: --limit 0 shows all")
+	}
 }
 
 func stateOf(m admin.OutboxMessage) string {
@@ -151,9 +151,7 @@ func (s *session) outboxStats(ctx context.Context, transport string, failIf []st
 		}
 	}
 	if s.flags.json {
-		s.stdout.json(struct {
-			Outbox []admin.OutboxStats `json:"outbox"`
-		}{stats})
+		s.stdout.json(map[string]any{"outbox": stats})
 	} else {
 		s.outboxTable(stats)
 	}
@@ -161,11 +159,9 @@ func (s *session) outboxStats(ctx context.Context, transport string, failIf []st
 }
 
 func (s *session) outboxTable(stats []admin.OutboxStats) {
-	rows := make([][]any, len(stats))
-	for i, o := range stats {
-		rows[i] = []any{o.Transport, count(o.Pending), seconds(o.OldestAgeSeconds), count(o.BlockedKeys), count(o.Delayed), count(o.Failed)}
-	}
-	s.stdout.table([]string{"TRANSPORT", "PENDING", "OLDEST", "BLOCKED KEYS", "DELAYED", "FAILED"}, rows)
+	tableOf(s.stdout, []string{"TRANSPORT", "PENDING", "OLDEST", "BLOCKED KEYS", "DELAYED", "FAILED"}, stats, func(o admin.OutboxStats) []any {
+		return []any{o.Transport, count(o.Pending), seconds(o.OldestAgeSeconds), count(o.BlockedKeys), count(o.Delayed), count(o.Failed)}
+	})
 }
 
 func seconds(s float64) string {

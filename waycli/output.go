@@ -66,6 +66,15 @@ func (o *output) table(header []string, rows [][]any) {
 	_ = w.Flush() // o has the error
 }
 
+// tableOf prints a row for each item under a header.
+func tableOf[T any](o *output, header []string, items []T, row func(T) []any) {
+	rows := make([][]any, len(items))
+	for i, item := range items {
+		rows[i] = row(item)
+	}
+	o.table(header, rows)
+}
+
 // plain returns s, quoted if it has unprintable characters: keys and errors are
 // untrusted, and must not control the terminal.
 func plain(s string) string {

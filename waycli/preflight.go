@@ -238,11 +238,9 @@ func (s *session) printPreflight(r preflightResult) {
 		s.stdout.json(r)
 		return
 	}
-	rows := make([][]any, len(r.Messages))
-	for i, g := range r.Messages {
-		rows[i] = []any{g.Source, g.Transport, g.Name, count(g.Messages), count(g.Samples), strings.Join(g.Handlers, ", "), g.verdict(), g.Database}
-	}
-	s.stdout.table([]string{"SOURCE", "TRANSPORT", "NAME", "MESSAGES", "SAMPLES", "HANDLERS", "RESULT", "DATABASE"}, rows)
+	tableOf(s.stdout, []string{"SOURCE", "TRANSPORT", "NAME", "MESSAGES", "SAMPLES", "HANDLERS", "RESULT", "DATABASE"}, r.Messages, func(g *preflightGroup) []any {
+		return []any{g.Source, g.Transport, g.Name, count(g.Messages), count(g.Samples), strings.Join(g.Handlers, ", "), g.verdict(), g.Database}
+	})
 	for _, g := range r.Messages {
 		for _, f := range g.Failures {
 			s.stdout.line("%s", visible(fmt.Sprintf("finding: %s of %s in %s: %s (%s of %s, such as row %d, id %s)",

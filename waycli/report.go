@@ -95,7 +95,7 @@ func hintOf(err error, name string) string {
 	case errors.Is(err, waybill.ErrUnavailable):
 		return "is it locked, out of space, not permitted or not running? Try again when it can be reached"
 	case errors.As(err, &unknown):
-		return suggest.Hint(unknown.Name, unknown.Known, "names") + " (names stand under messages in the configuration, or are the program's own)"
+		return suggest.Hint(unknown.Name, unknown.Known, "names") + " (names stand under messages in the configuration; a program with handlers has its own in place of these, by a handler or by waybill.Register)"
 	case errors.As(err, &limit):
 		return "keep large data elsewhere and let the message say where"
 	}

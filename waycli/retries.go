@@ -63,21 +63,9 @@ func (s *session) retriesList(ctx context.Context, q admin.RetriesQuery) error {
 		return err
 	}
 	s.mentionStores()
-	if s.flags.json {
-		s.stdout.json(struct {
-			Messages []admin.RetryingMessage `json:"messages"`
-			More     bool                    `json:"more"`
-		}{found, more})
-		return nil
-	}
-	rows := make([][]any, len(found))
-	for i, m := range found {
-		rows[i] = []any{m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), m.Failures, retryState(m), m.LastError}
-	}
-	s.stdout.table([]string{"ROW", "TRANSPORT", "NAME", "KEY", "ID", "AGE", "FAILURES", "STATE", "ERROR"}, rows)
-	if more {
-		s.say("there are more: --limit 0 shows all")
-	}
+	printPage(s, "messages", found, more, []string{"ROW", "TRANSPORT", "NAME", "KEY", "ID", "AGE", "FAILURES", "STATE", "ERROR"}, func(m admin.RetryingMessage) []any {
+		return []any{m.Row, m.Transport, m.Name, m.Key, m.ID, ago(m.CreatedAt), m.Failures, retryState(m), m.LastError}
+	})
 	return nil
 }
 
@@ -163,9 +151,7 @@ func (s *session) retriesRelease(ctx context.Context, transport, key string, ski
 		return &Error{NotFound, fmt.Errorf("nothing to release: %w", waybill.ErrNotFound), fmt.Sprintf("`%s retries list` shows what is parked; keys of the outbox are released with `%s outbox release`", s.app.Name, s.app.Name)}
 	}
 	if s.flags.json {
-		s.stdout.json(struct {
-			Released int `json:"released"`
-		}{released})
+		s.stdout.json(map[string]any{"released": released})
 		return nil
 	}
 	if skip {

@@ -144,20 +144,16 @@ func (s *session) schedulesList(ctx context.Context) error {
 		return err
 	}
 	if s.flags.json {
-		s.stdout.json(struct {
-			Schedules []listedSchedule `json:"schedules"`
-		}{listed})
+		s.stdout.json(map[string]any{"schedules": listed})
 		return nil
 	}
-	table := make([][]any, len(listed))
-	for i, one := range listed {
+	tableOf(s.stdout, []string{"NAME", "SPEC", "MESSAGE", "MISSED", "LAST TICK", "NEXT TICK", "STATE"}, listed, func(one listedSchedule) []any {
 		last := "-"
 		if one.LastTick != nil {
 			last = one.LastTick.Format(time.RFC3339)
 		}
-		table[i] = []any{one.Name, one.Spec, cmp.Or(one.Message, "-"), one.Missed, last, one.NextTick.Format(time.RFC3339), one.stateText()}
-	}
-	s.stdout.table([]string{"NAME", "SPEC", "MESSAGE", "MISSED", "LAST TICK", "NEXT TICK", "STATE"}, table)
+		return []any{one.Name, one.Spec, cmp.Or(one.Message, "-"), one.Missed, last, one.NextTick.Format(time.RFC3339), one.stateText()}
+	})
 	return nil
 }
 

@@ -144,11 +144,7 @@ func (s *session) problemTable(problems []statsProblem) {
 		return
 	}
 	s.stdout.line("\nProblems")
-	rows := make([][]any, len(problems))
-	for i, p := range problems {
-		rows[i] = []any{p.Where, p.Problem}
-	}
-	s.stdout.table([]string{"WHERE", "PROBLEM"}, rows)
+	tableOf(s.stdout, []string{"WHERE", "PROBLEM"}, problems, func(p statsProblem) []any { return []any{p.Where, p.Problem} })
 }
 
 // statsOutput is the JSON of stats.
@@ -217,19 +213,15 @@ func (s *session) workerStats(ctx context.Context) ([]admin.WorkerStats, error) 
 }
 
 func (s *session) workerTable(stats []admin.WorkerStats) {
-	rows := make([][]any, len(stats))
-	for i, w := range stats {
-		rows[i] = []any{w.Transport, count(w.Retrying), count(w.Parked), count(w.Failed)}
-	}
-	s.stdout.table([]string{"TRANSPORT", "RETRYING", "PARKED", "DEAD LETTERS"}, rows)
+	tableOf(s.stdout, []string{"TRANSPORT", "RETRYING", "PARKED", "DEAD LETTERS"}, stats, func(w admin.WorkerStats) []any {
+		return []any{w.Transport, count(w.Retrying), count(w.Parked), count(w.Failed)}
+	})
 }
 
 func (s *session) relayTable(relays []admin.Relay) {
-	rows := make([][]any, len(relays))
-	for i, r := range relays {
-		rows[i] = []any{r.Transport, r.Host, r.PID, short(r.Ago(r.StartedAt)), relayState(r)}
-	}
-	s.stdout.table([]string{"TRANSPORT", "HOST", "PID", "UP", "STATE"}, rows)
+	tableOf(s.stdout, []string{"TRANSPORT", "HOST", "PID", "UP", "STATE"}, relays, func(r admin.Relay) []any {
+		return []any{r.Transport, r.Host, r.PID, short(r.Ago(r.StartedAt)), relayState(r)}
+	})
 }
 
 // withoutRelay returns the transports with pending messages for which no relay reports.
@@ -252,7 +244,7 @@ func relayState(r admin.Relay) string {
 	case r.Ago(r.SeenAt) > silence:
 		return "silent for " + short(r.Ago(r.SeenAt))
 	case r.Problem != "" && r.Since != nil:
-		return fmt.Sprintf("broker unavailable for %s: %s", short(r.Ago(*r.Since)), trimmed(r.Problem))
+		return fmt.Sprintf("cannot publish for %s: %s", short(r.Ago(*r.Since)), trimmed(r.Problem))
 	case r.Degraded != "" && r.Since != nil:
 		return fmt.Sprintf("works, degraded for %s (polls only): %s", short(r.Ago(*r.Since)), trimmed(r.Degraded))
 	}

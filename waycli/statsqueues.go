@@ -116,20 +116,16 @@ func trimmed(text string) string {
 }
 
 func (s *session) queueTables(queues []queueCount, broker []brokerQueue) {
-	rows := make([][]any, len(queues))
-	for i, q := range queues {
-		rows[i] = []any{q.Queue, count(q.Pending), seconds(q.OldestAgeSeconds), count(q.InFlight), count(q.Retrying), q.Database}
-	}
-	s.stdout.table([]string{"QUEUE", "PENDING", "OLDEST", "IN FLIGHT", "RETRYING", "DATABASE"}, rows)
+	tableOf(s.stdout, []string{"QUEUE", "PENDING", "OLDEST", "IN FLIGHT", "RETRYING", "DATABASE"}, queues, func(q queueCount) []any {
+		return []any{q.Queue, count(q.Pending), seconds(q.OldestAgeSeconds), count(q.InFlight), count(q.Retrying), q.Database}
+	})
 	if len(broker) == 0 {
 		return
 	}
-	rows = make([][]any, len(broker))
-	for i, q := range broker {
-		rows[i] = []any{q.Queue, q.Transport, count(q.Ready), count(q.Consumers)}
-	}
 	s.stdout.line("\nQueues of brokers")
-	s.stdout.table([]string{"QUEUE", "TRANSPORT", "READY", "CONSUMERS"}, rows)
+	tableOf(s.stdout, []string{"QUEUE", "TRANSPORT", "READY", "CONSUMERS"}, broker, func(q brokerQueue) []any {
+		return []any{q.Queue, q.Transport, count(q.Ready), count(q.Consumers)}
+	})
 }
 
 // checkComplete is check, and an error if its figures lack a queue.

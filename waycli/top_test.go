@@ -86,7 +86,7 @@ FAILED IN WORKERS  RETRYING  PARKED  DEAD LETTERS
 billing            4         1       17
 
 RELAY OF  HOST   PID   UP  STATE
-events    web-1  4711  3h  broker unavailable for 1m30s: dial tcp 10.0.0.7:5672: connect: connection refused
+events    web-1  4711  3h  cannot publish for 1m30s: dial tcp 10.0.0.7:5672: connect: connection refused
 mail      web-2  99    1m  silent for 30s
 
 WORKER               BUSY   /S   HANDLED    FAILED  HEAP    STATE    LONGEST RUNNING

@@ -71,14 +71,12 @@ func (s *session) workersList(ctx context.Context) error {
 }
 
 func (s *session) workerList(found []admin.Worker) {
-	rows := make([][]any, len(found))
-	for i, w := range found {
-		rows[i] = []any{
+	tableOf(s.stdout, []string{"NAME", "TRANSPORTS", "UP", "BUSY", "HANDLED", "FAILED", "HEAP", "STATE", "LONGEST RUNNING"}, found, func(w admin.Worker) []any {
+		return []any{
 			w.Name, strings.Join(w.Transports, " "), short(w.Ago(w.StartedAt)), fmt.Sprintf("%d/%d", w.Busy, w.Concurrency), count(int(w.Handled)), count(int(w.Failed)),
 			fmt.Sprintf("%d MiB", w.HeapBytes>>20), workerState(w), longestRunning(w),
 		}
-	}
-	s.stdout.table([]string{"NAME", "TRANSPORTS", "UP", "BUSY", "HANDLED", "FAILED", "HEAP", "STATE", "LONGEST RUNNING"}, rows)
+	})
 }
 
 const stateSilent, stateStopping = "silent", "stopping"

@@ -63,9 +63,9 @@ var mistakesWithCommands = []mistake{
 			say(t, 0, "schema", "up")
 			drain := say(t, 6, "relay", "--drain")
 			started(t, "the broker is not available, the relay will try again", "relay")
-			return drain + until(t, "broker unavailable", func() string { return say(t, 0, "stats") })
+			return drain + until(t, "cannot publish", func() string { return say(t, 0, "stats") })
 		},
-		[]string{`waybill: transport "events": unavailable: connect: dial tcp 127.0.0.1:1`, "check that the broker runs there", "broker unavailable for "},
+		[]string{`waybill: transport "events": unavailable: connect: dial tcp 127.0.0.1:1`, "check that the broker runs there", "cannot publish for "},
 	},
 	{
 		26, "a worker starts while the broker is down",
@@ -86,10 +86,10 @@ var mistakesWithCommands = []mistake{
 			say(t, 0, "schema", "up")
 			say(t, 0, "dispatch", "order.placed", "{}")
 			started(t, "the broker is not available", "relay")
-			until(t, "broker unavailable", func() string { return say(t, 0, "stats") })
+			until(t, "cannot publish", func() string { return say(t, 0, "stats") })
 			return say(t, 7, "stats", "--fail-if", "oldest_age>1ms")
 		},
-		[]string{"broker unavailable for ", "check failed: oldest_age is "},
+		[]string{"cannot publish for ", "check failed: oldest_age is "},
 	},
 	{
 		28, "the database's password is wrong",

@@ -41,7 +41,7 @@ var mistakesInTheFile = []mistake{
 	{
 		8, "a message is named by its class",
 		check(2, "transports: { events: { dsn: queue://events } }\nmessages: { App\\Message\\OrderPlaced: {} }"),
-		[]string{`waybill.yaml:2: messages."App\\Message\\OrderPlaced": not a message name`, "a name is a to z and 0 to 9, in parts joined by . _ or -"},
+		[]string{`waybill.yaml:2: messages."App\\Message\\OrderPlaced": not a message name`, "a name is letters and digits, in parts joined by . _ or -"},
 	},
 	{
 		9, "the retries of the outbox have the name of a transport's",

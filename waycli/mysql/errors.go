@@ -28,7 +28,7 @@ func explain(dsn config.DSN, err error) error {
 	case errors.Is(err, mysql.ErrNoTLS):
 		e.Hint = "turn it on there, or set the option tls to prefer or disable"
 	case errors.As(err, &untrusted):
-		e.Hint = "the option tls_ca names a file with the certificates to trust"
+		e.Hint = "the server's certificate must be in date, for that host, and by an issuer in the file of the option tls_ca"
 	case !errors.As(err, &server):
 	case server.Number == 1193:
 		e.Err = fmt.Errorf("%w: %s", errUnknownVariable, words(err))
@@ -36,6 +36,8 @@ func explain(dsn config.DSN, err error) error {
 		e.Hint = fmt.Sprintf("waybill creates tables, not databases: CREATE DATABASE `%s` does", dsn.Path)
 	case server.Number == 1045, server.Number == 1698:
 		e.Hint = "check user and password (a special character in them is written as %xx)"
+	case server.Number == 1040, server.Number == 1203, server.Number == 1226:
+		e.Hint = "it has no connection left for this one: raise max_connections, or the limit of the user, or have other programs take fewer"
 	case server.Number == 1044:
 		e.Hint = fmt.Sprintf("GRANT ALL ON `%s`.* TO that user, or CREATE DATABASE if it is not there", dsn.Path)
 	case server.Number == 1130:

@@ -70,7 +70,7 @@ func TestTLSIsWhatTheDSNSays(t *testing.T) {
 		"":             {}, // prefers
 		"?tls=require": {},
 		"?tls=verify-full&tls_ca=" + url.QueryEscape(cert): {},
-		"?tls=verify-full": {"certificate", "tls_ca names a file"},
+		"?tls=verify-full": {"certificate", "an issuer in the file of the option tls_ca"},
 		"?tls=disable":     {},
 	} {
 		dsn := config.MustParseDSN(server.URL() + options)

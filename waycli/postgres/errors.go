@@ -25,10 +25,12 @@ func explain(dsn config.DSN, err error) error {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &untrusted):
-		e.Hint = "the option sslrootcert names a file with the certificates to trust"
+		e.Hint = "the server's certificate must be in date, for that host, and by an issuer in the file of the option sslrootcert"
 	case !errors.As(err, &server):
 	case server.Code == "3D000":
 		e.Hint = fmt.Sprintf("waybill creates tables, not databases: `createdb %s` does, or CREATE DATABASE", cmp.Or(dsn.Path, dsn.User))
+	case server.Code == "53300":
+		e.Hint = "it has no connection left for this one: raise max_connections, or the limit of the role or database, or have other programs take fewer"
 	case server.Code == "28P01", server.Code == "28000":
 		e.Hint = "check user and password (a special character in them is written as %xx)"
 	}

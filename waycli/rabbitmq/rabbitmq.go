@@ -5,7 +5,6 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -179,13 +178,8 @@ func address(dsn config.DSN) string {
 	return u.String()
 }
 
-// explain adds a hint to the error of an untrusted certificate, and to an error that
-// is no outage.
+// explain adds a hint to an error that is no outage.
 func explain(err error) error {
-	var untrusted *tls.CertificateVerificationError
-	if errors.As(err, &untrusted) {
-		return &waycli.Error{Kind: waycli.Unavailable, Err: err, Hint: "the option ca names a file with the certificates to trust, server_name the name in the server's"}
-	}
 	if errors.Is(err, waybill.ErrUnavailable) {
 		return err
 	}

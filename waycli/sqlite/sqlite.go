@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/config"
 	"github.com/waybill-go/waybill/outbox"
 	"github.com/waybill-go/waybill/schedule"
@@ -47,17 +46,7 @@ func open(ctx context.Context, dsn config.DSN, how waycli.Open) (waycli.Database
 
 // Dispatcher implements waycli.Database.
 func (db database) Dispatcher(cfg outbox.Config) (waycli.Dispatch, error) {
-	out, err := outbox.New(db.DB, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, msgs ...any) (ids []waybill.MessageID, err error) {
-		err = out.InTx(ctx, func(ctx context.Context, tx waysqlite.Tx) error {
-			ids, err = out.DispatchAll(ctx, tx.SQL(), msgs...)
-			return err
-		})
-		return ids, err
-	}, nil
+	return waycli.NewDispatch(db.DB, cfg)
 }
 
 // Schedule implements waycli.Database.
