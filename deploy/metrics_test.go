@@ -32,7 +32,7 @@ func metrics(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	labels := map[string][]string{}
-	for _, c := range append(reg.all, wayprom.NewCollector(nil, nil)) {
+	for _, c := range append(reg.all, wayprom.NewCollector(struct{ wayprom.Database }{}, nil)) {
 		descriptions := make(chan *prometheus.Desc, 100)
 		c.Describe(descriptions)
 		close(descriptions)
@@ -87,6 +87,9 @@ func expressionProblems(expr string, known map[string][]string) (found []string)
 		if !slices.Contains(labels, label) {
 			found = append(found, "no label "+label)
 		}
+	}
+	if strings.Contains(expr, " offset ") && !strings.Contains(expr, " or ") {
+		found = append(found, "a new series has no value at the offset")
 	}
 	if strings.Count(expr, "(") != strings.Count(expr, ")") {
 		found = append(found, "parentheses")
@@ -159,13 +162,14 @@ func family(name string) string {
 
 func TestMistakesOfExpressionsAreFound(t *testing.T) {
 	for expr, want := range map[string]string{
-		`max by (transport) (waybill_outbox_waiting)`:          "[no metric waybill_outbox_waiting no label transport]",
-		`max by (queue) (waybill_outbox_pending)`:              "[no label queue]",
-		`rate(waybill_relay_published_total{outcome="x"}[5m])`: "[no label outcome]",
-		`rate(waybill_handler_duration_seconds[5m])`:           "[no metric waybill_handler_duration_seconds]",
-		`max(waybill_outbox_pending`:                           "[parentheses]",
-		`up`:                                                   "[no metric]",
-		`max by (transport) (waybill_outbox_pending)`:          "[]",
+		`max by (transport) (waybill_outbox_waiting)`:                 "[no metric waybill_outbox_waiting no label transport]",
+		`max by (queue) (waybill_outbox_pending)`:                     "[no label queue]",
+		`rate(waybill_relay_published_total{outcome="x"}[5m])`:        "[no label outcome]",
+		`rate(waybill_handler_duration_seconds[5m])`:                  "[no metric waybill_handler_duration_seconds]",
+		`max(waybill_outbox_pending`:                                  "[parentheses]",
+		`up`:                                                          "[no metric]",
+		`waybill_failed_messages > waybill_failed_messages offset 1h`: "[a new series has no value at the offset]",
+		`max by (transport) (waybill_outbox_pending)`:                 "[]",
 	} {
 		if got := fmt.Sprint(expressionProblems(expr, metrics(t))); got != want {
 			t.Errorf("%s: %s, want %s", expr, got, want)

@@ -37,7 +37,7 @@ func TestMetricsOfThePageAreThoseOfTheCode(t *testing.T) {
 	if _, err := wayprom.New(code); err != nil {
 		t.Fatal(err)
 	}
-	_ = code.Register(wayprom.NewCollector(nil, nil))
+	_ = code.Register(wayprom.NewCollector(struct{ wayprom.Database }{}, nil))
 	text, err := os.ReadFile("observability.md")
 	if err != nil {
 		t.Fatal(err)

@@ -30,10 +30,12 @@ if [ -n "${WAYBILL_TEST_ON_MYSQL:-}" ]; then
 else
 	need mariadb-server program mariadbd /usr/sbin
 fi
-if [ -z "${WAYBILL_TEST_NO_LANGUAGES:-}" ]; then # examples/other-languages
+if [ -z "${WAYBILL_TEST_NO_LANGUAGES:-}" ]; then # examples/other-languages, examples/symfony
 	need php-cli program php
 	need php-pgsql module pdo_pgsql
 	need php-mysql module pdo_mysql
+	need 'php-amqp php-symfony-amqp-messenger php-symfony-doctrine-messenger php-symfony-serializer php-symfony-property-access php-symfony-event-dispatcher php-doctrine-dbal' \
+		php -r 'require "examples/symfony/autoload.php"; new ReflectionExtension("amqp");'
 	need python3-psycopg2 /usr/bin/python3 -c 'import psycopg2'
 	need python3-pymysql /usr/bin/python3 -c 'import pymysql'
 fi

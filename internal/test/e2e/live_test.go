@@ -69,7 +69,7 @@ func TestBucketCountChangesUnderLoad(t *testing.T) {
 		s := on.stack(t)
 		w := s.watch(everyone)
 		for range 2 {
-			s.quickRelay()
+			s.patientRelay()
 		}
 		operator := s.open(s.database)
 		stop := s.busy(keyNames("k", 100))

@@ -26,8 +26,8 @@ func TestNothingIsSentThatAKilledDatabaseForgets(t *testing.T) {
 			s.forgets(server)
 		}
 		w := s.watch(everyone)
-		s.quickRelay()
-		s.quickRelay()
+		s.patientRelay()
+		s.patientRelay()
 		stop := s.keepDispatching(6, 5*time.Millisecond, keyNames("k", 20))
 		for range kills {
 			w.await(w.messages()+100, patience)
@@ -71,8 +71,8 @@ func TestOutagesAreRiddenOut(t *testing.T) {
 		starts.Wait()
 		s := on.stackAt(t, server.URL(), rabbit.URL())
 		rabbit.Settle() // or its binding may be gone when it comes back
-		relays := []*running{s.quickRelay(), s.quickRelay()}
-		stop := s.keepDispatching(4, 10*time.Millisecond, keyNames("k", 20))
+		relays := []*running{s.patientRelay(), s.quickRelay()}
+		stop := s.keepDispatching(4, 20*time.Millisecond, keyNames("k", 20))
 		problems := func() (with, all int) {
 			found, err := s.db.Relays(t.Context())
 			s.must(err)

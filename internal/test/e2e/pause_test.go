@@ -44,7 +44,7 @@ func TestPausedTransportIsResumedInOrder(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
 		s := on.stack(t)
 		s.orderedQueue()
-		s.quickRelay()
+		s.patientRelay()
 		var attempts, declined atomic.Int64
 		var mended atomic.Bool
 		h := handling{s.open(s.database), s.broker, worker.Config{MaxRetries: 1000, Concurrency: 4}, func(m counted) error {

@@ -133,7 +133,7 @@ func TestKeysKeepTheirOrderThroughRetriesAndTakeovers(t *testing.T) {
 	onBoth(t, func(t *testing.T, on *kind) {
 		s := on.stack(t)
 		s.orderedQueue()
-		s.quickRelay()
+		s.patientRelay()
 		r := role{Place: withRetries, Mended: filepath.Join(t.TempDir(), "mended")}
 		workers := []*process{s.start(r), s.start(r)}
 		keys := append(keyNames("bad", 5), keyNames("good", 30)...)
@@ -172,7 +172,7 @@ func TestRestartsDoNotUseUpTheDeliveryLimit(t *testing.T) {
 	onOne(t, func(t *testing.T, on *kind) {
 		s := on.stack(t)
 		s.limitedQueue(20)
-		s.quickRelay()
+		s.patientRelay()
 		s.dispatch([]string{"bad-0000", "good-0000"}, 50)
 		var mended atomic.Bool
 		w := handling{s.open(s.database), s.broker, worker.Config{MaxRetries: 1000}, func(m counted) error {
@@ -202,7 +202,7 @@ func TestMessageThatEndsItsProcessIsADeadLetter(t *testing.T) {
 	onOne(t, func(t *testing.T, on *kind) {
 		s := on.stack(t)
 		s.orderedQueue()
-		s.quickRelay()
+		s.patientRelay()
 		s.dispatch(append(keyNames("good", 10), ""), 5)
 		r := role{Place: withExit}
 		p, ends := s.start(r), 0
@@ -248,7 +248,7 @@ func TestBrokerRestartChangesNothingForRetries(t *testing.T) {
 		s := on.stackAt(t, on.fresh(t), rabbit.URL())
 		s.orderedQueue()
 		rabbit.Settle()
-		s.quickRelay()
+		s.patientRelay()
 		declared := declarations(t, rabbit.API())
 		if !strings.Contains(declared, `"`+handled+`"`) {
 			t.Fatalf("the queue is missing at the broker:\n%s", declared)

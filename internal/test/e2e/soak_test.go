@@ -8,6 +8,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -67,7 +71,7 @@ func soakWorker(db database, log *soakLog) (*worker.Worker, error) {
 // Many workers share a queue and a retry queue for a long time, beside dispatchers: no
 // deadlock shows, nothing accumulates, and each message has one effect, in order.
 func TestSoakOfWorkers(t *testing.T) {
-	// Not parallel: it counts the goroutines of the process, and its heap.
+	// Not parallel: it measures the heap of the process.
 	length := 4 * time.Second
 	switch {
 	case *soakFor > 0:
@@ -81,8 +85,7 @@ func TestSoakOfWorkers(t *testing.T) {
 			app, err := s.db.application(outbox.Config{To: "effects", Queues: map[string]string{"effects": "effects"}, Serializer: waybill.Serializer{Types: s.types}})
 			s.must(err)
 			s.app = app
-			s.dispatch(append(keyNames("k", 20), ""), 1) // connects
-			before, log := runtime.NumGoroutine(), &soakLog{}
+			log := &soakLog{}
 			stop := s.soakWorkers(log)
 			heaps, dispatched, failed := s.soak(length, append(keyNames("k", 20), ""))
 			drained := s.eventually(2*patience+length, "every message is handled", func() bool {
@@ -91,11 +94,7 @@ func TestSoakOfWorkers(t *testing.T) {
 			})
 			t.Logf("drained after %v", drained.Round(time.Millisecond))
 			stop()
-			after := 0
-			s.eventually(patience, "the goroutines of the workers have ended", func() bool {
-				after = runtime.NumGoroutine()
-				return after <= before
-			})
+			s.workersHaveEnded()
 			s.noFailures()
 			sent, effects := s.count("SELECT count(*) FROM sent"), s.count("SELECT count(DISTINCT message_id) FROM effects")
 			if all := s.count("SELECT count(*) FROM effects"); sent != effects || sent != all {
@@ -107,8 +106,8 @@ func TestSoakOfWorkers(t *testing.T) {
 			if len(log.deadlocks) > 0 {
 				t.Errorf("%d deadlocks came to the surface, the first: %s", len(log.deadlocks), log.deadlocks[0])
 			}
-			t.Logf("%v, %d workers: %d messages in %d transactions (%d failed), %d lines of log, %d deadlocks, goroutines %d before and %d after, heap %v MB",
-				length, soakWorkers, sent, dispatched, len(failed), log.lines, len(log.deadlocks), before, after, heaps)
+			t.Logf("%v, %d workers: %d messages in %d transactions (%d failed), %d lines of log, %d deadlocks, heap %v MB",
+				length, soakWorkers, sent, dispatched, len(failed), log.lines, len(log.deadlocks), heaps)
 			for _, err := range failed {
 				t.Errorf("dispatch: %v", err)
 			}
@@ -133,10 +132,35 @@ func (b backlog) String() string {
 	return fmt.Sprintf("%d wait in the queue, %d in the retry queue", b.queue, b.retries)
 }
 
+// soakLabel marks the goroutines of workers and of their databases: those of the
+// stack's own connections, which drivers start and end as they like, do not count.
+const soakLabel = "soak"
+
+// workersHaveEnded waits until no goroutine of the workers and of their databases is left.
+func (s *stack) workersHaveEnded() {
+	s.Helper()
+	var left []string
+	defer func() {
+		if s.Failed() {
+			s.Log(strings.Join(left, "\n\n"))
+		}
+	}()
+	s.eventually(patience, "the goroutines of the workers have ended", func() bool {
+		var profile bytes.Buffer
+		s.must(pprof.Lookup("goroutine").WriteTo(&profile, 1))
+		left = slices.DeleteFunc(strings.Split(profile.String(), "\n\n"), func(stack string) bool {
+			return !strings.Contains(stack, strconv.Quote(soakLabel)+":")
+		})
+		return len(left) == 0
+	})
+}
+
 // soakWorkers runs workers until the function that it returns is called, which closes
 // their databases.
 func (s *stack) soakWorkers(log *soakLog) (stop func()) {
 	s.Helper()
+	defer pprof.SetGoroutineLabels(s.Context())
+	pprof.SetGoroutineLabels(pprof.WithLabels(s.Context(), pprof.Labels(soakLabel, s.Name())))
 	ctx, cancel := context.WithCancel(context.Background())
 	var dbs []database
 	for range soakHandles {

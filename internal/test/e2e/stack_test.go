@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	// Most of these tests wait most of their time.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
 	code := m.Run()
