@@ -270,6 +270,8 @@ func TestWorkersWithoutAQueueOfTheirOwnAreRefused(t *testing.T) {
 	for dsns, want := range map[[2]string]string{
 		{"amqp://h?queue=q", "amqp://h/%2f?queue=q&exchange=x&bind=x:y"}: shared,
 		{"amqps://u:p@h/v?queue=q", "amqp://h/v?queue=q"}:                shared,
+		{"amqps://h:5671?queue=q", "amqp://h?queue=q"}:                   shared,
+		{"amqp://h:5672?queue=q", "amqp://h:5673?queue=q"}:               "",
 		{"queue://q", "queue://q"}:                                       shared,
 		{"queue://q", "queue://q?database=sqlite:%2F%2F.%2Fwaybill.db"}:  shared,
 		{"queue://q", "queue://q?database=sqlite:%2F%2F.%2Fother.db"}:    "",

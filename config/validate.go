@@ -263,7 +263,8 @@ func (c *Config) queueOf(d DSN) string {
 		return database.Reveal() + " " + d.Host
 	case "amqp", "amqps":
 		if queue := d.Text("queue", ""); queue != "" {
-			return d.Host + " " + cmp.Or(d.Path, "/") + " " + queue
+			host := strings.TrimSuffix(strings.TrimSuffix(d.Host, ":5672"), ":5671") // one broker has both
+			return host + " " + cmp.Or(d.Path, "/") + " " + queue
 		}
 	}
 	return ""
