@@ -24,7 +24,7 @@ func TestWaitingRowsOfAQueueCostNothing(t *testing.T) {
 		if _, err := db.SQL().Exec(columns + fill); err != nil {
 			t.Fatal(err)
 		}
-		local(t, db, order{"x", 0})
+		local(t, db, order{name, 0})
 		receive(t, q, 1) // sets the rows aside
 		cost := queueCost(t, db, q)
 		t.Logf("%s: a claim and acknowledgement takes %v, without waiting rows %v", name, cost, fresh)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
@@ -140,9 +141,9 @@ func groupMemberThatFailsFailsAlone[TX any](t *testing.T, s *fixture[TX]) {
 
 func groupKnowsDuplicates[TX any](t *testing.T, s *fixture[TX]) {
 	h := s.handling()
-	h.group(3, fine[TX])
+	// One comes twice. Behind its group the second is a group of its own, which lingers.
+	inbox.Handle(h.bus, s.inbox(), "h", h.effect("h", fine[TX]), inbox.Option{Linger: 100 * time.Millisecond}, inbox.Group(3))
 	recs := arrivals(t, 0, 3)
-	// One comes twice in its group: the second waits for the first.
 	noErrors(t, "at first", h.together(append(recs, recs[1])...))
 	h.wantEffects("at first", effects(0, 1, 2)...)
 	later := arrivals(t, 3, 1)
