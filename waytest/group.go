@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
@@ -141,16 +140,28 @@ func groupMemberThatFailsFailsAlone[TX any](t *testing.T, s *fixture[TX]) {
 
 func groupKnowsDuplicates[TX any](t *testing.T, s *fixture[TX]) {
 	h := s.handling()
-	// One comes twice. Behind its group the second is a group of its own, which lingers.
-	inbox.Handle(h.bus, s.inbox(), "h", h.effect("h", fine[TX]), inbox.Option{Linger: 100 * time.Millisecond}, inbox.Group(3))
+	store := h.group(3, fine[TX])
+	begun := make(chan struct{}, 10)
+	store.begins = func() { begun <- struct{}{} }
 	recs := arrivals(t, 0, 3)
-	noErrors(t, "at first", h.together(append(recs, recs[1])...))
+	// One comes twice before its group is full: the second does not join, and its transaction is
+	// under way when that of the group begins.
+	var full sync.WaitGroup
+	full.Go(func() {
+		<-begun
+		noErrors(t, "the last of the group", h.together(recs[2]))
+	})
+	noErrors(t, "at first", h.together(recs[0], recs[1], recs[1]))
+	full.Wait()
 	h.wantEffects("at first", effects(0, 1, 2)...)
 	later := arrivals(t, 3, 1)
 	noErrors(t, "again, with a new one", h.together(recs[0], later[0], recs[2]))
 	h.wantEffects("in the end", effects(0, 1, 2, 3)...)
 	if n := h.duplicates.Load(); n != 3 {
 		t.Errorf("%d duplicates were observed, want 3", n)
+	}
+	if n := store.begun.Load(); n != 3 {
+		t.Errorf("%d transactions, want one of each group and one of the copy", n)
 	}
 }
 
